@@ -1,0 +1,36 @@
+# `make` or `make help` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-fast lint format generate bench
+BIN := .venv/bin
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+setup: ## make .venv and install everything into it
+	@scripts/setup.sh
+
+run: setup ## serve the bundled demo model on 127.0.0.1:8000
+	@$(BIN)/rayllm run serve_configs/demo.yaml
+
+test: setup ## run the whole test suite, the real stack included
+	@$(BIN)/python -m pytest
+
+test-fast: setup ## run the tests that need neither Ray nor an engine
+	@$(BIN)/python -m pytest tests/unit
+
+lint: setup ## check style, types, floors and generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/generate.py --check
+
+format: setup ## format the code
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+generate: setup ## write the generated files
+	@$(BIN)/python scripts/generate.py
+
+bench: setup ## run the benchmarks beside bare vLLM
+	@$(BIN)/python -m benchmarks.chat

@@ -1,0 +1,5 @@
+"""python -m rayllm"""
+
+from rayllm.cli.main import main
+
+main()

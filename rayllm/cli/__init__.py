@@ -1,0 +1,1 @@
+"""The `rayllm` command: one file a verb."""

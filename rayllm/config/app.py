@@ -1,0 +1,78 @@
+"""What a serve config passes as `args`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rayllm.config.base import Frozen
+from rayllm.config.model import ModelConfig
+
+
+class CorsConfig(Frozen):
+    """Which web pages may call the service. Source: https://fetch.spec.whatwg.org/#http-cors-protocol"""
+
+    allow_origins: tuple[str, ...] = ()
+    """Origins such as `https://chat.example.com`, or `*`."""
+    allow_methods: tuple[str, ...] = ("GET", "POST")
+    """HTTP methods."""
+    allow_headers: tuple[str, ...] = ("authorization", "content-type", "x-request-id")
+    """Request headers."""
+    allow_credentials: bool = False
+    """Let pages send cookies and authorization."""
+
+
+class RouterConfig(Frozen):
+    """Options of the router (`args.router`)."""
+
+    num_replicas: int = Field(1, ge=1)
+    """Router processes."""
+    max_ongoing_requests: int = Field(1000, ge=1)
+    """Requests a router process has in hand at once."""
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    """Largest request body in bytes; a larger one is answered 413."""
+    request_timeout_s: float | None = Field(600.0, gt=0)
+    """Seconds until the first byte of an answer, then 408; null is no limit."""
+    routing: Literal["least_loaded"] = "least_loaded"
+    """How a replica is chosen."""
+    model_aliases: dict[str, str] = {}
+    """More names for models: alias → model id."""
+    fallbacks: dict[str, tuple[str, ...]] = {}
+    """Model id → models tried in turn when it answers 503."""
+    cors: CorsConfig | None = None
+    """Let web pages of other origins call the service."""
+    log_prompts: bool = False
+    """Write request bodies to the log."""
+
+
+class AppConfig(Frozen):
+    """The whole service: its models and its router."""
+
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    """The models, ids all different."""
+    router: RouterConfig = RouterConfig()
+    """The router."""
+
+    @field_validator("models")
+    @classmethod
+    def _ids_differ(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        ids = [model.model_id for model in models]
+        twice = sorted({model_id for model_id in ids if ids.count(model_id) > 1})
+        if twice:
+            raise ValueError(f"model id given twice: {', '.join(twice)}; every model needs an id of its own")
+        return models
+
+    @model_validator(mode="after")
+    def _names_lead_somewhere(self) -> AppConfig:
+        ids = {model.model_id for model in self.models}
+        for alias, target in self.router.model_aliases.items():
+            if alias in ids:
+                raise ValueError(f"router.model_aliases: `{alias}` is the id of a model itself")
+            if target not in ids:
+                raise ValueError(f"router.model_aliases.{alias}: no model has the id `{target}`")
+        for model, others in self.router.fallbacks.items():
+            for name in (model, *others):
+                if name not in ids:
+                    raise ValueError(f"router.fallbacks: no model has the id `{name}`")
+        return self

@@ -1,0 +1,94 @@
+"""The names of vLLM's engine and server arguments, known without importing vLLM.
+
+The names stand in data/vllm_arguments.json, written from the pinned vLLM by scripts/generate.py; a test fails when
+they drift.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from rayllm.config.faults import did_you_mean
+
+# What RayLLM decides itself, and where the user says it.
+OWNED = {
+    "model": "model_loading_config.model_source",
+    "tokenizer": "model_loading_config.tokenizer_source",
+    "served_model_name": "model_loading_config.model_id",
+    "revision": "model_loading_config.revision",
+    "chat_template": "the top-level key chat_template",
+    "default_chat_template_kwargs": "the top-level key chat_template_kwargs",
+    "enable_auto_tool_choice": "tool_calling.auto",
+    "tool_call_parser": "tool_calling.parser",
+    "tool_parser_plugin": "tool_calling.plugin",
+    "reasoning_parser": "the top-level key reasoning_parser",
+}
+# Server options that have no meaning in a replica: the router owns the address, keys and headers.
+_SERVER = frozenset(
+    [
+        "host",
+        "port",
+        "uds",
+        "api_key",
+        "ssl_keyfile",
+        "ssl_certfile",
+        "ssl_ca_certs",
+        "enable_ssl_refresh",
+        "ssl_cert_reqs",
+        "ssl_ciphers",
+        "root_path",
+        "middleware",
+        "allow_credentials",
+        "allowed_origins",
+        "allowed_methods",
+        "allowed_headers",
+        "uvicorn_log_level",
+        "disable_uvicorn_access_log",
+        "disable_access_log_for_endpoints",
+        "enable_request_id_headers",
+        "disable_fastapi_docs",
+        "enable_offline_docs",
+        "h11_max_incomplete_event_size",
+        "h11_max_header_count",
+        "data_parallel_supervisor_port",
+        "dp_supervisor_probe_interval_s",
+        "dp_supervisor_probe_timeout_s",
+        "dp_supervisor_probe_failure_threshold",
+        "log_config_file",
+    ]
+)
+
+
+@cache
+def vllm_names() -> dict[str, frozenset[str]]:
+    """vLLM's names by kind: arguments of the `engine` and of its OpenAI `server`, and fields of a `request`."""
+    data = json.loads(files("rayllm.config").joinpath("data/vllm_arguments.json").read_text())
+    return {kind: frozenset(names) for kind, names in data.items()}
+
+
+def known_arguments() -> frozenset[str]:
+    """Every argument of vLLM's engine and of its OpenAI server, by name."""
+    return vllm_names()["engine"] | vllm_names()["server"]
+
+
+def settable_arguments() -> frozenset[str]:
+    """The arguments that `engine_kwargs` may hold."""
+    return known_arguments() - OWNED.keys() - _SERVER
+
+
+def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
+    """What is wrong with the names in `engine_kwargs`, one sentence each."""
+    return [fault for name in engine_kwargs if (fault := _fault(name))]
+
+
+def _fault(name: str) -> str | None:
+    if name in OWNED:
+        return f"`{name}` is set by RayLLM; use {OWNED[name]}"
+    if name in _SERVER:
+        return f"`{name}` is an option of vLLM's own server, which a replica does not expose; leave it out"
+    if name not in known_arguments():
+        return f"`{name}` is no engine argument of vLLM{did_you_mean(name, settable_arguments()) or ''}".rstrip("?")
+    return None

@@ -1,0 +1,148 @@
+"""From files and mappings to an AppConfig.
+
+read (YAML) → upgrade (old spellings) → resolve (paths) → validate (schema), all faults of all files collected.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rayllm.config.app import AppConfig, RouterConfig
+from rayllm.config.faults import config_error, did_you_mean
+from rayllm.config.legacy import upgrade
+from rayllm.config.model import ModelConfig
+from rayllm.config.paths import absolute
+from rayllm.config.yaml import parse_yaml, read_yaml
+from rayllm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def load_model(path: Path | str) -> ModelConfig:
+    """One model's YAML file.
+
+    Raises:
+        ConfigError: the file is missing or wrong; the message lists every fault.
+    """
+    return model_from(read_yaml(Path(path)), str(path), (Path(path).resolve().parent, Path.cwd()))
+
+
+def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
+    """A model from a parsed mapping; `name` is what errors call it, `folders` where relative paths may lead.
+
+    Raises:
+        ConfigError: every fault, one a line.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{name}: must be a mapping of keys such as `model_loading_config`, not {_kind(raw)}.")
+    config, warnings = upgrade(raw)
+    for warning in warnings:
+        logger.warning("%s: %s.", name, warning)
+    faults = absolute(config, folders, name)
+    try:
+        model = ModelConfig.model_validate(config)
+    except ValidationError as error:
+        faults.append(config_error(name, ModelConfig, error).message)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return model
+
+
+def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
+    """The service that a serve config's `args` describe.
+
+    Args:
+        args: `llm_configs` (paths, folders, globs or mappings) and, optionally, `router`.
+        folder: where relative paths are looked for first; then the working directory.
+
+    Raises:
+        ConfigError: every fault of every file, one a line.
+    """
+    faults: list[str] = []
+    for key in args.keys() - {"llm_configs", "router"}:
+        hint = did_you_mean(key, ["llm_configs", "router"]) or "; known here: llm_configs, router."
+        faults.append(f"args.{key}: unknown key{hint}")
+    models = _models(args.get("llm_configs"), tuple(filter(None, (folder, Path.cwd()))), faults)
+    router = _router(args.get("router") or {}, faults)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    try:
+        return AppConfig(models=tuple(models), router=router)
+    except ValidationError as error:
+        raise config_error("args", AppConfig, error) from None
+
+
+def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
+    """The applications of a Ray Serve config file, as raw mappings.
+
+    Raises:
+        ConfigError: the file is missing, no YAML, or lists no applications.
+    """
+    raw = read_yaml(Path(path))
+    applications = raw.get("applications") if isinstance(raw, dict) else None
+    if not isinstance(applications, list) or not all(isinstance(app, dict) for app in applications):
+        raise ConfigError(f"{path}: applications: must be a list of applications, as `serve run` takes it.")
+    return applications
+
+
+def _router(raw: Any, faults: list[str]) -> RouterConfig:
+    try:
+        return RouterConfig.model_validate(raw)
+    except ValidationError as error:
+        faults.append(config_error("args.router", RouterConfig, error).message)
+        return RouterConfig()
+
+
+def _models(entries: Any, folders: tuple[Path, ...], faults: list[str]) -> list[ModelConfig]:
+    if not isinstance(entries, list) or not entries:
+        faults.append("args.llm_configs: must be a list of model YAML files, folders, globs or mappings.")
+        return []
+    models = []
+    for index, entry in enumerate(entries):
+        try:
+            for raw, name, home in _expand(entry, f"args.llm_configs.{index}", folders):
+                models.append(model_from(raw, name, tuple(dict.fromkeys((*home, *folders)))))
+        except ConfigError as error:
+            faults.append(error.message)
+    return models
+
+
+def _expand(entry: Any, key: str, folders: tuple[Path, ...]) -> Iterator[tuple[Any, str, tuple[Path, ...]]]:
+    """Each model that one entry stands for: (raw mapping, name for errors, folder of its file)."""
+    if isinstance(entry, dict):
+        yield entry, key, ()
+    elif isinstance(entry, str) and "\n" in entry:
+        yield parse_yaml(entry, key), key, ()
+    elif isinstance(entry, str):
+        for path in _files(entry, key, folders):
+            yield read_yaml(path), str(path), (path.parent,)
+    else:
+        raise ConfigError(f"{key}: must be a path or a mapping, not {_kind(entry)}.")
+
+
+def _files(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
+    """The model files that a path, folder or glob means; the first folder in which it leads somewhere wins."""
+    pattern = Path(text).expanduser()
+    tried = [pattern] if pattern.is_absolute() else list(dict.fromkeys((f / pattern).resolve() for f in folders))
+    for candidate in tried:
+        if candidate.is_file():
+            return [candidate]
+        matches = candidate.iterdir() if candidate.is_dir() else map(Path, glob.glob(str(candidate)))
+        found = sorted(path for path in matches if path.suffix in (".yaml", ".yml") and path.is_file())
+        if found:
+            return found
+        if candidate.is_dir():
+            raise ConfigError(f"{key}: the folder {candidate} holds no .yaml or .yml file.")
+    raise ConfigError(f"{key}: no such file or folder: {' or '.join(str(candidate) for candidate in tried)}.")
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", dict: "a mapping", str: "text", type(None): "nothing"}.get(
+        type(value), type(value).__name__
+    )

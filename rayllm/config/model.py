@@ -1,0 +1,248 @@
+"""One model's YAML as a schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from rayllm.config.base import Frozen
+from rayllm.config.engine_arguments import faults_in, vllm_names
+from rayllm.config.faults import did_you_mean
+from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
+from rayllm.config.source import HubSource, Source
+from rayllm.prompt import PromptFormat
+
+# vLLM's own default for GPUs below the H100's class; what a replica takes on follows it unless the file says more.
+DEFAULT_MAX_NUM_SEQS = 256
+
+
+class ModelLoadingConfig(Frozen):
+    """The model's name and where it is loaded from."""
+
+    model_id: str = Field(min_length=1)
+    """Public name, as clients write it in `model`."""
+    model_source: Source | None = None
+    """Where the weights are; null takes `model_id` from the HuggingFace hub."""
+    tokenizer_source: Source | None = None
+    """Where the tokenizer is; null takes it from beside the weights."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    allow_pickle_weights: bool = False
+    """Accept a source that holds only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
+
+    @field_validator("model_id")
+    @classmethod
+    def _is_printable(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][\w.:/@+-]*", value) or ".." in value:
+            raise ValueError(f"`{value}` must be letters, digits and `. _ - : / @ +`, and begin with a letter or digit")
+        return value
+
+    @model_validator(mode="after")
+    def _revision_is_for_the_hub(self) -> ModelLoadingConfig:
+        if self.revision and self.model_source is not None and not isinstance(self.model_source, HubSource):
+            raise ValueError("`revision` is for models on the HuggingFace hub; leave it out")
+        return self
+
+
+class GenerationConfig(Frozen):
+    """How prompts are written and where answers end."""
+
+    prompt_format: PromptFormat | None = None
+    """How messages become a prompt; null takes the model's own chat template."""
+    stopping_sequences: tuple[str, ...] = ()
+    """Texts that end an answer, added to every request's own."""
+    stopping_tokens: tuple[int, ...] = ()
+    """Token ids that end an answer, added to every request's own."""
+    generate_kwargs: dict[str, Any] = {}
+    """Request fields such as `temperature` or `max_tokens` for requests that leave them out."""
+
+    @field_validator("stopping_sequences")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in value:
+            raise ValueError("an empty stopping sequence would end every answer at once")
+        return value
+
+    @field_validator("generate_kwargs")
+    @classmethod
+    def _not_the_request_itself(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in ("model", "messages", "prompt", "stream", "stream_options", "input"):
+            if name in value:
+                raise ValueError(f"`{name}` is the client's to say; only sampling values belong here")
+        if "stop" in value or "stop_token_ids" in value:
+            raise ValueError("use `stopping_sequences` and `stopping_tokens` instead of `stop` and `stop_token_ids`")
+        for name in value.keys() - (fields := vllm_names()["request"]):
+            raise ValueError(f"`{name}` is no field of a request{did_you_mean(name, fields).rstrip('?')}")
+        return value
+
+
+class LoraConfig(Frozen):
+    """Adapters that are loaded when a request asks for them."""
+
+    dynamic_lora_loading_path: str | None = None
+    """Folder of adapters: a path, `s3://…`, `gs://…` or `hf://organisation`."""
+    max_num_adapters_per_replica: int = Field(16, ge=1)
+    """Adapters a replica keeps ready."""
+    download_timeout_s: float | None = Field(30.0, gt=0)
+    """Seconds the download of one adapter may take; null is no limit."""
+    max_download_tries: int = Field(3, ge=1)
+    """How often a failed download is tried."""
+
+
+class ToolCalling(Frozen):
+    """How tool calls are read from the model's text."""
+
+    parser: str | None = None
+    """Name of a vLLM tool parser, such as `hermes` or `llama3_json`."""
+    plugin: str | None = None
+    """Python file that registers a parser of its own."""
+    auto: bool = True
+    """Let the model decide to call a tool (`tool_choice: auto`)."""
+    chat_template: str | None = None
+    """Chat template for requests with tools: path or text."""
+
+    @model_validator(mode="after")
+    def _auto_needs_a_parser(self) -> ToolCalling:
+        if self.auto and not self.parser:
+            raise ValueError("`auto: true` needs a `parser`; name one, or set `auto: false`")
+        return self
+
+
+class GuidedDecoding(Frozen):
+    """Custom guided-decoding backends."""
+
+    backends_dir: str | None = None
+    """Folder with one folder a backend."""
+    default_backend: str | None = None
+    """Backend of requests that name none."""
+    trust_custom_code: bool = False
+    """Run the Python code in those folders."""
+
+
+@cache
+def accelerator_types() -> tuple[str, ...]:
+    """The accelerator names that Ray knows."""
+    return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
+
+
+def _accelerator(value: str) -> str:
+    name = value.replace("_", "-")
+    name = "A10G" if name == "A10" else name
+    by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
+    if name.lower() not in by_lower:
+        hint = did_you_mean(name, accelerator_types()) or f"; Ray knows {', '.join(accelerator_types()[:14])}, …"
+        raise ValueError(f"`{value}` is no accelerator type of Ray{hint}")
+    return by_lower[name.lower()]
+
+
+def _engine_name(value: Any) -> Any:
+    return "vLLM" if value in ("VLLM", "VLLMEngine", "vllm") else value
+
+
+class ModelConfig(Frozen):
+    """A model: where it comes from, how it is prompted, what it runs on."""
+
+    model_loading_config: ModelLoadingConfig
+    """Name and source."""
+    generation_config: GenerationConfig = GenerationConfig()
+    """Prompt format, stops and default sampling values."""
+    chat_template: str | None = None
+    """Jinja chat template, path or text, in place of the model's own; excludes `prompt_format`."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables for the chat template; a request's own win."""
+    llm_engine: Annotated[Literal["vLLM"], BeforeValidator(_engine_name)] = "vLLM"
+    """The engine."""
+    engine_kwargs: dict[str, Any] = {}
+    """vLLM's engine arguments, by their Python names."""
+    max_request_context_length: int | None = Field(None, ge=1)
+    """Most tokens of prompt and answer together; the same as `engine_kwargs.max_model_len`."""
+    accelerator_type: Annotated[str, AfterValidator(_accelerator)] | None = None
+    """Ray's name of the accelerator, such as `A100-80G`; null takes any GPU, or the CPU with vLLM's CPU build."""
+    tensor_parallelism: Parallelism = Parallelism()
+    """The same as `engine_kwargs.tensor_parallel_size`."""
+    pipeline_parallelism: Parallelism = Parallelism()
+    """The same as `engine_kwargs.pipeline_parallel_size`."""
+    placement_group_config: PlacementGroupConfig | None = None
+    """Override of the placement group."""
+    lora_config: LoraConfig | None = None
+    """LoRA adapters."""
+    tool_calling: ToolCalling | None = None
+    """Tool calls."""
+    reasoning_parser: str | None = None
+    """Name of a vLLM reasoning parser, such as `deepseek_r1` or `qwen3`."""
+    guided_decoding: GuidedDecoding | None = None
+    """Custom guided decoding."""
+    task: Literal["generate", "embed", "score", "classify"] | None = None
+    """What the model is for; null lets vLLM infer it."""
+    deployment_config: DeploymentConfig = DeploymentConfig()
+    """Replicas, queues and health."""
+    runtime_env: dict[str, Any] = {}
+    """Ray runtime environment of the replicas, merged with the application's; `${env:NAME}` is read at deploy time."""
+
+    @field_validator("engine_kwargs")
+    @classmethod
+    def _known_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if faults := faults_in(value):
+            raise ValueError("; ".join(faults))
+        return value
+
+    @model_validator(mode="after")
+    def _say_it_once(self) -> ModelConfig:
+        aliases = {
+            "max_request_context_length": ("max_model_len", self.max_request_context_length),
+            "tensor_parallelism.degree": ("tensor_parallel_size", self._given_degree("tensor_parallelism")),
+            "pipeline_parallelism.degree": ("pipeline_parallel_size", self._given_degree("pipeline_parallelism")),
+        }
+        for ours, (theirs, value) in aliases.items():
+            other = self.engine_kwargs.get(theirs)
+            if value is not None and other is not None and other != value:
+                raise ValueError(f"`{ours}` ({value}) and `engine_kwargs.{theirs}` ({other}) differ; keep one")
+        if self.chat_template is not None and self.generation_config.prompt_format is not None:
+            raise ValueError("`chat_template` and `prompt_format` exclude each other; keep one")
+        if self.generation_config.prompt_format and self.tool_calling and self.tool_calling.chat_template:
+            raise ValueError("`tool_calling.chat_template` and `prompt_format` exclude each other; keep one")
+        return self
+
+    def _given_degree(self, name: str) -> int | None:
+        return getattr(self, name).degree if name in self.model_fields_set else None
+
+    @property
+    def model_id(self) -> str:
+        """The public name."""
+        return self.model_loading_config.model_id
+
+    @property
+    def source(self) -> Source:
+        """Where the weights come from, the default spelled out."""
+        loading = self.model_loading_config
+        source = loading.model_source or HubSource(repo_id=loading.model_id)
+        if loading.revision and isinstance(source, HubSource):
+            return HubSource(repo_id=source.repo_id, revision=loading.revision)
+        return source
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Workers that share each layer."""
+        return int(self.engine_kwargs.get("tensor_parallel_size", self.tensor_parallelism.degree))
+
+    @property
+    def pipeline_parallel_size(self) -> int:
+        """Groups of layers, each on workers of its own."""
+        return int(self.engine_kwargs.get("pipeline_parallel_size", self.pipeline_parallelism.degree))
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Most tokens of prompt and answer together, where the file says."""
+        return self.max_request_context_length or self.engine_kwargs.get("max_model_len")
+
+    @property
+    def max_ongoing_requests(self) -> int:
+        """Requests a replica works on at once."""
+        return self.deployment_config.max_ongoing_requests or int(
+            self.engine_kwargs.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+        )

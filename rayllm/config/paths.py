@@ -1,0 +1,64 @@
+"""Relative paths in configuration files, made absolute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rayllm.errors import ConfigError
+
+# Keys whose text may be a path; each entry is the way down to it.
+_PATH_KEYS = (
+    ("model_loading_config", "model_source"),
+    ("model_loading_config", "tokenizer_source"),
+    ("chat_template",),
+    ("tool_calling", "plugin"),
+    ("tool_calling", "chat_template"),
+    ("lora_config", "dynamic_lora_loading_path"),
+    ("guided_decoding", "backends_dir"),
+)
+_ALWAYS_A_PATH = {("tool_calling", "plugin"), ("guided_decoding", "backends_dir")}
+
+
+def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
+    """The existing file or folder that `text` means, tried against each folder in turn.
+
+    Raises:
+        ConfigError: there is none; the message names every place that was tried.
+    """
+    path = Path(text).expanduser()
+    tried = [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
+    for candidate in tried:
+        if candidate.exists():
+            return candidate
+    raise ConfigError(f"{key}: no such file or folder: {' or '.join(str(candidate) for candidate in tried)}.")
+
+
+def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:
+    """Make the relative paths of one model's raw mapping absolute, in place; returns the faults met."""
+    faults = []
+    for keys, text, put in _texts(raw):
+        if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):
+            if keys[-1] == "chat_template" and ("{" in text or "\n" in text):
+                continue
+            try:
+                put(str(find(text, folders, f"{name}: {'.'.join(keys)}")))
+            except ConfigError as error:
+                faults.append(error.message)
+    return faults
+
+
+def _texts(raw: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Callable[[str], None]]]:
+    for keys in _PATH_KEYS:
+        holder: Any = raw
+        for key in keys[:-1]:
+            holder = holder.get(key) if isinstance(holder, dict) else None
+        if not isinstance(holder, dict):
+            continue
+        value = holder.get(keys[-1])
+        if isinstance(value, str):
+            yield keys, value, lambda text, holder=holder, key=keys[-1]: holder.__setitem__(key, text)  # type: ignore[misc]
+        elif isinstance(value, dict) and isinstance(value.get("path"), str):
+            yield (*keys, "path"), value["path"], lambda text, value=value: value.__setitem__("path", text)  # type: ignore[misc]

@@ -1,0 +1,118 @@
+"""How many replicas, where they stand and how much each takes on."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rayllm.config.base import Frozen
+
+
+class AutoscalingConfig(Frozen):
+    """Ray Serve's autoscaling options. Source: ray.serve.config.AutoscalingConfig, Ray 2.60."""
+
+    min_replicas: int = Field(1, ge=0)
+    """Fewest replicas; 0 lets the model sleep until a request comes."""
+    initial_replicas: int | None = Field(None, ge=0)
+    """Replicas at start; null is `min_replicas`."""
+    max_replicas: int = Field(10, ge=1)
+    """Most replicas."""
+    target_ongoing_requests: float | None = Field(None, gt=0)
+    """Requests a replica should have in hand; null is 60 % of `max_ongoing_requests`."""
+    metrics_interval_s: float = Field(10.0, gt=0)
+    """Seconds between two measurements."""
+    look_back_period_s: float = Field(30.0, gt=0)
+    """Seconds over which measurements are averaged."""
+    upscale_delay_s: float = Field(10.0, ge=0)
+    """Seconds of high load before replicas are added."""
+    downscale_delay_s: float = Field(300.0, ge=0)
+    """Seconds of low load before replicas are taken away."""
+    downscale_to_zero_delay_s: float | None = Field(None, ge=0)
+    """Seconds without a request before the last replica goes; null is `downscale_delay_s`."""
+    upscaling_factor: float | None = Field(None, gt=0)
+    """Multiplies each step up."""
+    downscaling_factor: float | None = Field(None, gt=0)
+    """Multiplies each step down."""
+    aggregation_function: Literal["mean", "max", "min"] | None = None
+    """How measurements over the look-back period become one number."""
+    policy: dict[str, Any] | None = None
+    """A custom Ray Serve autoscaling policy."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AutoscalingConfig:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas ({self.min_replicas}) is above max_replicas ({self.max_replicas})")
+        if self.initial_replicas is not None and not self.min_replicas <= self.initial_replicas <= self.max_replicas:
+            raise ValueError(f"initial_replicas ({self.initial_replicas}) is outside min_replicas..max_replicas")
+        return self
+
+
+class DeploymentConfig(Frozen):
+    """Ray Serve's options of one model's deployment."""
+
+    num_replicas: int | None = Field(None, ge=1)
+    """A fixed number of replicas; excludes `autoscaling_config`. With neither, one."""
+    autoscaling_config: AutoscalingConfig | None = None
+    """Scale the number of replicas with the load."""
+    max_ongoing_requests: int | None = Field(None, ge=1)
+    """Requests a replica works on at once; null is `engine_kwargs.max_num_seqs`."""
+    max_queued_requests: int | None = Field(None, ge=0)
+    """Requests each router may keep waiting for a replica before it answers 503; null is 4 × `max_ongoing_requests`."""
+    graceful_shutdown_timeout_s: float = Field(300.0, ge=0)
+    """Seconds a replica that goes away has to finish its requests."""
+    graceful_shutdown_wait_loop_s: float | None = Field(None, gt=0)
+    """Seconds between two looks at whether a leaving replica is idle."""
+    health_check_period_s: float = Field(10.0, gt=0)
+    """Seconds between two health checks."""
+    health_check_timeout_s: float = Field(30.0, gt=0)
+    """Seconds a health check may take."""
+    max_constructor_retry_count: int = Field(3, ge=1)
+    """How often a replica that fails to start is tried again before the deployment counts as failed."""
+    max_replicas_per_node: int | None = Field(None, ge=1)
+    """Most replicas on one node."""
+    ray_actor_options: dict[str, Any] = {}
+    """Options of the replica actor, such as `num_cpus` or `resources`."""
+    logging_config: dict[str, Any] | None = None
+    """Ray Serve's logging options."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _placement_stands_elsewhere(cls, value: Any) -> Any:
+        for key in ("placement_group_bundles", "placement_group_strategy"):
+            if isinstance(value, dict) and key in value:
+                raise ValueError(f"`{key}` does not belong here; use the top-level key `placement_group_config`")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way_to_scale(self) -> DeploymentConfig:
+        if self.num_replicas is not None and self.autoscaling_config is not None:
+            raise ValueError("`num_replicas` and `autoscaling_config` exclude each other; keep one")
+        return self
+
+
+class Parallelism(Frozen):
+    """A degree of model parallelism."""
+
+    degree: int = Field(1, ge=1)
+    """Number of workers."""
+
+
+Bundle = dict[str, float]
+
+
+class PlacementGroupConfig(Frozen):
+    """An override of the placement group that RayLLM works out itself."""
+
+    bundles: tuple[Bundle, ...] | None = None
+    """All bundles in order: the replica actor's first, then the workers'."""
+    bundle_per_worker: Bundle | None = None
+    """What each engine worker gets, such as `{GPU: 0.5}`."""
+    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
+    """Ray's placement strategy; null is STRICT_PACK, or PACK with pipeline parallelism."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> PlacementGroupConfig:
+        if (self.bundles is None) == (self.bundle_per_worker is None):
+            raise ValueError("give exactly one of `bundles` and `bundle_per_worker`")
+        return self

@@ -1,0 +1,32 @@
+"""References to secrets: `${env:NAME}` in a configuration file, read where the value is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rayllm.errors import ConfigError
+
+_REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
+
+
+def expand(value: Any, environment: Mapping[str, str], where: str) -> Any:
+    """`value` with every `${env:NAME}` in its texts replaced.
+
+    Raises:
+        ConfigError: a variable is not set; the message names it and the key.
+    """
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _read(found[1], environment, where), value)
+    if isinstance(value, dict):
+        return {key: expand(item, environment, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [expand(item, environment, f"{where}.{index}") for index, item in enumerate(value)]
+    return value
+
+
+def _read(name: str, environment: Mapping[str, str], where: str) -> str:
+    if name not in environment:
+        raise ConfigError(f"{where}: the environment variable `{name}` is not set; export it before you deploy.")
+    return environment[name]

@@ -1,0 +1,68 @@
+"""YAML that refuses duplicate keys, which plain YAML silently lets win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayllm.errors import ConfigError
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Safe loading, one value a key."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str | int | float | bool | None):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
+            if key in seen:
+                raise _DuplicateKeyError(key, seen[key], line)
+            seen[key] = line
+        return super().construct_mapping(node, deep)
+
+
+class _DuplicateKeyError(Exception):
+    def __init__(self, key: object, first: int, second: int) -> None:
+        super().__init__(f"`{key}` is given twice, in lines {first} and {second}; keep one")
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse YAML text; `name` is what errors call it.
+
+    Raises:
+        ConfigError: the text is no YAML, or a mapping gives a key twice.
+    """
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)
+    except _DuplicateKeyError as error:
+        raise ConfigError(f"{name}: {error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not valid YAML: {_in_one_line(error)}.") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse the YAML file at `path`.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or gives a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text.") from None
+    return parse_yaml(text, str(path))
+
+
+def _in_one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(str(problem).split())

@@ -1,0 +1,67 @@
+"""A model's configuration in vLLM's words. Pure: vLLM is not imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rayllm.config import ModelConfig
+from rayllm.config.engine_arguments import vllm_names
+
+_RUNNER = {
+    "generate": {"runner": "generate"},
+    "embed": {"runner": "pooling", "convert": "embed"},
+    "score": {"runner": "pooling", "convert": "classify"},
+    "classify": {"runner": "pooling", "convert": "classify"},
+}
+
+
+@dataclass(frozen=True)
+class VllmArguments:
+    """vLLM's two groups of arguments by name: the engine's and the OpenAI server's."""
+
+    engine: dict[str, Any]
+    server: dict[str, Any]
+
+
+def vllm_arguments(
+    model: ModelConfig, folder: Path, tokenizer: Path | None, names: tuple[str, ...], on_gpu: bool
+) -> VllmArguments:
+    """The arguments for one replica.
+
+    Args:
+        model: the model.
+        folder: the local folder with its weights.
+        tokenizer: the local folder with its tokenizer, where that is another.
+        names: the names it answers to, the id first.
+        on_gpu: its workers run in bundles of their own, so Ray places them; else they are child processes.
+    """
+    values: dict[str, Any] = dict(model.engine_kwargs)
+    values |= {"model": str(folder), "served_model_name": list(names)}
+    if tokenizer:
+        values["tokenizer"] = str(tokenizer)
+    if model.max_model_len:
+        values["max_model_len"] = model.max_model_len
+    values |= {
+        "tensor_parallel_size": model.tensor_parallel_size,
+        "pipeline_parallel_size": model.pipeline_parallel_size,
+        "distributed_executor_backend": values.get("distributed_executor_backend", "ray" if on_gpu else "mp"),
+    }
+    if model.task:
+        values = {**_RUNNER[model.task], **values}
+    if model.chat_template_kwargs:
+        values["default_chat_template_kwargs"] = model.chat_template_kwargs
+    if model.reasoning_parser:
+        values["reasoning_parser"] = model.reasoning_parser
+    if tools := model.tool_calling:
+        values |= {"tool_call_parser": tools.parser, "enable_auto_tool_choice": tools.auto}
+        if tools.plugin:
+            values["tool_parser_plugin"] = tools.plugin
+    return _split(values)
+
+
+def _split(values: dict[str, Any]) -> VllmArguments:
+    known = vllm_names()["engine"]
+    engine = {name: value for name, value in values.items() if name in known}
+    return VllmArguments(engine, {name: value for name, value in values.items() if name not in engine})

@@ -1,0 +1,101 @@
+"""What a model's configuration means for each request, once its tokenizer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rayllm.config import ModelConfig
+from rayllm.prompt import compile_template
+
+
+class Tokenizer(Protocol):
+    """The part of a HuggingFace tokenizer that is needed here."""
+
+    bos_token: str | None
+    bos_token_id: int | None
+    chat_template: Any
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`."""
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """What is added to each request.
+
+    `chat_template` is the template for vLLM, or None for the model's own; `owns_template` marks one compiled from a
+    `prompt_format`. `bos` is the text of the beginning-of-sequence token that a prompt must have exactly once ("" for a
+    model without one), and `tokenizer_adds_bos` says whether the tokenizer writes it by itself.
+    """
+
+    chat_template: str | None = None
+    owns_template: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
+    bos: str = ""
+    tokenizer_adds_bos: bool = False
+
+
+def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPlan:
+    """The plan for `model`. A model without a tokenizer gets no template, and its stops stay texts."""
+    generation = model.generation_config
+    texts, ids = _split_stops(generation.stopping_sequences, tokenizer)
+    adds_bos = _adds_bos(tokenizer)
+    prompt_format = generation.prompt_format
+    bos = prompt_format.bos if prompt_format else ""
+    if not bos and adds_bos and tokenizer:
+        bos = tokenizer.bos_token or ""
+    template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, tokenizer)
+    return RequestPlan(
+        chat_template=template,
+        owns_template=prompt_format is not None,
+        stop=texts,
+        stop_token_ids=tuple(dict.fromkeys((*generation.stopping_tokens, *ids))),
+        defaults=dict(generation.generate_kwargs),
+        bos=bos,
+        tokenizer_adds_bos=adds_bos,
+    )
+
+
+def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tuple[str, ...], list[int]]:
+    """Stops as texts, and as ids those that are one token.
+
+    vLLM looks for stop texts in what it has detokenized, and special tokens are left out there: a special token as a
+    text would never be found.
+    """
+    texts, ids = list[str](), list[int]()
+    for stop in stops:
+        encoded = tokenizer.encode(stop, add_special_tokens=False) if tokenizer else []
+        if len(encoded) == 1:
+            ids.append(encoded[0])
+        else:
+            texts.append(stop)
+    return tuple(texts), ids
+
+
+def _adds_bos(tokenizer: Tokenizer | None) -> bool:
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return False
+    return tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+
+
+def _template_of(model: ModelConfig, tokenizer: Tokenizer | None) -> str | None:
+    """The configured chat template as text, joined with the one for tools; None leaves the model's own in place."""
+    plain = _text_of(model.chat_template)
+    tools = _text_of(model.tool_calling.chat_template if model.tool_calling else None)
+    if tools is None:
+        return plain
+    if plain is None:
+        own = getattr(tokenizer, "chat_template", None)
+        plain = own.get("default") if isinstance(own, dict) else own
+    return tools if plain is None else "{%- if tools -%}" + tools + "{%- else -%}" + plain + "{%- endif -%}"
+
+
+def _text_of(template: str | None) -> str | None:
+    if template is None or "{" in template or "\n" in template:
+        return template
+    return Path(template).read_text(encoding="utf-8")

@@ -1,0 +1,106 @@
+"""One engine and vLLM's own OpenAI application on it: what a replica serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from rayllm.config import ModelConfig
+from rayllm.engine import vllm
+from rayllm.engine.arguments import VllmArguments, vllm_arguments
+from rayllm.engine.names import NameKeeper, answer_by_name
+from rayllm.engine.plan import plan_requests
+from rayllm.engine.replies import ErrorTranslator
+from rayllm.engine.shaping import RequestShaper
+from rayllm.errors import EngineError
+from rayllm.sources import fetch
+
+logger = logging.getLogger(__name__)
+
+Configure = Callable[[VllmArguments], Any]
+
+
+class EngineServer:
+    """An engine with its application, from `start` to `stop`. One a process: vLLM keeps state in module globals."""
+
+    def __init__(self, model: ModelConfig, aliases: tuple[str, ...] = ()) -> None:
+        self._model = model
+        self._names = (model.model_id, *aliases)
+        self._engine: Any = None
+        self._server: Any = None
+        self._open = AsyncExitStack()
+        self.app: ASGIApp
+
+    async def start(self, configure: Configure | None = None) -> None:
+        """Fetch the weights, start the engine and build the application.
+
+        Args:
+            configure: makes vLLM's engine configuration where the device can be seen, if that is not here. With it,
+                the workers are placed by Ray.
+
+        Raises:
+            SourceError: weights or tokenizer cannot be had.
+            ConfigError: vLLM refuses the configuration.
+        """
+        model = self._model
+        vllm.prepare_environment(len(model.generation_config.stopping_sequences))
+        loading = model.model_loading_config
+        folder = await asyncio.to_thread(fetch, model.source, model.model_id, loading.allow_pickle_weights)
+        tokenizer_folder = None
+        if loading.tokenizer_source:
+            tokenizer_folder = await asyncio.to_thread(fetch, loading.tokenizer_source, model.model_id, False, False)
+        # Everything is on this disk now: vLLM and transformers need not ask the hub again.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        arguments = vllm_arguments(model, folder, tokenizer_folder, self._names, configure is not None)
+        config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
+        server_arguments = vllm.make_server_arguments(arguments)
+        self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
+        await self._build(server_arguments)
+        logger.info("Model `%s` is ready.", model.model_id)
+
+    async def _build(self, arguments: Any) -> None:
+        plan = plan_requests(self._model, self._engine.get_tokenizer())
+        if plan.chat_template is not None:
+            arguments.chat_template = plan.chat_template
+        if plan.owns_template:
+            # The compiled template takes plain texts; vLLM joins text parts for it.
+            arguments.chat_template_content_format = "string"
+        self._server = await vllm.make_server(self._engine, arguments)
+        await self._open.enter_async_context(self._server.router.lifespan_context(self._server))
+        answer_by_name(self._server.state.openai_serving_models, self._names)
+        self.app = NameKeeper(ErrorTranslator(RequestShaper(self._server, plan)))
+
+    async def check(self, timeout_s: float) -> None:
+        """Ask the engine's own process for a sign of life.
+
+        Raises:
+            EngineError: it died, or did not answer in time.
+        """
+        if self._server.state.server.should_exit:
+            raise EngineError("The engine died.")
+        try:
+            await self._engine.check_health()
+            # A round trip: the flag above does not notice an engine that hangs.
+            await asyncio.wait_for(self._engine.is_sleeping(), timeout_s)
+        except TimeoutError:
+            raise EngineError(f"The engine did not answer within {timeout_s:g} s.") from None
+
+    def unfinished_requests(self) -> int:
+        """Requests that the engine is working on or keeps waiting."""
+        return int(self._engine.get_num_unfinished_requests())
+
+    def describe(self) -> dict[str, Any]:
+        """What the router tells clients about the model: `max_model_len` in tokens, and the engine's version."""
+        return {"max_model_len": self._engine.model_config.max_model_len, "vllm_version": vllm.version()}
+
+    async def stop(self, timeout_s: float) -> None:
+        """Stop the engine's processes; what is unfinished after `timeout_s` seconds is cut off."""
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.shutdown, timeout_s)
+        await self._open.aclose()

@@ -1,0 +1,120 @@
+"""The tree of errors. The status a client sees is a fact of the class.
+
+RayLLMError                      500  server_error
+├── ConfigError                        a file or an argument is wrong; said at load, never over HTTP
+├── SourceError                        weights or a tokenizer could not be had
+├── ClusterError                       the cluster lacks what a model asks for
+├── RequestError                 400  invalid_request_error
+│   ├── ModelNotFoundError       404  model_not_found
+│   ├── RouteNotFoundError       404  not_found
+│   ├── MethodNotAllowedError    405  method_not_allowed
+│   ├── RequestTimeoutError      408  timeout
+│   └── BodyTooLargeError        413  request_too_large
+├── UnavailableError             503  overloaded_error, with Retry-After
+└── EngineError                  500  server_error
+
+Every error takes positional arguments only, so that it survives pickling between Ray processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class RayLLMError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: one sentence that says what is wrong and, where it can, how to mend it.
+        param: the request field at fault, as OpenAI's error object names it.
+        code: a short machine-readable word that overrides the class's own.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    default_code: ClassVar[str | None] = None
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param, code)
+        self.message = message
+        self.param = param
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        return self.message
+
+    def headers(self) -> dict[str, str]:
+        """HTTP headers that go with the error."""
+        return {}
+
+    def body(self) -> dict[str, dict[str, Any]]:
+        """The error object of the OpenAI API: always all four keys.
+
+        Source: https://platform.openai.com/docs/guides/error-codes
+        """
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class ConfigError(RayLLMError, ValueError):
+    """A configuration is wrong. The message lists every fault, one a line."""
+
+
+class SourceError(RayLLMError):
+    """Weights or a tokenizer could not be had from where the configuration says."""
+
+
+class ClusterError(RayLLMError):
+    """The Ray cluster cannot hold what the configuration asks for."""
+
+
+class RequestError(RayLLMError):
+    """The request is at fault."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ModelNotFoundError(RequestError):
+    status = 404
+    default_code = "model_not_found"
+
+
+class RouteNotFoundError(RequestError):
+    status = 404
+    default_code = "not_found"
+
+
+class MethodNotAllowedError(RequestError):
+    status = 405
+    default_code = "method_not_allowed"
+
+
+class RequestTimeoutError(RequestError):
+    status = 408
+    type = "timeout_error"
+    default_code = "timeout"
+
+
+class BodyTooLargeError(RequestError):
+    status = 413
+    default_code = "request_too_large"
+
+
+class UnavailableError(RayLLMError):
+    """No replica can take the request now; the client may try again after `retry_after_s` seconds."""
+
+    status = 503
+    type = "overloaded_error"
+    default_code = "overloaded"
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param, code)
+        self.args = (message, param, code, retry_after_s)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after_s)}
+
+
+class EngineError(RayLLMError):
+    """The engine failed. The message never carries internals."""

@@ -1,0 +1,12 @@
+"""Messages to text: `prompt_format`, compiled to a Jinja chat template and rendered as vLLM renders it.
+
+A `PromptFormat` is proven when it is loaded, `compile_template` turns it into the chat template that vLLM is given,
+and `render` gives the same prompt without an engine, for batch and the command line. Nothing here does any I/O.
+"""
+
+from rayllm.prompt.errors import PromptError
+from rayllm.prompt.format import PromptFormat
+from rayllm.prompt.render import render
+from rayllm.prompt.template import compile_template
+
+__all__ = ["PromptError", "PromptFormat", "compile_template", "render"]

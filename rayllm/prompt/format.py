@@ -1,0 +1,165 @@
+"""`prompt_format`: how the messages of a chat become the text a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from rayllm.prompt.pieces import parse, placeholders
+
+TOOL_KEYS = ("tools_list", "tool_calls", "tool")
+"""Given together or not at all."""
+
+_PLACEHOLDER = {
+    "system": "instruction",
+    "assistant": "instruction",
+    "user": "instruction",
+    "tools_list": "tools",
+    "tool_calls": "tool_call",
+    "tool": "instruction",
+}
+_ONLY_IN_USER = {
+    # Placeholder of `user`: the key that, when set, makes it required, and how to set it.
+    "system": ("system_in_user", "`system_in_user: true`"),
+    "tools_list": ("tools_list", "the key `tools_list`"),
+}
+_PLACE = {
+    "instruction": "where the message's content belongs",
+    "system": "where the system message belongs, since `system_in_user` is true",
+    "tools_list": "where the offered tools belong, since the key `tools_list` is set",
+    "tools": "where the JSON array of the offered tools belongs",
+    "tool_call": "where the JSON object of a call belongs",
+}
+
+
+class PromptFormat(BaseModel):
+    """Text templates by role, and how to join them.
+
+    A template is literal text with placeholders; `{{` and `}}` are literal braces. A placeholder may occur more than
+    once. `bos`, `trailing_assistant` and `default_system_message` are literal text throughout.
+
+    Raises:
+        pydantic.ValidationError: with every fault of the format, each at its key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    # Pydantic judges the keys in this order: `user` comes after those that decide which placeholders it has.
+    bos: str = ""
+    """Text that begins every prompt; empty: the tokenizer's own beginning-of-sequence token."""
+
+    system: str
+    """Template of the system message, with `{instruction}`."""
+
+    assistant: str
+    """Template of an assistant message, with `{instruction}`."""
+
+    trailing_assistant: str = ""
+    """Text that ends the prompt and opens the answer."""
+
+    default_system_message: str = ""
+    """Content of the system message where a request has none."""
+
+    system_in_user: bool = False
+    """Put the rendered system message where `user` has `{system}`, in the first user message."""
+
+    system_in_last_user: bool = False
+    """With `system_in_user`: put it into the last user message."""
+
+    add_system_tags_even_if_message_is_empty: bool = False
+    """Render the system template even around nothing."""
+
+    strip_whitespace: bool = True
+    """Strip white space from both ends of every message's content."""
+
+    tools_list: str | None = None
+    """Template of the offered tools, with `{tools}` for their JSON array; put where `user` has `{tools_list}`, in the
+    last user message."""
+
+    tool_calls: str | None = None
+    """Template of one call in an assistant message, with `{tool_call}` for its JSON object."""
+
+    tool: str | None = None
+    """Template of a tool's result, with `{instruction}`."""
+
+    user: str
+    """Template of a user message, with `{instruction}`; also with `{system}` and `{tools_list}`, where these are on."""
+
+    @property
+    def renders_tools(self) -> bool:
+        """Whether tools, tool calls and their results have templates."""
+        return self.tool is not None
+
+    @field_validator(*_PLACEHOLDER)
+    @classmethod
+    def _prove_template(cls, template: str | None, info: ValidationInfo) -> str | None:
+        if template is not None and (faults := list(_template_faults(str(info.field_name), template, info.data))):
+            raise _fault("; ".join(faults))
+        return template
+
+    @field_validator("system_in_last_user")
+    @classmethod
+    def _prove_system_in_last_user(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and not info.data.get("system_in_user", True):
+            raise _fault("`system_in_last_user` needs `system_in_user: true`; set it, or drop `system_in_last_user`")
+        return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _report_together(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # An "after" validator would be silent about the set of tool keys for as long as any single key is at fault.
+        missing = list(_missing_tool_keys(data))
+        try:
+            prompt_format = handler(data)
+        except ValidationError as error:
+            raise ValidationError.from_exception_data(error.title, [*_details(error), *missing]) from None
+        if missing:
+            raise ValidationError.from_exception_data(cls.__name__, missing)
+        return prompt_format
+
+
+def _template_faults(key: str, template: str, judged: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with one template. `judged` holds the keys that were found sound so far."""
+    required, known, hints = {_PLACEHOLDER[key]}, {_PLACEHOLDER[key]}, {}
+    for name, (switch, setting) in _ONLY_IN_USER.items() if key == "user" else ():
+        if judged.get(switch):
+            required.add(name)
+        elif switch in judged:
+            hints[name] = f"needs {setting}"
+        # A switch that is itself at fault decides nothing: what it was meant to be is unknown.
+        known |= {name} - hints.keys()
+    parsed = parse(template, known, hints)
+    yield from (f"in `{key}`, {fault}" for fault in parsed.faults)
+    for name in sorted(required.difference(placeholders(parsed))):
+        yield f"`{key}` must contain `{{{name}}}`; put it {_PLACE[name]}"
+
+
+def _missing_tool_keys(data: Any) -> Iterator[InitErrorDetails]:
+    given = [key for key in TOOL_KEYS if isinstance(data, Mapping) and data.get(key) is not None]
+    for key in TOOL_KEYS if given else ():
+        if key not in given:
+            others = " and ".join(f"`{other}`" for other in given)
+            message = f"`{key}` is missing; {others} {'is' if len(given) == 1 else 'are'} given, and the three belong "
+            yield InitErrorDetails(type=_fault(f"{message}together: add it, or drop {others}"), loc=(key,), input=None)
+
+
+def _details(error: ValidationError) -> Iterator[InitErrorDetails]:
+    for item in error.errors(include_url=False):
+        kind = PydanticCustomError(item["type"], "{fault}", {"fault": item["msg"]})
+        yield InitErrorDetails(type=kind, loc=item["loc"], input=item["input"])
+
+
+def _fault(message: str) -> PydanticCustomError:
+    # The message goes in as a value, since pydantic would read its braces.
+    return PydanticCustomError("prompt_format", "{fault}", {"fault": message})

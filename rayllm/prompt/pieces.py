@@ -1,0 +1,84 @@
+"""The syntax of a `prompt_format` template: literal text, `{placeholder}`, and `{{` `}}` for literal braces.
+
+A template that is free of faults reads exactly as `str.format` reads it. Conversions, format specs, attributes and
+positions (`{x!r}`, `{x:>5}`, `{x.y}`, `{0}`), which `str.format` allows, are faults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|[^{}]+")
+_SHOWN = 24
+_LITERAL_BRACES = "write `{{` and `}}` for literal braces"
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A place in a template that is filled when a prompt is rendered."""
+
+    name: str
+
+
+class Parsed(NamedTuple):
+    """A template taken apart. `faults` are half-sentences that show the piece and say how to mend it."""
+
+    pieces: tuple[str | Placeholder, ...]
+    faults: tuple[str, ...]
+
+
+def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None = None) -> Parsed:
+    """Take `template` apart; every placeholder not named in `known` and every stray brace is a fault.
+
+    `hints` says of some unknown placeholders what they would need to be known.
+    """
+    pieces: list[str | Placeholder] = []
+    faults: list[str] = []
+    for match in _TOKEN.finditer(template):
+        token = match.group()
+        if token in ("{{", "}}") or token[0] not in "{}":
+            _append_text(pieces, token[0] if token in ("{{", "}}") else token)
+        elif token in ("{", "}"):
+            faults.append(f"{_stray(template, match.start())} is stray; {_LITERAL_BRACES}")
+        elif (name := token[1:-1]) in known:
+            pieces.append(Placeholder(name))
+        else:
+            reason = (hints or {}).get(name) or f"is no placeholder here, {_listed(known)}"
+            faults.append(f"`{_shown(token)}` {reason}; {_LITERAL_BRACES}")
+    return Parsed(tuple(pieces), tuple(faults))
+
+
+def placeholders(parsed: Parsed) -> Iterator[str]:
+    """Names of the placeholders of a template, in order, repeated as often as they occur."""
+    return (piece.name for piece in parsed.pieces if isinstance(piece, Placeholder))
+
+
+def _append_text(pieces: list[str | Placeholder], text: str) -> None:
+    if pieces and isinstance(pieces[-1], str):
+        pieces[-1] += text
+    else:
+        pieces.append(text)
+
+
+def _listed(known: Collection[str]) -> str:
+    names = ", ".join(f"`{{{name}}}`" for name in sorted(known))
+    return f"only {names} {'is' if len(known) == 1 else 'are'}"
+
+
+def _stray(template: str, position: int) -> str:
+    if template[position] == "{":
+        return f"the `{{` that begins `{_shown(template[position:])}`"
+    start = max(0, position + 1 - _SHOWN)
+    return f"the `}}` that ends `{'…' if start else ''}{_escaped(template[start : position + 1])}`"
+
+
+def _shown(text: str) -> str:
+    return _escaped(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
+
+
+def _escaped(text: str) -> str:
+    # A fault is told in one line.
+    return text.replace("\r", "\\r").replace("\n", "\\n")

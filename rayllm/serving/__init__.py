@@ -1,0 +1,1 @@
+"""Ray Serve and HTTP: the router, the replicas, and where they stand."""

@@ -1,0 +1,65 @@
+"""Whether the cluster can hold what a model asks for, said before anything waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rayllm.serving.placement import Bundle, Placement
+
+
+def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> str | None:
+    """One sentence on what is missing for one replica, or None where it fits.
+
+    Args:
+        model_id: the model, for the sentence.
+        placement: what one replica takes.
+        nodes: the resources of each node, in Ray's names and amounts, as if nothing else ran.
+    """
+    if placement.strategy == "STRICT_PACK":
+        wanted, whole = placement.total(), any(_covers(node, placement.total()) for node in nodes)
+        if whole:
+            return None
+        best = max(nodes, key=lambda node: node.get("GPU", 0), default={})
+        return _sentence(model_id, wanted, best, "on one node", "the best node has")
+    if _first_fit(placement.bundles, nodes):
+        return None
+    have = {name: sum(node.get(name, 0) for node in nodes) for name in placement.total()}
+    return _sentence(model_id, placement.total(), have, "in the cluster", "the cluster has")
+
+
+def _covers(node: Bundle, wanted: Bundle) -> bool:
+    return all(node.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def _first_fit(bundles: Sequence[Bundle], nodes: Sequence[Bundle]) -> bool:
+    """Largest bundle first onto the first node with room: enough to tell impossible from tight."""
+    free = [dict(node) for node in nodes]
+    for bundle in sorted(bundles, key=lambda b: -b.get("GPU", 0)):
+        node = next((node for node in free if _covers(node, bundle)), None)
+        if node is None:
+            return False
+        for name, amount in bundle.items():
+            node[name] -= amount
+    return True
+
+
+def _sentence(model_id: str, wanted: Bundle, have: Bundle, where: str, subject: str) -> str:
+    lacking = {name: amount for name, amount in wanted.items() if have.get(name, 0) < amount}
+    # Where each resource alone would do, it is their combination that fits nowhere: say all of them.
+    lacking = lacking or dict(wanted)
+    return (
+        f"model `{model_id}`: one replica needs {_amounts(wanted)} {where}, but {subject} {_amounts(lacking, have)}. "
+        "Add such nodes, choose another accelerator_type, or lower tensor_parallelism.degree."
+    )
+
+
+def _amounts(names: Bundle, amounts: Bundle | None = None) -> str:
+    parts = []
+    for name in names:
+        amount = (amounts if amounts is not None else names).get(name, 0)
+        if name.startswith("accelerator_type:"):
+            kind = name.partition(":")[2]
+            parts.append(f"accelerator type {kind}" if amounts is None else f"no {kind}")
+        else:
+            parts.append(f"{amount:g} {name}{'s' if name in ('CPU', 'GPU') and amount != 1 else ''}")
+    return ", ".join(parts)

@@ -1,0 +1,63 @@
+"""From a model's parallelism to the bundles of its placement group. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayllm.config import ModelConfig
+
+Bundle = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What one replica takes of the cluster.
+
+    `bundles[0]` is the replica actor's own; the others are the engine workers'. Amounts are Ray's: CPUs, GPUs, and
+    shares of custom resources.
+    """
+
+    bundles: tuple[Bundle, ...]
+    strategy: str
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether any worker runs on a GPU."""
+        return any(bundle.get("GPU", 0) > 0 for bundle in self.bundles)
+
+    def total(self) -> Bundle:
+        """All resources of one replica, added up."""
+        names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
+        return {name: sum(bundle.get(name, 0) for bundle in self.bundles) for name in names}
+
+
+def place(model: ModelConfig, cpu_engine: bool) -> Placement:
+    """The placement of one replica of `model`.
+
+    Args:
+        model: the model.
+        cpu_engine: the installed engine is vLLM's CPU build. It decides for a model that names no accelerator.
+    """
+    override = model.placement_group_config
+    workers = model.tensor_parallel_size * model.pipeline_parallel_size
+    strategy = "PACK" if model.pipeline_parallel_size > 1 else "STRICT_PACK"
+    if override and override.strategy:
+        strategy = override.strategy
+    actor: Bundle = {"CPU": float(model.deployment_config.ray_actor_options.get("num_cpus", 1))}
+    if override and override.bundles:
+        return Placement(tuple(dict(bundle) for bundle in override.bundles), strategy)
+    if override and override.bundle_per_worker:
+        worker = _with_accelerator(dict(override.bundle_per_worker), model.accelerator_type)
+        return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
+    if cpu_engine and model.accelerator_type is None:
+        # The CPU workers are child processes of the replica, so they must share its node: one bundle for all.
+        return Placement(({"CPU": max(actor["CPU"], float(workers))},), strategy)
+    worker = _with_accelerator({"GPU": 1.0}, model.accelerator_type)
+    return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
+
+
+def _with_accelerator(bundle: Bundle, accelerator_type: str | None) -> Bundle:
+    if accelerator_type and bundle.get("GPU", 0) > 0:
+        # Ray marks a node's accelerator with one unit of this resource; a thousandth of it picks the node.
+        bundle.setdefault(f"accelerator_type:{accelerator_type}", 0.001)
+    return bundle

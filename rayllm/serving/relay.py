@@ -1,0 +1,147 @@
+"""From the client's request to the replica's bytes and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, TypeVar
+
+import aiohttp
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rayllm.config import RouterConfig
+from rayllm.errors import EngineError, RequestTimeoutError, UnavailableError
+from rayllm.serving.body import model_in, parse_body, read_body
+from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.exchange import Exchanger, Reply
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
+# off deadlines or choose replicas by header.
+_FORWARDED = ("accept", "content-type", "traceparent", "tracestate", "x-request-id", "x-session-id")
+_MODEL_HEADER = "x-rayllm-model"
+
+
+class Relay:
+    """Passes requests on to models and their replies back."""
+
+    def __init__(self, catalogue: Catalogue, exchanger: Exchanger, config: RouterConfig) -> None:
+        self._catalogue = catalogue
+        self._exchanger = exchanger
+        self._config = config
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request to a model endpoint.
+
+        The reply's first bytes are awaited before its status line is sent, so that an error still has a status.
+        """
+        raw = await read_body(request, self._config.max_body_bytes)
+        name = model_in(parse_body(raw))
+        if self._config.log_prompts:
+            logger.info("Request to `%s`: %s", name, raw.decode(errors="replace"))
+        headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
+        headers[_MODEL_HEADER] = name
+        open_reply = AsyncExitStack()
+        work = self._first_bytes(open_reply, self._catalogue.find(name), request, raw, headers)
+        try:
+            reply, first = await unless_gone(request.receive, work, self._config.request_timeout_s)
+        except BaseException:
+            await open_reply.aclose()
+            raise
+        return _Relayed(reply, first, open_reply)
+
+    async def _first_bytes(
+        self, stack: AsyncExitStack, model_id: str, request: Request, raw: bytes, headers: dict[str, str]
+    ) -> tuple[Reply, bytes]:
+        """The reply of the first candidate that has room, and its first bytes; of a plain reply, all of them."""
+        candidates = self._catalogue.candidates(model_id)
+        for candidate in candidates:
+            try:
+                exchange = self._exchanger.send(candidate, request.method, request.scope["path"], raw, headers)
+                reply = await stack.enter_async_context(exchange)
+                return reply, await (reply.content.readany() if reply.is_stream else reply.content.read())
+            except UnavailableError as error:
+                if candidate == candidates[-1]:
+                    raise
+                logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
+            except (aiohttp.ClientError, ConnectionError) as error:
+                logger.warning("A replica of `%s` broke off before it answered: %r", candidate, error)
+                raise EngineError("The model's replica broke off before it answered; try again.") from None
+        raise AssertionError("a model has at least itself as a candidate")
+
+
+class _Relayed(Response):
+    """A reply whose bytes pass through untouched."""
+
+    def __init__(self, reply: Reply, first: bytes, stack: AsyncExitStack) -> None:
+        super().__init__(status_code=reply.status, headers=dict(reply.headers), media_type=None)
+        if reply.content_type:
+            self.headers["content-type"] = reply.content_type
+        self._reply = reply
+        self._first = first
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # An exchange left by an exception closes its connection, which aborts the request in the engine.
+        with suppress(ClientDisconnect):
+            async with self._stack:
+                if self._reply.is_stream:
+                    await unless_gone(receive, self._send_stream(send))
+                else:
+                    self.body = self._first
+                    self.headers["content-length"] = str(len(self._first))
+                    await super().__call__(scope, receive, send)
+
+    async def _send_stream(self, send: Send) -> None:
+        del self.headers["content-length"]
+        self.headers["cache-control"] = "no-cache"
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self._chunks():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        yield self._first
+        try:
+            async for chunk in self._reply.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, ConnectionError) as error:
+            logger.warning("A replica broke off in the middle of a stream: %r", error)
+            body: dict[str, Any] = EngineError("The model's replica broke off in the middle of its answer.").body()
+            yield b"\n\ndata: " + json.dumps(body).encode() + b"\n\n"
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """The result of `work`, which is cancelled when the client leaves or time is up.
+
+    Ray Serve's proxy also cancels the handler of a client that left, but a client can switch that off by a header.
+
+    Raises:
+        ClientDisconnect: the client left.
+        RequestTimeoutError: `timeout_s` seconds have passed.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((task, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise ClientDisconnect
+        raise RequestTimeoutError(f"The model gave no answer within {timeout_s:g} s (router.request_timeout_s).")
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

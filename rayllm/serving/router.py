@@ -1,0 +1,131 @@
+"""The router: one Ray Serve deployment that takes OpenAI-style requests and passes each to its model.
+
+It reads of a request what routing needs and no more, and imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from rayllm.config import AppConfig
+from rayllm.errors import UnavailableError
+from rayllm.observability.logs import set_up_logging
+from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.exchange import Exchanger
+from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.relay import Relay
+from rayllm.serving.states import DeploymentStates
+from rayllm.settings import settings
+
+logger = logging.getLogger(__name__)
+
+# Endpoints that a replica answers itself; the body is JSON and names the model.
+MODEL_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
+
+
+@serve.ingress()
+class Router:
+    """The ingress deployment.
+
+    Args:
+        config: the service.
+        names: deployment name of each model.
+        handles: handle of each model's deployment, by model id.
+    """
+
+    def __init__(self, config: AppConfig, names: dict[str, str], handles: dict[str, DeploymentHandle[Any]]) -> None:
+        set_up_logging(settings().log_level)
+        self._config = config
+        self._handles = handles
+        self._catalogue = Catalogue(config)
+        self._states = DeploymentStates(config, names, serve.get_replica_context().app_name)
+        exchanger = Exchanger(handles, settings().connect_timeout_s)
+        self._relay = Relay(self._catalogue, exchanger, config.router)
+        self._vllm_version: str | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Ray Serve takes the application from here once the constructor is done."""
+        app = FastAPI(openapi_url=None)
+        for path in MODEL_ENDPOINTS:
+            app.add_api_route(path, self._relay.handle, methods=["POST"])
+        for path, handler in {
+            "/v1/models": self.list_models,
+            "/v1/models/{name:path}": self.get_model,
+            "/health": self.health,
+            "/ready": self.ready,
+            "/version": self.version,
+        }.items():
+            app.add_api_route(path, handler, methods=["GET"])
+        install_error_handlers(app)
+        if cors := self._config.router.cors:
+            app.add_middleware(
+                CORSMiddleware,
+                allow_origins=list(cors.allow_origins),
+                allow_methods=list(cors.allow_methods),
+                allow_headers=list(cors.allow_headers),
+                allow_credentials=cors.allow_credentials,
+                expose_headers=["x-request-id"],
+            )
+        return app
+
+    async def list_models(self, request: Request) -> Response:
+        """`GET /v1/models`"""
+        self._learn_soon()
+        return JSONResponse({"object": "list", "data": [self._catalogue.card(n) for n in self._catalogue.names]})
+
+    async def get_model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`; an id may hold slashes."""
+        self._learn_soon()
+        return JSONResponse(self._catalogue.card(request.path_params["name"]))
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """`GET /ready`: every model can answer or will scale from zero; else 503 with a reason a model."""
+        reasons = {
+            model.model_id: reason
+            for model in self._catalogue.models
+            if (reason := await self._states.why_not_ready(model.model_id))
+        }
+        if not reasons:
+            return JSONResponse({"status": "ready", "models": [m.model_id for m in self._catalogue.models]})
+        told = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
+        raise UnavailableError(f"Not ready: {told}.", None, "not_ready", 5)
+
+    async def version(self, request: Request) -> Response:
+        """`GET /version`: of RayLLM and of what it stands on; vLLM's is known once a replica has answered."""
+        await self._learn()
+        return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
+
+    def _learn_soon(self) -> None:
+        task = asyncio.create_task(self._learn())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _learn(self) -> None:
+        """Ask a running replica of each model about it. A sleeping model is left asleep."""
+        for model_id, handle in self._handles.items():
+            if self._catalogue.knows(model_id) or not await self._states.running(model_id):
+                continue
+            try:
+                async with asyncio.timeout(5):
+                    description = await handle.describe.remote()
+            except Exception as error:
+                logger.warning("A replica of `%s` did not describe itself: %r", model_id, error)
+                continue
+            self._catalogue.learn(model_id, description)
+            self._vllm_version = description["vllm_version"]

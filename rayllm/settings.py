@@ -1,0 +1,77 @@
+"""Every RAYLLM_* environment variable, declared once and read once.
+
+The table in docs/configuration.md is generated from the fields below.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+
+from rayllm.errors import ConfigError
+
+PREFIX = "RAYLLM_"
+# Kubernetes puts these into every pod beside a Service called `rayllm`.
+_KUBERNETES = re.compile(r"RAYLLM_(SERVICE_|PORT$|PORT_)")
+
+
+def _setting(default: object, doc: str) -> object:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says. Field `cache_dir` is the variable `RAYLLM_CACHE_DIR`, and so on."""
+
+    cache_dir: Path = _setting(  # type: ignore[assignment]
+        Path.home() / ".cache" / "rayllm", "Folder for what RayLLM keeps on a node."
+    )
+    log_level: str = _setting("INFO", "Level of RayLLM's own log lines.")  # type: ignore[assignment]
+    resource_check: str = _setting(  # type: ignore[assignment]
+        "auto",
+        "Refuse at start a model that the cluster cannot hold: `always`, `never`, or `auto` (not where an "
+        "autoscaler may add nodes).",
+    )
+    engine_start_timeout_s: float = _setting(  # type: ignore[assignment]
+        3600.0, "Seconds an engine may take to load its weights and become ready."
+    )
+    connect_timeout_s: float = _setting(  # type: ignore[assignment]
+        5.0, "Seconds the router waits for a TCP connection to a replica."
+    )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Read the variables.
+
+        Raises:
+            ConfigError: a RAYLLM_* variable is unknown or holds a value of the wrong type.
+        """
+        known = {PREFIX + f.name.upper(): f for f in fields(cls)}
+        values: dict[str, object] = {}
+        for name, text in environment.items():
+            if not name.startswith(PREFIX) or _KUBERNETES.match(name):
+                continue
+            if name not in known:
+                raise ConfigError(f"{name}: no such environment variable. Known: {', '.join(sorted(known))}.")
+            values[known[name].name] = _parse(name, text, type(known[name].default))
+        settings = cls(**values)  # type: ignore[arg-type]
+        if settings.resource_check not in ("auto", "always", "never"):
+            raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")
+        return settings
+
+
+def _parse(name: str, text: str, kind: type) -> object:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{name}: {text!r} is not a {kind.__name__}.") from None
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read at first use."""
+    return Settings.from_environment(os.environ)

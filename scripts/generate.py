@@ -1,0 +1,66 @@
+"""Write what is generated: `generate.py` writes, `generate.py --check` fails where a file is stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from rayllm.config.reference import model_schema, reference
+from rayllm.engine.vllm import request_fields
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "rayllm" / "config" / "data"
+
+
+def vllm_arguments() -> str:
+    """Names of the pinned vLLM's engine and server arguments."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+
+    names = {
+        kind: sorted(f.name for f in dataclasses.fields(cls) if not f.name.startswith("_"))
+        for kind, cls in (("engine", AsyncEngineArgs), ("server", FrontendArgs))
+    }
+    names["request"] = sorted(request_fields())
+    return json.dumps(names, indent=1) + "\n"
+
+
+def configuration_schema() -> str:
+    """JSON Schema of a model's YAML."""
+    return json.dumps(model_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def ray_accelerators() -> str:
+    """Accelerator names of the pinned Ray."""
+    from ray.util.accelerators import accelerators
+
+    names = [v for k, v in vars(accelerators).items() if not k.startswith("_") and isinstance(v, str)]
+    return json.dumps(list(dict.fromkeys(names)), indent=1) + "\n"
+
+
+def main() -> int:
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
+    made = {
+        DATA / "ray_accelerators.json": ray_accelerators,
+        DATA / "vllm_arguments.json": vllm_arguments,
+        ROOT / "docs" / "configuration.md": reference,
+        ROOT / "docs" / "model.schema.json": configuration_schema,
+    }
+    stale = []
+    for path, make in made.items():
+        text = make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(path)
+            if "--check" not in sys.argv:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    for path in stale:
+        print(f"{'stale' if '--check' in sys.argv else 'written'}: {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""Loading: what a file means, and every fault of it in one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rayllm.config import BucketSource, HubSource, LocalSource, ModelConfig, load_app, load_model, model_from
+from rayllm.errors import ConfigError
+
+MINIMAL = {"model_loading_config": {"model_id": "org/name"}}
+
+
+def model(**keys: Any) -> ModelConfig:
+    return model_from(MINIMAL | keys, "m.yaml", ())
+
+
+def faults(**keys: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        model(**keys)
+    return caught.value.message
+
+
+def write(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else yaml.safe_dump(value))
+    return path
+
+
+def test_the_smallest_file_is_a_model_of_the_hub() -> None:
+    config = model()
+    assert config.model_id == "org/name"
+    assert config.source == HubSource(repo_id="org/name")
+    assert (config.tensor_parallel_size, config.pipeline_parallel_size, config.max_ongoing_requests) == (1, 1, 256)
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        model().llm_engine = "other"  # type: ignore[assignment,misc]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("org/other", HubSource(repo_id="org/other")),
+        ({"repo_id": "org/other", "revision": "v1"}, HubSource(repo_id="org/other", revision="v1")),
+        ("/models/x", LocalSource(path="/models/x")),
+        ("s3://bucket/x", BucketSource(bucket_uri="s3://bucket/x")),
+        ({"bucket_uri": "gs://bucket/x"}, BucketSource(bucket_uri="gs://bucket/x")),
+        (
+            {"bucket_uri": "s3://b/x", "s3_sync_args": ["--region", "us-west-2"]},
+            BucketSource(bucket_uri="s3://b/x", s3_sync_args=("--region", "us-west-2")),
+        ),
+    ],
+)
+def test_forms_of_a_source(written: Any, meant: Any) -> None:
+    assert model(model_loading_config={"model_id": "m", "model_source": written}).source == meant
+
+
+def test_a_revision_belongs_to_the_hub() -> None:
+    loading = {"model_id": "org/name", "revision": "abc"}
+    assert model(model_loading_config=loading).source == HubSource(repo_id="org/name", revision="abc")
+    assert "`revision` is for models on the HuggingFace hub" in faults(
+        model_loading_config=loading | {"model_source": "s3://b/x"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "where", "said"),
+    [
+        ({"engin_kwargs": {}}, "engin_kwargs", "did you mean `engine_kwargs`?"),
+        ({"engine_kwargs": {"max_model_length": 5}}, "engine_kwargs", "did you mean `max_model_len`"),
+        ({"engine_kwargs": {"zzz": 5}}, "engine_kwargs", "`zzz` is no engine argument of vLLM"),
+        ({"engine_kwargs": {"model": "x"}}, "engine_kwargs", "use model_loading_config.model_source"),
+        ({"engine_kwargs": {"port": 1}}, "engine_kwargs", "an option of vLLM's own server"),
+        ({"tensor_parallelism": {"degree": 0}}, "tensor_parallelism.degree", "greater than or equal to 1"),
+        ({"tensor_parallelism": {"degre": 2}}, "tensor_parallelism.degre", "did you mean `degree`?"),
+        ({"accelerator_type": "A100_80B"}, "accelerator_type", "did you mean `A100-80G`?"),
+        ({"llm_engine": "TRT"}, "llm_engine", "vLLM"),
+        ({"model_loading_config": {"model_id": "../x"}}, "model_loading_config.model_id", "begin with a letter"),
+        ({"model_loading_config": {"model_id": "m", "model_source": "a/b/c"}}, "model_source", "begin a path with"),
+        ({"model_loading_config": {"model_id": "m", "model_source": 7}}, "model_source", "valid"),
+        ({"deployment_config": {"max_ongoing_request": 1}}, "deployment_config", "mean `max_ongoing_requests`?"),
+        ({"deployment_config": {"placement_group_bundles": []}}, "deployment_config", "`placement_group_config`"),
+        ({"deployment_config": {"num_replicas": 1, "autoscaling_config": {}}}, "deployment_config", "exclude each"),
+        (
+            {"deployment_config": {"autoscaling_config": {"min_replicas": 3, "max_replicas": 2}}},
+            "deployment_config.autoscaling_config",
+            "min_replicas (3) is above max_replicas (2)",
+        ),
+        ({"placement_group_config": {}}, "placement_group_config", "exactly one of `bundles` and `bundle_per_worker`"),
+        ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
+        ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every answer"),
+        ({"generation_config": {"generate_kwargs": {"model": "x"}}}, "generate_kwargs", "the client's to say"),
+        ({"generation_config": {"generate_kwargs": {"stop": "x"}}}, "generate_kwargs", "use `stopping_sequences`"),
+        ({"generation_config": {"generate_kwargs": {"temprature": 1}}}, "generate_kwargs", "mean `temperature`"),
+        ({"max_request_context_length": 5, "engine_kwargs": {"max_model_len": 6}}, "m.yaml", "differ; keep one"),
+        ({"tensor_parallelism": {"degree": 2}, "engine_kwargs": {"tensor_parallel_size": 4}}, "m.yaml", "differ"),
+        (
+            {"chat_template": "{{x}}", "prompt_format": {"system": "{instruction}", "assistant": "{instruction}",
+             "user": "{instruction}"}},
+            "m.yaml",
+            "`chat_template` and `prompt_format` exclude each other",
+        ),
+        ({"prompt_format": {"system": "{instruction}", "assistant": "{", "user": "{instruction}"}}, "assistant", "{{"),
+    ],
+)  # fmt: skip
+def test_each_fault_names_file_and_key_and_the_way_out(keys: dict[str, Any], where: str, said: str) -> None:
+    message = faults(**keys)
+    assert message.startswith("m.yaml: ")
+    assert where in message
+    assert said in message
+
+
+def test_all_faults_are_told_at_once() -> None:
+    message = faults(engin_kwargs={}, accelerator_type="nope", tensor_parallelism={"degree": 0})
+    assert len(message.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"), [("A10", "A10G"), ("A100_40G", "A100-40G"), ("a100-80g", "A100-80G"), ("H100", "H100")]
+)
+def test_spellings_of_accelerators(spelling: str, name: str) -> None:
+    assert model(accelerator_type=spelling).accelerator_type == name
+
+
+def test_aliases_agree_with_engine_arguments() -> None:
+    config = model(engine_kwargs={"tensor_parallel_size": 4, "max_model_len": 100, "max_num_seqs": 7})
+    assert (config.tensor_parallel_size, config.max_model_len, config.max_ongoing_requests) == (4, 100, 7)
+    config = model(max_request_context_length=100, engine_kwargs={"max_model_len": 100})
+    assert config.max_model_len == 100
+
+
+def test_stops_inside_prompt_format_are_taken_as_the_source_page_prints_them() -> None:
+    written = {"system": "{instruction}", "assistant": "{instruction}", "user": "{instruction}"}
+    config = model(
+        prompt_format=written | {"stopping_sequences": ["a", "b"], "stopping_tokens": [1]},
+        generation_config={"stopping_sequences": ["b", "c"]},
+    )
+    assert config.generation_config.stopping_sequences == ("b", "c", "a")
+    assert config.generation_config.stopping_tokens == (1,)
+    assert config.generation_config.prompt_format is not None
+
+
+def test_the_models_own_template_can_be_named() -> None:
+    config = model(prompt_format={"use_hugging_face_chat_template": True})
+    assert config.generation_config.prompt_format is None
+    assert "use_hugging_face_chat_template" in faults(
+        prompt_format={"use_hugging_face_chat_template": True, "user": "{instruction}"}
+    )
+
+
+def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.yaml", "model_loading_config:\n  model_id: a\n  model_id: b\n")
+    with pytest.raises(ConfigError, match=r"m\.yaml: `model_id` is given twice, in lines 2 and 3; keep one"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "not valid YAML: line 1"),
+        ("- a", "must be a mapping"),
+        ("", "not nothing"),
+        ("a: !x 1", "not valid YAML"),
+    ],
+)
+def test_broken_yaml(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_model(write(tmp_path / "m.yaml", text))
+
+
+def test_paths_are_looked_for_beside_the_file_and_then_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "files" / "beside").mkdir(parents=True)
+    for name, where in (("beside", tmp_path / "files" / "beside"), ("here", tmp_path / "here")):
+        loading = {"model_id": "m", "model_source": f"./{name}"}
+        config = load_model(write(tmp_path / "files" / "m.yaml", {"model_loading_config": loading}))
+        assert config.source == LocalSource(path=str(where))
+    path = write(tmp_path / "files" / "m.yaml", {"model_loading_config": {"model_id": "m", "model_source": "./none"}})
+    with pytest.raises(ConfigError) as caught:
+        load_model(path)
+    assert f"{tmp_path}/files/none or {tmp_path}/none" in caught.value.message
+    assert "model_loading_config.model_source" in caught.value.message
+
+
+def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / "models" / f"{name}.yaml", {"model_loading_config": {"model_id": name}})
+    write(tmp_path / "models" / "notes.txt", "not a model")
+    inline = {"model_loading_config": {"model_id": "inline"}}
+
+    def ids(*entries: Any) -> list[str]:
+        return [m.model_id for m in load_app({"llm_configs": list(entries)}, tmp_path).models]
+
+    assert ids("models") == ["a", "b", "c"]
+    assert ids("models/[bc].yaml", inline) == ["b", "c", "inline"]
+    assert ids("./models/a.yaml", yaml.safe_dump(inline)) == ["a", "inline"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({}, "args.llm_configs: must be a list"),
+        ({"llm_configs": []}, "args.llm_configs: must be a list"),
+        ({"llm_config": ["x"]}, "did you mean `llm_configs`?"),
+        ({"llm_configs": ["none.yaml"]}, "args.llm_configs.0: no such file or folder"),
+        ({"llm_configs": [7]}, "args.llm_configs.0: must be a path or a mapping"),
+        ({"llm_configs": [MINIMAL, MINIMAL]}, "model id given twice: org/name"),
+        ({"llm_configs": [MINIMAL], "router": {"api_keys": "x"}}, "args.router: api_keys: unknown key"),
+        ({"llm_configs": [MINIMAL], "router": {"model_aliases": {"a": "b"}}}, "no model has the id `b`"),
+        (
+            {"llm_configs": [MINIMAL], "router": {"model_aliases": {"org/name": "org/name"}}},
+            "is the id of a model itself",
+        ),
+        ({"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["b"]}}}, "no model has the id `b`"),
+    ],
+)
+def test_faults_of_an_application(args: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_app(args, tmp_path)
+    assert said in caught.value.message
+
+
+def test_faults_of_several_files_are_told_together(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.yaml", MINIMAL | {"nope": 1})
+    with pytest.raises(ConfigError) as caught:
+        load_app({"llm_configs": ["a.yaml", "b.yaml", "c.yaml"], "router": {"x": 1}}, tmp_path)
+    lines = caught.value.message.splitlines()
+    assert [line.split(": ")[0].rpartition("/")[2] for line in lines] == [
+        "a.yaml",
+        "b.yaml",
+        "args.llm_configs.2",
+        "args.router",
+    ]
+
+
+def test_the_missing_files_message_names_both_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_app({"llm_configs": ["m.yaml"]}, tmp_path / "serve")
+    assert f"{tmp_path}/serve/m.yaml or {tmp_path}/m.yaml" in caught.value.message

@@ -1,0 +1,59 @@
+"""A configuration in vLLM's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayllm.config import model_from
+from rayllm.engine.arguments import VllmArguments, vllm_arguments
+
+
+def arguments(on_gpu: bool = False, tokenizer: Path | None = None, **keys: Any) -> VllmArguments:
+    model = model_from({"model_loading_config": {"model_id": "m"}} | keys, "m.yaml", ())
+    return vllm_arguments(model, Path("/w"), tokenizer, ("m", "alias"), on_gpu)
+
+
+def test_the_folder_is_loaded_and_the_names_are_served() -> None:
+    engine = arguments(tokenizer=Path("/t")).engine
+    assert (engine["model"], engine["tokenizer"], engine["served_model_name"]) == ("/w", "/t", ["m", "alias"])
+
+
+@pytest.mark.parametrize(("on_gpu", "executor"), [(True, "ray"), (False, "mp")])
+def test_workers_in_bundles_are_placed_by_ray(on_gpu: bool, executor: str) -> None:
+    assert arguments(on_gpu).engine["distributed_executor_backend"] == executor
+    own = arguments(on_gpu, engine_kwargs={"distributed_executor_backend": "uni"})
+    assert own.engine["distributed_executor_backend"] == "uni"
+
+
+def test_aliases_become_engine_arguments() -> None:
+    engine = arguments(
+        max_request_context_length=99, tensor_parallelism={"degree": 2}, pipeline_parallelism={"degree": 3}
+    ).engine
+    assert (engine["max_model_len"], engine["tensor_parallel_size"], engine["pipeline_parallel_size"]) == (99, 2, 3)
+
+
+def test_tools_and_reasoning() -> None:
+    made = arguments(tool_calling={"parser": "hermes", "plugin": "/p.py"}, reasoning_parser="qwen3")
+    assert made.server == {
+        "tool_call_parser": "hermes",
+        "enable_auto_tool_choice": True,
+        "tool_parser_plugin": "/p.py",
+    }
+    assert made.engine["reasoning_parser"] == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("task", "runner"),
+    [("generate", {"runner": "generate"}), ("embed", {"runner": "pooling", "convert": "embed"})],
+)
+def test_a_task_is_a_runner(task: str, runner: dict[str, str]) -> None:
+    assert arguments(task=task).engine.items() >= runner.items()
+
+
+def test_server_options_in_engine_kwargs_reach_the_server() -> None:
+    made = arguments(engine_kwargs={"enable_prompt_tokens_details": True, "max_num_seqs": 3})
+    assert made.server == {"enable_prompt_tokens_details": True}
+    assert made.engine["max_num_seqs"] == 3

@@ -1,0 +1,102 @@
+"""vLLM's errors on their way out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rayllm.engine.replies import ErrorTranslator
+
+CHAT = "/v1/chat/completions"
+
+
+async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:
+    """Status, headers and body messages that come out when vLLM's application sends `bodies`."""
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"x")]})
+        for index, body in enumerate(bodies):
+            await send({"type": "http.response.body", "body": body, "more_body": index < len(bodies) - 1})
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await ErrorTranslator(app)({"type": "http", "path": path}, None, send)  # type: ignore[arg-type]
+    start, *rest = sent
+    headers = {key.decode(): value.decode() for key, value in start["headers"]}
+    return start["status"], headers, [message["body"] for message in rest]
+
+
+def error(message: str, code: int, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "BadRequestError", "param": param, "code": code}}
+
+
+async def told(status: int, body: dict[str, Any], path: str = CHAT) -> tuple[int, dict[str, Any]]:
+    got, _, [raw] = await reply(json.dumps(body).encode(), status=status, path=path)
+    return got, json.loads(raw)["error"]
+
+
+async def test_a_good_reply_passes_untouched() -> None:
+    bodies = [b"data: {}\n\n", b'data: {"x": "data: {\\"error\\""}\n\n', b"data: [DONE]\n\n", b""]
+    assert await reply(*bodies) == (200, {"content-type": "x"}, bodies)
+
+
+async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
+    status, said = await told(400, error("Too hot. (parameter=temperature, value=9)", 400, "temperature"))
+    assert status == 400
+    assert said == {"message": "Too hot.", "type": "invalid_request_error", "param": "temperature", "code": None}
+
+
+async def test_findings_of_pydantic_become_sentences_without_the_input() -> None:
+    text = (
+        "2 validation errors:\n  {'type': 'list_type', 'loc': ('body', 'messages'), 'msg': 'Input should be a valid "
+        "list', 'input': 'secret'}\n  {'type': 'int_type', 'loc': ('body', 'n'), 'msg': 'Input should be a valid "
+        "integer', 'input': 'x'}"
+    )
+    _, said = await told(400, error(text, 400, "body.messages"))
+    assert said["message"] == "messages: Input should be a valid list; n: Input should be a valid integer."
+    assert said["param"] == "messages"
+
+
+@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), ("/v1/completions", "prompt")])
+async def test_the_length_of_the_prompt_is_the_prompts_fault(path: str, field: str) -> None:
+    _, said = await told(400, error("Longer than the maximum.", 400, "input_tokens"), path)
+    assert said["param"] == field
+
+
+async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    status, said = await told(500, error("/secret/path: object at 0x7f", 500))
+    assert status == 500
+    assert "secret" not in json.dumps(said)
+    assert "/secret/path" in caplog.text
+
+
+async def test_a_path_that_the_model_lacks_is_said_to_be_so() -> None:
+    status, said = await told(404, {"detail": "Not Found"}, "/v1/embeddings")
+    assert (status, said["param"]) == (400, "model")
+    assert "/v1/embeddings" in said["message"]
+
+
+async def test_a_full_queue_is_told_when_to_come_back() -> None:
+    status, headers, _ = await reply(json.dumps(error("full", 503)).encode(), status=503)
+    assert (status, headers["retry-after"]) == (503, "1")
+
+
+async def test_a_stream_that_begins_with_an_error_becomes_a_plain_reply() -> None:
+    event = b"data: " + json.dumps(error("No.", 400, "messages")).encode() + b"\n\n"
+    status, headers, [body] = await reply(b"", event, b"data: [DONE]\n\n", b"")
+    assert (status, headers["content-type"]) == (400, "application/json")
+    assert json.loads(body)["error"]["param"] == "messages"
+
+
+async def test_an_error_in_the_middle_of_a_stream_is_an_event_in_our_shape() -> None:
+    event = b"data: " + json.dumps(error("/internal", 500)).encode() + b"\n\n"
+    _, _, bodies = await reply(b"data: {}\n\n", event, b"data: [DONE]\n\n", b"")
+    said = json.loads(bodies[1].removeprefix(b"data: "))["error"]
+    assert said["code"] is None
+    assert "internal" not in said["message"]
+    assert bodies[1].endswith(b"\n\n")
+    assert bodies[2] == b"data: [DONE]\n\n"

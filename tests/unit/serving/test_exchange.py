@@ -1,0 +1,271 @@
+"""Router to replica over real HTTP: leases from a small stand-in for Ray Serve's handle, all else as it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from ray.serve.exceptions import BackPressureError
+
+from rayllm.config import RouterConfig, load_app
+from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.exchange import Exchanger
+from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.lease import LeaseGate, Leases
+from rayllm.serving.relay import Relay
+
+PATH = "/v1/chat/completions"
+
+
+class Replica:
+    """A model replica without an engine: `answer` is its ASGI application."""
+
+    def __init__(self, answer: Any) -> None:
+        self.leases = Leases(unused_timeout_s=0.5)
+        self.cancelled = 0
+        self.full = False
+        self.address = ""
+        self.server = uvicorn.Server(
+            uvicorn.Config(LeaseGate(answer, self.leases), port=0, log_level="error", lifespan="off")
+        )
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Replica]:
+        task = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        self.address = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            self.server.should_exit = True
+            self.server.force_exit = True
+            await task
+
+    # What a Ray Serve handle offers of it.
+    def options(self, stream: bool, method_name: str) -> Replica:
+        assert (stream, method_name) == (True, "lease")
+        return self
+
+    def remote(self, lease_id: str) -> Response:
+        return Response(self, lease_id)
+
+
+class Response:
+    """What a streaming call of a handle gives back: the replica works on its own, `cancel` stops it."""
+
+    def __init__(self, replica: Replica, lease_id: str) -> None:
+        self._replica = replica
+        self._items: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        self._work = asyncio.create_task(self._lease(lease_id))
+
+    async def _lease(self, lease_id: str) -> None:
+        if self._replica.full:
+            self._items.put_nowait(BackPressureError(num_queued_requests=1, max_queued_requests=1))
+            return
+        async with self._replica.leases.hold(lease_id) as lease:
+            self._items.put_nowait(self._replica.address)
+            await lease.finished()
+        self._items.put_nowait(None)
+
+    def __aiter__(self) -> Response:
+        return self
+
+    async def __anext__(self) -> str:
+        item = await self._items.get()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def cancel(self) -> None:
+        self._replica.cancelled += 1
+        self._work.cancel()
+
+
+class Answer:
+    """A scripted application: sends chunks, notices when its client leaves, stops or breaks off where told."""
+
+    def __init__(self, *chunks: bytes, pause_after: int | None = None, break_after: int | None = None) -> None:
+        self.chunks = chunks
+        self.pause_after = pause_after
+        self.break_after = break_after
+        self.left = asyncio.Event()
+        self.scopes: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        self.bodies.append((await receive())["body"])
+        stream = len(self.chunks) != 1 or self.pause_after == 0
+        kind = b"text/event-stream" if stream else b"application/json"
+        if self.pause_after != 0:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        for index, chunk in enumerate(self.chunks):
+            if index == self.pause_after:
+                assert (await receive())["type"] == "http.disconnect"
+                self.left.set()
+                return
+            if index == self.break_after:
+                raise ConnectionError("the engine fell over")
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def service(replicas: dict[str, Replica], **router: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a router in front of `replicas`, everything over real sockets."""
+    models = [{"model_loading_config": {"model_id": name}} for name in replicas]
+    config = load_app({"llm_configs": models, "router": router})
+    exchanger = Exchanger(replicas, connect_timeout_s=1)  # type: ignore[arg-type]
+    app = FastAPI()
+    app.add_api_route(PATH, Relay(Catalogue(config), exchanger, config.router).handle, methods=["POST"])
+    install_error_handlers(app)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=base, timeout=10) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await task
+        await exchanger.close()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_plain_reply_comes_through_whole() -> None:
+    answer = Answer(b'{"x": 1}')
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        sent = b'{"model": "m",  "messages": []}'
+        reply = await client.post(PATH, content=sent, headers={"x-request-id": "r1"})
+        assert (reply.status_code, reply.json()) == (200, {"x": 1})
+        assert answer.bodies == [sent]
+        headers = dict(answer.scopes[0]["headers"])
+        assert (headers[b"x-request-id"], headers[b"x-rayllm-model"]) == (b"r1", b"m")
+        await until(lambda: len(replica.leases) == 0)
+        assert replica.cancelled == 0
+
+
+async def test_headers_that_steer_ray_serve_stop_at_the_router() -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        steering = {"authorization": "Bearer x", "x-request-timeout-seconds": "9", "serve-multiplexed-model-id": "y"}
+        await client.post(PATH, json={"model": "m"}, headers=steering)
+        given = {key.decode() for key, _ in answer.scopes[0]["headers"]}
+        assert given.isdisjoint(steering)
+
+
+async def test_a_stream_comes_through_chunk_by_chunk() -> None:
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n")
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert reply.content == b"".join(answer.chunks)
+
+
+async def test_a_client_that_leaves_a_stream_ends_it_in_the_replica() -> None:
+    answer = Answer(b"data: 1\n\n", b"never sent", pause_after=1)
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        async with client.stream("POST", PATH, json={"model": "m"}) as reply:
+            assert await anext(reply.aiter_raw()) == b"data: 1\n\n"
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: len(replica.leases) == 0)
+
+
+async def test_a_client_that_leaves_before_the_first_byte_ends_it_too() -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(PATH, json={"model": "m"}, timeout=0.3)
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: len(replica.leases) == 0)
+
+
+async def test_no_answer_in_time_is_408_and_ends_it_in_the_replica() -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with Replica(answer).listening() as replica, service({"m": replica}, request_timeout_s=0.2) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+        await asyncio.wait_for(answer.left.wait(), 2)
+
+
+async def test_a_replica_that_dies_in_mid_stream_is_told_as_an_event() -> None:
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"x", break_after=2)
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert reply.status_code == 200
+        *good, last, end = reply.text.split("\n\n")
+        assert good[:2] == ["data: 1", "data: 2"]
+        assert last.startswith('data: {"error"')
+        assert '"type": "server_error"' in last
+        assert end == ""
+
+
+async def test_a_full_model_is_503_and_its_fallback_is_tried() -> None:
+    async with Replica(Answer(b'{"from": "a"}')).listening() as a, Replica(Answer(b'{"from": "b"}')).listening() as b:
+        a.full = True
+        async with service({"a": a, "b": b}) as client:
+            reply = await client.post(PATH, json={"model": "a"})
+            assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+            assert reply.json()["error"]["type"] == "overloaded_error"
+        async with service({"a": a, "b": b}, fallbacks={"a": ["b"]}) as client:
+            assert (await client.post(PATH, json={"model": "a"})).json() == {"from": "b"}
+
+
+async def test_a_replica_that_is_gone_is_503() -> None:
+    replica = Replica(Answer(b"{}"))
+    replica.address = "http://127.0.0.1:9"
+    async with service({"m": replica}) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "overloaded")
+
+
+async def test_large_bodies_and_unknown_models_never_reach_a_replica() -> None:
+    replica = Replica(Answer(b"{}"))
+    async with service({"m": replica}, max_body_bytes=1024) as client:
+        assert (await client.post(PATH, json={"model": "m", "x": "y" * 2000})).status_code == 413
+        assert (await client.post(PATH, json={"model": "n"})).status_code == 404
+        assert (await client.post(PATH, content=b"{")).status_code == 400
+        assert (await client.post("/nope", json={})).json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("lease", [None, "wrong"])
+async def test_a_replica_answers_only_lease_holders(lease: str | None) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, httpx.AsyncClient() as client:
+        headers = {"x-rayllm-lease": lease} if lease else {}
+        assert (await client.post(replica.address + PATH, json={}, headers=headers)).status_code == 403
+
+
+async def test_a_lease_serves_once_and_is_given_up_when_unused() -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, httpx.AsyncClient() as client:
+        response = replica.remote("once")
+        await anext(response)
+        headers = {"x-rayllm-lease": "once"}
+        assert (await client.post(replica.address + PATH, json={}, headers=headers)).status_code == 200
+        assert (await client.post(replica.address + PATH, json={}, headers=headers)).status_code == 403
+        unused = replica.remote("unused")
+        await anext(unused)
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(anext(unused), 2)
+
+
+def test_router_options_have_finite_defaults() -> None:
+    config = RouterConfig()
+    assert config.request_timeout_s == 600
+    assert config.max_body_bytes == 32 * 2**20

@@ -1,0 +1,95 @@
+"""Parallelism to bundles, and bundles to nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayllm.config import model_from
+from rayllm.serving.capacity import shortage
+from rayllm.serving.placement import Bundle, Placement, place
+
+ACTOR = {"CPU": 1.0}
+A100 = {"GPU": 1.0, "accelerator_type:A100-80G": 0.001}
+
+
+def placement(cpu_engine: bool = False, **keys: Any) -> Placement:
+    return place(model_from({"model_loading_config": {"model_id": "m"}} | keys, "m.yaml", ()), cpu_engine)
+
+
+@pytest.mark.parametrize(
+    ("keys", "bundles", "strategy"),
+    [
+        ({}, [ACTOR, {"GPU": 1.0}], "STRICT_PACK"),
+        ({"accelerator_type": "A100_80G"}, [ACTOR, A100], "STRICT_PACK"),
+        ({"accelerator_type": "A100-80G", "tensor_parallelism": {"degree": 4}}, [ACTOR, *[A100] * 4], "STRICT_PACK"),
+        (
+            {"tensor_parallelism": {"degree": 2}, "pipeline_parallelism": {"degree": 2}},
+            [ACTOR, *[{"GPU": 1.0}] * 4],
+            "PACK",
+        ),
+        (
+            {"placement_group_config": {"bundle_per_worker": {"GPU": 0.5}}, "accelerator_type": "L4"},
+            [ACTOR, {"GPU": 0.5, "accelerator_type:L4": 0.001}],
+            "STRICT_PACK",
+        ),
+        (
+            {"placement_group_config": {"bundles": [{"CPU": 2}, {"GPU": 1}], "strategy": "SPREAD"}},
+            [{"CPU": 2}, {"GPU": 1}],
+            "SPREAD",
+        ),
+        ({"deployment_config": {"ray_actor_options": {"num_cpus": 3}}}, [{"CPU": 3.0}, {"GPU": 1.0}], "STRICT_PACK"),
+    ],
+)
+def test_on_gpus(keys: dict[str, Any], bundles: list[Bundle], strategy: str) -> None:
+    placed = placement(**keys)
+    assert list(placed.bundles) == bundles
+    assert placed.strategy == strategy
+    assert placed.needs_gpu
+
+
+@pytest.mark.parametrize(
+    ("keys", "bundles"), [({}, [{"CPU": 1.0}]), ({"tensor_parallelism": {"degree": 2}}, [{"CPU": 2.0}])]
+)
+def test_the_cpu_build_keeps_its_workers_in_the_replica(keys: dict[str, Any], bundles: list[Bundle]) -> None:
+    placed = placement(cpu_engine=True, **keys)
+    assert list(placed.bundles) == bundles
+    assert not placed.needs_gpu
+
+
+def test_a_named_accelerator_asks_for_a_gpu_whatever_is_installed() -> None:
+    assert placement(cpu_engine=True, accelerator_type="L4").needs_gpu
+
+
+FOUR_GPUS = {"CPU": 8, "GPU": 4, "accelerator_type:A100-80G": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes"),
+    [
+        ({"accelerator_type": "A100-80G", "tensor_parallelism": {"degree": 4}}, [{"CPU": 1}, FOUR_GPUS]),
+        ({"tensor_parallelism": {"degree": 4}, "pipeline_parallelism": {"degree": 2}}, [FOUR_GPUS, FOUR_GPUS]),
+        ({"placement_group_config": {"bundle_per_worker": {"GPU": 0.25}}}, [{"CPU": 1, "GPU": 1}]),
+    ],
+)
+def test_what_fits(keys: dict[str, Any], nodes: list[Bundle]) -> None:
+    assert shortage("m", placement(**keys), nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "said"),
+    [
+        ({"accelerator_type": "H100"}, [{"CPU": 2}], "needs 1 CPU, 1 GPU, accelerator type H100 on one node"),
+        ({"accelerator_type": "H100"}, [{"CPU": 2}], "the best node has 0 GPUs, no H100"),
+        ({"accelerator_type": "H100"}, [FOUR_GPUS], "the best node has no H100"),
+        ({"tensor_parallelism": {"degree": 8}}, [FOUR_GPUS, FOUR_GPUS], "the best node has 4 GPUs"),
+        ({"pipeline_parallelism": {"degree": 8}}, [FOUR_GPUS], "the cluster has 4 GPUs"),
+        ({"tensor_parallelism": {"degree": 8}}, [FOUR_GPUS], "lower tensor_parallelism.degree"),
+    ],
+)
+def test_what_is_missing_is_named(keys: dict[str, Any], nodes: list[Bundle], said: str) -> None:
+    sentence = shortage("m", placement(**keys), nodes)
+    assert sentence is not None
+    assert sentence.startswith("model `m`: ")
+    assert said in sentence
