@@ -14,12 +14,13 @@ from rayllm.prompt import compile_template
 class Tokenizer(Protocol):
     """The part of a HuggingFace tokenizer that is needed here."""
 
-    bos_token: str | None
     bos_token_id: int | None
-    chat_template: Any
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of `ids`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPla
     prompt_format = generation.prompt_format
     bos = prompt_format.bos if prompt_format else ""
     if not bos and adds_bos and tokenizer:
-        bos = tokenizer.bos_token or ""
+        # Mistral's own tokenizer has the id but not the text; no format can be written for it.
+        bos = getattr(tokenizer, "bos_token", None) or ""
     template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, tokenizer)
     return RequestPlan(
         chat_template=template,
@@ -62,15 +64,15 @@ def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPla
 
 
 def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tuple[str, ...], list[int]]:
-    """Stops as texts, and as ids those that are one token.
+    """Stops as texts, and as ids those that are special tokens.
 
-    vLLM looks for stop texts in what it has detokenized, and special tokens are left out there: a special token as a
-    text would never be found.
+    vLLM looks for stop texts in what it has detokenized, and special tokens are left out there: one of them as a text
+    would never be found. An ordinary word stays a text even where it is one token, since other tokens spell it too.
     """
     texts, ids = list[str](), list[int]()
     for stop in stops:
         encoded = tokenizer.encode(stop, add_special_tokens=False) if tokenizer else []
-        if len(encoded) == 1:
+        if tokenizer and len(encoded) == 1 and not tokenizer.decode(encoded, skip_special_tokens=True):
             ids.append(encoded[0])
         else:
             texts.append(stop)

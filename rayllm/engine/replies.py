@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rayllm.config.engine_arguments import vllm_names
 from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ def translate(error: dict[str, Any], status: int, path: str) -> RayLLMError:
         return EngineError("The engine failed on this request; the server's log says why.")
     if status == 404 and "model" in message.lower():
         return ModelNotFoundError(message, "model")
+    if "default chat template is no longer allowed" in message:
+        return RequestError(
+            "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
+            "`prompt_format` or a `chat_template`.",
+            "messages",
+        )
     if status == 404:
         # vLLM has no route for what the model cannot do.
         return RequestError(f"This model does not do {path}.", "model")
@@ -66,7 +73,10 @@ def _param(param: Any, message: str, path: str) -> str | None:
     if isinstance(param, str) and param:
         name = param.removeprefix("body.")
         return field if name in _LENGTH_PARAMS else name
-    about_prompt = ("context length", "system message", "role", "message", "prompt", "maximum model length")
+    first = re.match(r"\w*", message)
+    if first and first[0] in vllm_names()["request"]:
+        return first[0]
+    about_prompt = ("context length", "role", "message", "prompt", "maximum model length", "chat template")
     return field if any(word in message for word in about_prompt) else None
 
 

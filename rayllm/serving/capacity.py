@@ -20,11 +20,11 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
         if whole:
             return None
         best = max(nodes, key=lambda node: node.get("GPU", 0), default={})
-        return _sentence(model_id, wanted, best, "on one node", "the best node has")
+        return _sentence(model_id, wanted, best, "on one node", "the best node has") + _types(nodes)
     if _first_fit(placement.bundles, nodes):
         return None
     have = {name: sum(node.get(name, 0) for node in nodes) for name in placement.total()}
-    return _sentence(model_id, placement.total(), have, "in the cluster", "the cluster has")
+    return _sentence(model_id, placement.total(), have, "in the cluster", "the cluster has") + _types(nodes)
 
 
 def _covers(node: Bundle, wanted: Bundle) -> bool:
@@ -51,6 +51,12 @@ def _sentence(model_id: str, wanted: Bundle, have: Bundle, where: str, subject: 
         f"model `{model_id}`: one replica needs {_amounts(wanted)} {where}, but {subject} {_amounts(lacking, have)}. "
         "Add such nodes, choose another accelerator_type, or lower tensor_parallelism.degree."
     )
+
+
+def _types(nodes: Sequence[Bundle]) -> str:
+    """The accelerator types there are: Ray often knows a card by a shorter name than its maker."""
+    types = sorted({name.partition(":")[2] for node in nodes for name in node if name.startswith("accelerator_type:")})
+    return f" Accelerator types in this cluster: {', '.join(types)}." if types else ""
 
 
 def _amounts(names: Bundle, amounts: Bundle | None = None) -> str:

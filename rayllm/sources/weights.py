@@ -13,6 +13,7 @@ BESIDE_WEIGHTS = (
     "*.json",
     "*.txt",
     "*.model",
+    "*.model.v*",
     "*.tiktoken",
     "*.jinja",
     "additional_chat_templates/*",

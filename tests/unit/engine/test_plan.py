@@ -31,11 +31,11 @@ def model(**keys: Any) -> ModelConfig:
     return model_from({"model_loading_config": {"model_id": "m"}} | keys, "m.yaml", ())
 
 
-def test_a_stop_that_is_one_token_becomes_its_id() -> None:
+def test_a_stop_that_is_a_special_token_becomes_its_id() -> None:
     """vLLM never finds a special token as a text, since it leaves special tokens out of the text."""
-    config = model(generation_config={"stopping_sequences": ["<|eot|>", "END"], "stopping_tokens": [5, 1]})
+    config = model(generation_config={"stopping_sequences": ["<|eot|>", "END", "."], "stopping_tokens": [5, 1]})
     plan = plan_requests(config, tokenizer(True))
-    assert plan.stop == ("END",)
+    assert plan.stop == ("END", ".")
     assert plan.stop_token_ids == (5, 1)
 
 

@@ -93,3 +93,9 @@ def test_what_is_missing_is_named(keys: dict[str, Any], nodes: list[Bundle], sai
     assert sentence is not None
     assert sentence.startswith("model `m`: ")
     assert said in sentence
+
+
+def test_the_accelerators_there_are_get_named() -> None:
+    sentence = shortage("m", placement(accelerator_type="H100"), [FOUR_GPUS])
+    assert sentence is not None
+    assert sentence.endswith("Accelerator types in this cluster: A100-80G.")
