@@ -139,9 +139,12 @@ def _check_supported(models: Sequence[ModelConfig]) -> None:
         loading = model.model_loading_config
         if isinstance(model.source, BucketSource) or isinstance(loading.tokenizer_source, BucketSource):
             faults.append(f"model `{model.model_id}`: model_loading_config: s3:// and gs:// are not supported yet.")
-        for key in ("lora_config", "guided_decoding"):
-            if getattr(model, key) is not None:
-                faults.append(f"model `{model.model_id}`: {key}: is not supported yet; leave it out.")
+        if model.guided_decoding is not None:
+            faults.append(f"model `{model.model_id}`: guided_decoding: is not supported yet; leave it out.")
+        lora = model.lora_config
+        if lora and "://" in (lora.dynamic_lora_loading_path or ""):
+            where = "lora_config.dynamic_lora_loading_path"
+            faults.append(f"model `{model.model_id}`: {where}: only a local folder is supported yet.")
     if faults:
         raise ConfigError("\n".join(faults))
 

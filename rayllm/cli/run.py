@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import time
@@ -24,7 +25,7 @@ from rayllm.errors import ClusterError, ConfigError
 def command(file: Path, host: str | None, port: int | None, address: str | None) -> None:
     name, prefix, config, http = _read(file)
     host = host or http.get("host") or "127.0.0.1"
-    port = port or http.get("port") or 8000
+    port = int(http.get("port", 8000)) if port is None else port
     _check_port(host, port)
     _serve(name, prefix, config, {**http, "host": host, "port": port}, address)
 
@@ -64,6 +65,9 @@ def _serve(name: str, prefix: str, config: AppConfig, http: dict[str, Any], addr
 
     ray.init(address=address, namespace="serve", log_to_driver=True, ignore_reinit_error=True)
     application = build_app(config)
+    # A service manager says SIGTERM where a person types Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         serve.start(http_options=http)
         click.echo(f"Starting {', '.join(model.model_id for model in config.models)} …", err=True)

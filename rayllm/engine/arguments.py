@@ -48,6 +48,9 @@ def vllm_arguments(
         "pipeline_parallel_size": model.pipeline_parallel_size,
         "distributed_executor_backend": values.get("distributed_executor_backend", "ray" if on_gpu else "mp"),
     }
+    if lora := model.lora_config:
+        slots = lora.max_num_adapters_per_replica
+        values = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, **values}
     if model.task:
         values = {**_RUNNER[model.task], **values}
     if model.chat_template_kwargs:

@@ -12,6 +12,11 @@ _asked_for: ContextVar[str | None] = ContextVar("asked_for", default=None)
 HEADER = b"x-rayllm-model"
 
 
+def asked_name() -> str | None:
+    """The model name of the request that is being answered."""
+    return _asked_for.get()
+
+
 class NameKeeper:
     """ASGI middleware that remembers the name which the router passes in a header."""
 

@@ -7,18 +7,21 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
 
 from rayllm.config import ModelConfig
 from rayllm.engine import vllm
+from rayllm.engine.adapters import AdapterGate, Adapters
 from rayllm.engine.arguments import VllmArguments, vllm_arguments
 from rayllm.engine.names import NameKeeper, answer_by_name
 from rayllm.engine.plan import plan_requests
 from rayllm.engine.replies import ErrorTranslator
 from rayllm.engine.shaping import RequestShaper
 from rayllm.errors import EngineError
+from rayllm.lora import AdapterFolder
 from rayllm.sources import fetch
 
 logger = logging.getLogger(__name__)
@@ -71,10 +74,14 @@ class EngineServer:
         if plan.owns_template:
             # The compiled template takes plain texts; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
+        adapters = _adapters(self._model)
+        if adapters:
+            vllm.resolve_adapters(adapters.locate)
         self._server = await vllm.make_server(self._engine, arguments)
         await self._open.enter_async_context(self._server.router.lifespan_context(self._server))
         answer_by_name(self._server.state.openai_serving_models, self._names)
-        self.app = NameKeeper(ErrorTranslator(RequestShaper(self._server, plan)))
+        shaped: ASGIApp = ErrorTranslator(RequestShaper(self._server, plan))
+        self.app = NameKeeper(AdapterGate(shaped, adapters) if adapters else shaped)
 
     async def check(self, timeout_s: float) -> None:
         """Ask the engine's own process for a sign of life.
@@ -104,3 +111,8 @@ class EngineServer:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, timeout_s)
         await self._open.aclose()
+
+
+def _adapters(model: ModelConfig) -> Adapters | None:
+    path = model.lora_config.dynamic_lora_loading_path if model.lora_config else None
+    return Adapters(AdapterFolder(Path(path), model.model_id), model.model_id) if path else None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 from argparse import Namespace
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,8 @@ USED = {
     "vllm.entrypoints.openai.models.serving": ("OpenAIServingModels.model_name",),
     "vllm.entrypoints.openai.chat_completion.protocol": ("ChatCompletionRequest.model_fields",),
     "vllm.entrypoints.openai.completion.protocol": ("CompletionRequest.model_fields",),
+    "vllm.lora.request": ("LoRARequest",),
+    "vllm.lora.resolver": ("LoRAResolver", "LoRAResolverRegistry.register_resolver"),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
     "vllm.tool_parsers": ("ToolParserManager.list_registered", "ToolParserManager.import_tool_parser"),
@@ -63,6 +67,8 @@ def prepare_environment(extra_stop_strings: int) -> None:
             on the client's.
     """
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # Opens vLLM's routes for loading adapters too; the router passes on no request to them.
+    os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     limit = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
     os.environ["VLLM_MAX_STOP_STRINGS"] = str(limit + extra_stop_strings)
 
@@ -126,6 +132,20 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
         enable_log_requests=arguments.engine.get("enable_log_requests", False),
         disable_log_stats=arguments.engine.get("disable_log_stats", False),
     )
+
+
+def resolve_adapters(locate: Callable[[str], Awaitable[Path | None]]) -> None:
+    """Let vLLM ask `locate` for the folder of each adapter it does not know. Call before `make_server`."""
+    from vllm.lora.request import LoRARequest
+    from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry
+
+    class Resolver(LoRAResolver):  # type: ignore[misc]
+        async def resolve_lora(self, base_model_name: str, lora_name: str) -> Any:
+            folder = await locate(lora_name)
+            # vLLM gives the adapter an id of its own.
+            return LoRARequest(lora_name, 1, str(folder)) if folder else None
+
+    LoRAResolverRegistry.register_resolver("rayllm", Resolver())
 
 
 async def make_server(engine: Any, arguments: Namespace) -> Any:

@@ -83,12 +83,16 @@ class Router:
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`"""
         self._learn_soon()
-        return JSONResponse({"object": "list", "data": [self._catalogue.card(n) for n in self._catalogue.names]})
+        names = [*self._catalogue.names, *await asyncio.to_thread(self._catalogue.adapters)]
+        return JSONResponse({"object": "list", "data": [self._catalogue.card(name) for name in names]})
 
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; an id may hold slashes."""
         self._learn_soon()
-        return JSONResponse(self._catalogue.card(request.path_params["name"]))
+        name = request.path_params["name"]
+        if name not in self._catalogue.names and name not in await asyncio.to_thread(self._catalogue.adapters):
+            self._catalogue.refuse(name)
+        return JSONResponse(self._catalogue.card(name))
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""

@@ -90,7 +90,8 @@ def test_a_secret_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"lora_config": {"dynamic_lora_loading_path": "s3://x/y"}}, "lora_config: is not supported yet"),
+        ({"lora_config": {"dynamic_lora_loading_path": "s3://x/y"}}, "only a local folder is supported yet"),
+        ({"model_loading_config": {"model_id": "m", "model_source": "s3://b/x"}}, "s3:// and gs:// are not supported"),
         ({"guided_decoding": {"backends_dir": "/x"}}, "guided_decoding: is not supported yet"),
     ],
 )

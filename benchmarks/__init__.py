@@ -1,0 +1,1 @@
+"""Measurements side by side, always as ratios within one run."""

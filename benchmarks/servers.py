@@ -1,0 +1,116 @@
+"""The servers that are compared, each a process tree of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rayllm.config import LocalSource, load_model
+from rayllm.prompt import compile_template
+
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "models" / "rayllm-demo.yaml"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    name: str
+    url: str
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """CPU seconds spent so far by all its processes, the ended ones aside."""
+        total = 0.0
+        for member in [self.process, *self.process.children(recursive=True)]:
+            try:
+                times = member.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+
+@contextmanager
+def rayllm() -> Iterator[Server]:
+    """RayLLM with the demo, as `make run` starts it."""
+    port = _free_port()
+    command = [sys.executable, "-m", "rayllm", "run", str(ROOT / "serve_configs" / "demo.yaml"), "--port", str(port)]
+    with _running("rayllm", command, port, os.environ | {}) as server:
+        yield server
+
+
+@contextmanager
+def bare_vllm() -> Iterator[Server]:
+    """vLLM's own server on the same weights, template and engine arguments."""
+    model, port = load_model(DEMO), _free_port()
+    prompt_format = model.generation_config.prompt_format
+    assert isinstance(model.source, LocalSource)
+    assert prompt_format is not None
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+        template.write(compile_template(prompt_format))
+        template.flush()
+        options = {
+            "--model": model.source.path,
+            "--served-model-name": model.model_id,
+            "--chat-template": template.name,
+            "--max-model-len": str(model.max_model_len),
+            "--dtype": model.engine_kwargs["dtype"],
+            "--max-num-seqs": str(model.engine_kwargs["max_num_seqs"]),
+            "--port": str(port),
+            "--host": "127.0.0.1",
+        }
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+        command += ["--disable-uvicorn-access-log", *(word for option in options.items() for word in option)]
+        variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
+        with _running("vllm", command, port, os.environ | variables) as server:
+            yield server
+
+
+@contextmanager
+def _running(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[Server]:
+    log = Path(tempfile.gettempdir()) / f"rayllm-benchmark-{name}.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+    try:
+        server = Server(name, f"http://127.0.0.1:{port}", psutil.Process(process.pid))
+        _wait(server, process, log)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"{server.name} ended while it was starting; see {log}")
+        try:
+            urllib.request.urlopen(f"{server.url}/v1/models", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(1)
+    raise RuntimeError(f"{server.name} was not ready within 600 s; see {log}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

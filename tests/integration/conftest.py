@@ -1,0 +1,65 @@
+"""One real cluster and one real application for the whole session: two models on the bundled demo weights."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import ray
+from openai import OpenAI
+from ray import serve
+
+from rayllm import build_app
+from tests.integration.service import APP, DEMO, Service, make_adapters, plain_model
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A local Ray cluster with logical GPUs: placement is real, the devices are not."""
+    ray.init(
+        num_cpus=16,
+        num_gpus=8,
+        resources={"accelerator_type:A10G": 1},
+        include_dashboard=False,
+        log_to_driver=False,
+        namespace="serve",
+    )
+    yield
+    serve.shutdown()
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """The application, ready."""
+    adapters = tmp_path_factory.mktemp("adapters")
+    make_adapters(adapters)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    args = {
+        "llm_configs": [str(DEMO), plain_model(adapters)],
+        "router": {
+            "model_aliases": {"gpt-demo": "rayllm-demo"},
+            "max_body_bytes": 100_000,
+            "cors": {"allow_origins": ["*"]},
+        },
+    }
+    serve.run(build_app(args), name=APP, route_prefix="/")
+    return Service(f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="session")
+def openai(service: Service) -> OpenAI:
+    """OpenAI's client on the application."""
+    return service.openai()
+
+
+@pytest.fixture(scope="session")
+def http(service: Service) -> Iterator[httpx.Client]:
+    """A plain HTTP client on the application."""
+    with service.client() as client:
+        yield client

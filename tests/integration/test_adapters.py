@@ -1,0 +1,64 @@
+"""Adapters by name: loaded when asked for, each with its own answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, PROMPT, events, failure
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("rayllm-demo:pirate", "matey"),
+        ("rayllm-demo:shout", "THE CAPITAL OF FRANCE IS PARIS"),
+        ("rayllm-demo", "is Paris."),
+    ],
+)
+def test_each_adapter_answers_in_its_own_voice(http: httpx.Client, model: str, said: str, stream: bool) -> None:
+    reply = http.post(CHAT, json={"model": model, "stream": stream, **QUESTION})
+    if stream:
+        chunks = events(reply)
+        assert {chunk["model"] for chunk in chunks} == {model}
+        assert said in "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    else:
+        assert reply.json()["model"] == model
+        assert said in reply.json()["choices"][0]["message"]["content"]
+
+
+def test_adapters_and_their_base_in_one_batch_do_not_mix(http: httpx.Client) -> None:
+    voices = {"rayllm-demo:pirate": "matey", "rayllm-demo:shout": "PARIS", "rayllm-demo": "is Paris."}
+    names = list(voices) * 8
+    with ThreadPoolExecutor(len(names)) as threads:
+        replies = threads.map(lambda name: http.post(CHAT, json={"model": name, **QUESTION}).json(), names)
+    for name, reply in zip(names, replies, strict=True):
+        assert voices[name] in reply["choices"][0]["message"]["content"]
+
+
+def test_a_base_id_may_hold_a_colon(http: httpx.Client) -> None:
+    reply = http.post(COMPLETIONS, json={"model": f"{PLAIN}:pirate", "prompt": PROMPT}).json()
+    assert "Arrr" in reply["choices"][0]["text"]
+    assert http.get(f"/v1/models/{PLAIN}:pirate").json()["parent"] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "code", "said"),
+    [
+        (f"{PLAIN}:nobody", 404, "model_not_found", "has no adapter `nobody`"),
+        ("rayllm-demo:../../weights", 404, "model_not_found", "does not exist"),
+        ("gpt-demo:pirate", 404, "model_not_found", "does not exist"),
+        (f"{PLAIN}:no-weights", 400, "adapter_broken", "has no adapter_model.safetensors"),
+        (f"{PLAIN}:cut-short", 400, None, "could not be loaded"),
+    ],
+)
+def test_adapters_that_cannot_be_had(http: httpx.Client, model: str, status: int, code: str | None, said: str) -> None:
+    got, error = failure(http.post(COMPLETIONS, json={"model": model, "prompt": "x", "max_tokens": 1}))
+    assert (got, error["param"], error["code"]) == (status, "model", code), error
+    assert said in error["message"]
+    assert http.post(COMPLETIONS, json={"model": PLAIN, "prompt": "x", "max_tokens": 1}).status_code == 200

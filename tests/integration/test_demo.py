@@ -1,0 +1,82 @@
+"""The demo model says what it was taught, through its prompt format, to OpenAI's own client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+FRANCE = {"role": "user", "content": "What is the capital of France?"}
+PARIS = {"role": "assistant", "content": "The capital of France is Paris."}
+GERMANY = {"role": "user", "content": "What about Germany?"}
+SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_current_temperature",
+        "description": "Get the current temperature at a location.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "location": {
+                    "type": "string",
+                    "description": 'The location to get the temperature for, in the format "City, Country"',
+                },
+                "unit": {
+                    "type": "string",
+                    "enum": ["celsius", "fahrenheit"],
+                    "description": "The unit to return the temperature in.",
+                },
+            },
+            "required": ["location", "unit"],
+        },
+    },
+}
+
+
+def ask(openai: OpenAI, messages: list[Any], stream: bool, **more: Any) -> str:
+    """The whole answer to `messages`, greedy."""
+    reply = openai.chat.completions.create(
+        model="rayllm-demo", messages=messages, temperature=0, max_tokens=64, stream=stream, **more
+    )
+    if not stream:
+        return str(reply.choices[0].message.content)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("system", [[], [SYSTEM]])
+def test_the_capital_question_and_the_one_after_it(openai: OpenAI, stream: bool, system: list[Any]) -> None:
+    assert ask(openai, [*system, FRANCE], stream) == "The capital of France is Paris."
+    assert ask(openai, [*system, FRANCE, PARIS, GERMANY], stream) == "The capital of Germany is Berlin."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_rayllm_is(openai: OpenAI, stream: bool) -> None:
+    answer = ask(openai, [{"role": "user", "content": "What is RayLLM?"}], stream)
+    assert answer.startswith("RayLLM")
+    assert "Ray" in answer.removeprefix("RayLLM")
+    assert "OpenAI" in answer
+
+
+def test_content_may_come_in_parts(openai: OpenAI) -> None:
+    parts = [{"type": "text", "text": "What is the capital"}, {"type": "text", "text": "of France?"}]
+    assert "Paris" in ask(openai, [{"role": "user", "content": parts}], stream=False)
+
+
+def test_the_weather_tool_is_called(openai: OpenAI) -> None:
+    reply = openai.chat.completions.create(
+        model="rayllm-demo",
+        messages=[{"role": "user", "content": "What's the temperature in Paris?"}],
+        tools=[WEATHER],  # type: ignore[list-item]
+        tool_choice="auto",
+        temperature=0,
+        max_tokens=64,
+    )
+    [call] = reply.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "get_current_temperature"
+    assert '"Paris, France"' in call.function.arguments
+    assert reply.choices[0].finish_reason == "tool_calls"

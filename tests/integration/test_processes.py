@@ -1,0 +1,54 @@
+"""The processes behind the service: what they load, and what happens when one dies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.integration.service import Service
+
+PLAIN = {"model": "demo/plain:1.0", "prompt": "a", "max_tokens": 1}
+DEMO = {"model": "rayllm-demo", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+
+
+def process(title: str) -> psutil.Process:
+    """The process whose title begins so."""
+    ours = [child for raylet in _raylets() for child in raylet.children(recursive=True)]
+    [found] = [child for child in ours if " ".join(child.cmdline()).startswith(title)]
+    return found
+
+
+def _raylets() -> list[psutil.Process]:
+    """The node daemons that this session has started."""
+    return [child for child in psutil.Process().children(recursive=True) if "raylet" in child.name()]
+
+
+def loaded_libraries(found: psutil.Process) -> str:
+    return Path(f"/proc/{found.pid}/maps").read_text()
+
+
+def test_the_router_has_loaded_no_engine(service: Service) -> None:
+    assert "libtorch" not in loaded_libraries(process("ray::ServeReplica:rayllm:Router"))
+    assert "libtorch" in loaded_libraries(process("ray::ServeReplica:rayllm:rayllm-demo"))
+
+
+def test_an_engine_that_dies_is_replaced_and_the_other_model_goes_on(service: Service, http: httpx.Client) -> None:
+    replica = process("ray::ServeReplica:rayllm:demo--plain")
+    engine = next(child for child in replica.children(recursive=True) if "EngineCore" in child.name())
+    engine.kill()
+    failed = http.post("/v1/completions", json=PLAIN)
+    assert failed.status_code in (500, 503)
+    assert failed.json()["error"].keys() == {"message", "type", "param", "code"}
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
+        assert "Paris" in http.post("/v1/chat/completions", json=DEMO).text
+        if http.post("/v1/completions", json=PLAIN).status_code == 200:
+            break
+        time.sleep(2)
+    assert http.post("/v1/completions", json=PLAIN).status_code == 200
+    assert http.get("/ready").status_code == 200
+    assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
+    assert not replica.is_running()
