@@ -20,7 +20,7 @@ from rayllm.config import AppConfig, BucketSource, LocalSource, ModelConfig, loa
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving import cluster
-from rayllm.serving.capacity import shortage
+from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.placement import Placement, place
 from rayllm.serving.replica import ModelReplica
 from rayllm.serving.router import Router
@@ -44,7 +44,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     placements = {model.model_id: place(model, cpu) for model in config.models}
     _check_supported(config.models)
     _check_weights(config.models)
-    _check_capacity(placements)
+    _check_capacity(config.models, placements)
     names = _deployment_names([model.model_id for model in config.models])
     replicas = {
         model.model_id: _deployment(model, names[model.model_id], placements[model.model_id], config)
@@ -57,6 +57,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         max_ongoing_requests=config.router.max_ongoing_requests,
         # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
         ray_actor_options={"num_cpus": 0},
+        max_queued_requests=config.router.max_queued_requests,
         health_check_period_s=10,
         health_check_timeout_s=60,
     )
@@ -84,9 +85,11 @@ def _installed(name: str) -> bool:
 def _deployment(model: ModelConfig, name: str, placement: Placement, config: AppConfig) -> Application:
     options = model.deployment_config
     most = model.max_ongoing_requests
-    actor = dict(options.ray_actor_options) | {"num_cpus": placement.bundles[0].get("CPU", 0)}
-    if model.runtime_env or "runtime_env" in actor:
-        actor["runtime_env"] = _runtime_env(model)
+    first = placement.bundles[0]
+    # The actor takes its bundle, but for GPUs: those are the engine's, also where an override puts them there.
+    actor: dict[str, Any] = {"num_cpus": first.get("CPU", 0), "resources": dict(options.ray_actor_options.resources)}
+    if runtime_env := _runtime_env(model):
+        actor["runtime_env"] = runtime_env
     given: dict[str, Any] = {
         "max_ongoing_requests": most,
         "max_queued_requests": 4 * most if options.max_queued_requests is None else options.max_queued_requests,
@@ -98,7 +101,7 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
     }
-    for key in ("graceful_shutdown_wait_loop_s", "max_replicas_per_node", "logging_config"):
+    for key in ("graceful_shutdown_wait_loop_s", "logging_config"):
         if getattr(options, key) is not None:
             given[key] = getattr(options, key)
     if options.autoscaling_config:
@@ -108,12 +111,16 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     else:
         given["num_replicas"] = options.num_replicas or 1
     aliases = [alias for alias, target in config.router.model_aliases.items() if target == model.model_id]
-    return serve.deployment(ModelReplica, name=name, **given).bind(model, tuple(aliases), placement.needs_gpu)
+    try:
+        deployment = serve.deployment(ModelReplica, name=name, **given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
+    return deployment.bind(model, tuple(aliases), placement.gpu_share)
 
 
 def _runtime_env(model: ModelConfig) -> dict[str, Any]:
     """The actor options' environment and the model's own, merged key by key, references to secrets read."""
-    base = dict(model.deployment_config.ray_actor_options.get("runtime_env") or {})
+    base = model.deployment_config.ray_actor_options.runtime_env
     merged = {**base, **model.runtime_env}
     variables = {**(base.get("env_vars") or {}), **(model.runtime_env.get("env_vars") or {})}
     if variables:
@@ -136,6 +143,8 @@ def _check_supported(models: Sequence[ModelConfig]) -> None:
     """Refuse by name the keys that are part of the schema but not served yet."""
     faults = []
     for model in models:
+        if model.task in ("score", "classify"):
+            faults.append(f"model `{model.model_id}`: task: {model.task} is not supported yet.")
         loading = model.model_loading_config
         if isinstance(model.source, BucketSource) or isinstance(loading.tokenizer_source, BucketSource):
             faults.append(f"model `{model.model_id}`: model_loading_config: s3:// and gs:// are not supported yet.")
@@ -162,11 +171,23 @@ def _check_weights(models: Sequence[ModelConfig]) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def _check_capacity(placements: dict[str, Placement]) -> None:
+def _check_capacity(models: Sequence[ModelConfig], placements: dict[str, Placement]) -> None:
     mode = settings().resource_check
     nodes = cluster.nodes()
     if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
         return
     found = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
+    asked = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in models]
+    if not found and (sentence := total_shortage(asked, nodes)):
+        found.append(sentence)
     if found:
         raise ClusterError("\n".join(found))
+
+
+def _first_replicas(model: ModelConfig) -> int:
+    """How many replicas a model starts with."""
+    options = model.deployment_config
+    scaling = options.autoscaling_config
+    if scaling is None:
+        return options.num_replicas or 1
+    return scaling.min_replicas if scaling.initial_replicas is None else scaling.initial_replicas

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from pathlib import Path
 
 from rayllm.errors import ConfigError
 
 PREFIX = "RAYLLM_"
-# Kubernetes puts these into every pod beside a Service called `rayllm`.
-_KUBERNETES = re.compile(r"RAYLLM_(SERVICE_|PORT$|PORT_)")
+# Kubernetes puts these into every pod for each Service whose name begins with `rayllm`.
+_KUBERNETES = re.compile(r"RAYLLM\w*?_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)")
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def _setting(default: object, doc: str) -> object:
@@ -25,11 +25,8 @@ def _setting(default: object, doc: str) -> object:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says. Field `cache_dir` is the variable `RAYLLM_CACHE_DIR`, and so on."""
+    """What the environment says. Field `log_level` is the variable `RAYLLM_LOG_LEVEL`, and so on."""
 
-    cache_dir: Path = _setting(  # type: ignore[assignment]
-        Path.home() / ".cache" / "rayllm", "Folder for what RayLLM keeps on a node."
-    )
     log_level: str = _setting("INFO", "Level of RayLLM's own log lines.")  # type: ignore[assignment]
     resource_check: str = _setting(  # type: ignore[assignment]
         "auto",
@@ -53,7 +50,7 @@ class Settings:
         known = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}
         for name, text in environment.items():
-            if not name.startswith(PREFIX) or _KUBERNETES.match(name):
+            if not name.startswith(PREFIX) or _KUBERNETES.fullmatch(name):
                 continue
             if name not in known:
                 raise ConfigError(f"{name}: no such environment variable. Known: {', '.join(sorted(known))}.")
@@ -61,6 +58,8 @@ class Settings:
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.resource_check not in ("auto", "always", "never"):
             raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")
+        if settings.log_level not in _LOG_LEVELS:
+            raise ConfigError(f"RAYLLM_LOG_LEVEL: must be one of {', '.join(_LOG_LEVELS)}.")
         return settings
 
 

@@ -70,7 +70,7 @@ def _transcript(path: Path) -> dict[str, Any]:
         entries = [_line(line, number, path) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(entries) == 1 and isinstance(entries[0], list):
         entries = entries[0]
-    if len(entries) == 1 and isinstance(entries[0].get("messages"), list):
+    if len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("messages"), list):
         return dict(entries[0])
     if not entries:
         raise ConfigError(f"{path}: holds no messages.")

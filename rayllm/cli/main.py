@@ -61,6 +61,11 @@ def main() -> None:
             raise
         click.echo(f"error: {error.message}", err=True)
         sys.exit(1)
+    except Exception as error:
+        if verbose:
+            raise
+        click.echo(f"error: {type(error).__name__}: {error}\nhint: --verbose shows where it arose.", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,12 @@ class CorsConfig(Frozen):
     allow_credentials: bool = False
     """Let pages send cookies and authorization."""
 
+    @model_validator(mode="after")
+    def _credentials_are_for_named_origins(self) -> CorsConfig:
+        if self.allow_credentials and "*" in self.allow_origins:
+            raise ValueError("`allow_credentials` with the origin `*` would trust every web page; name the origins")
+        return self
+
 
 class RouterConfig(Frozen):
     """Options of the router (`args.router`)."""
@@ -30,10 +36,14 @@ class RouterConfig(Frozen):
     """Router processes."""
     max_ongoing_requests: int = Field(1000, ge=1)
     """Requests a router process has in hand at once."""
+    max_queued_requests: int = Field(1000, ge=1)
+    """Requests the proxy may keep waiting for a router process before it answers 503."""
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """Largest request body in bytes; a larger one is answered 413."""
     request_timeout_s: float | None = Field(600.0, gt=0)
     """Seconds until the first byte of an answer, then 408; null is no limit."""
+    queue_timeout_s: float = Field(300.0, gt=0)
+    """Seconds a request may wait for a replica with room, a starting one included, before it is answered 503."""
     routing: Literal["least_loaded"] = "least_loaded"
     """How a replica is chosen."""
     model_aliases: dict[str, str] = {}

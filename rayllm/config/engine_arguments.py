@@ -25,6 +25,8 @@ OWNED = {
     "tool_call_parser": "tool_calling.parser",
     "tool_parser_plugin": "tool_calling.plugin",
     "reasoning_parser": "the top-level key reasoning_parser",
+    "distributed_executor_backend": "nothing: it follows from where the workers are placed",
+    "data_parallel_size": "deployment_config.num_replicas",
 }
 # Server options that have no meaning in a replica: the router owns the address, keys and headers.
 _SERVER = frozenset(
@@ -80,8 +82,15 @@ def settable_arguments() -> frozenset[str]:
 
 
 def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
-    """What is wrong with the names in `engine_kwargs`, one sentence each."""
-    return [fault for name in engine_kwargs if (fault := _fault(name))]
+    """What is wrong with `engine_kwargs`, one sentence each: names, and the values that RayLLM reads itself."""
+    faults = [fault for name in engine_kwargs if (fault := _fault(name))]
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs"):
+        value = engine_kwargs.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            faults.append(f"`{name}` must be a whole number of at least 1, not {value!r}")
+    if engine_kwargs.get("prefill_context_parallel_size", 1) != 1:
+        faults.append("`prefill_context_parallel_size` is not supported; use tensor_parallelism")
+    return faults
 
 
 def _fault(name: str) -> str | None:

@@ -74,7 +74,8 @@ def _generation(config: Mapping, warnings: list[str]) -> None:
     for key in ("stopping_sequences", "stopping_tokens"):
         if key in prompt_format:
             inside, beside = prompt_format.pop(key) or [], generation.get(key) or []
-            generation[key] = list(dict.fromkeys([*beside, *inside])) if isinstance(inside, list) else inside
+            both_are_lists = isinstance(inside, list) and isinstance(beside, list)
+            generation[key] = list(dict.fromkeys([*beside, *inside])) if both_are_lists else (beside or inside)
     _rename(prompt_format, "use_hf_chat_templates", "use_hugging_face_chat_template", warnings, "prompt_format.")
     if prompt_format == {"use_hugging_face_chat_template": True}:
         generation["prompt_format"] = None
@@ -113,7 +114,10 @@ def _engine_kwargs(engine_kwargs: Any, warnings: list[str]) -> None:
             warnings.append(f"`engine_kwargs.{name}` is ignored: {why}")
     if "guided_decoding_backend" in engine_kwargs:
         backend = engine_kwargs.pop("guided_decoding_backend")
-        engine_kwargs.setdefault("structured_outputs_config", {}).setdefault("backend", backend)
+        engine_kwargs["structured_outputs_config"] = {
+            "backend": backend,
+            **(engine_kwargs.get("structured_outputs_config") or {}),
+        }
         warnings.append(
             "`engine_kwargs.guided_decoding_backend` is now `engine_kwargs.structured_outputs_config.backend`"
         )
@@ -124,7 +128,7 @@ def _from_engine_config(old: Mapping, warnings: list[str]) -> Mapping:
     warnings.append(
         "`engine_config` and `scaling_config` are an old shape; write `model_loading_config` and its siblings"
     )
-    engine, scaling = dict(old.pop("engine_config")), dict(old.pop("scaling_config", None) or {})
+    engine, scaling = dict(old.pop("engine_config")), _mapping(old.pop("scaling_config", None))
     config: Mapping = {key: old.pop(key) for key in ("deployment_config", "enabled") if key in old}
     config["model_loading_config"] = _loading(engine)
     config["llm_engine"] = engine.pop("type", "VLLMEngine")
@@ -135,7 +139,7 @@ def _from_engine_config(old: Mapping, warnings: list[str]) -> Mapping:
         engine, "engine_config", ("model_type", "model_url", "model_description", "env_vars_to_propogate"), warnings
     )
     _scaling(scaling, config, warnings)
-    multiplex = dict(old.pop("multiplex_config", None) or {})
+    multiplex = _mapping(old.pop("multiplex_config", None))
     if "max_num_models_per_replica" in multiplex:
         config["lora_config"] = {"max_num_adapters_per_replica": multiplex.pop("max_num_models_per_replica")}
     # What is left over is unknown: hand it on under its own name, so that the schema refuses it.
@@ -143,6 +147,10 @@ def _from_engine_config(old: Mapping, warnings: list[str]) -> Mapping:
     for key, rest in (("engine_config", engine), ("scaling_config", scaling), ("multiplex_config", multiplex)):
         config |= {f"{key}.{name}": value for name, value in rest.items()}
     return config
+
+
+def _mapping(value: Any) -> Mapping:
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _loading(engine: Mapping) -> Mapping:

@@ -64,6 +64,8 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     Raises:
         ConfigError: every fault of every file, one a line.
     """
+    if not isinstance(args, dict):
+        raise ConfigError(f"args: must be a mapping with `llm_configs`, not {_kind(args)}.")
     faults: list[str] = []
     for key in args.keys() - {"llm_configs", "router"}:
         hint = did_you_mean(key, ["llm_configs", "router"]) or "; known here: llm_configs, router."

@@ -184,6 +184,14 @@ class ModelConfig(Frozen):
     runtime_env: dict[str, Any] = {}
     """Ray runtime environment of the replicas, merged with the application's; `${env:NAME}` is read at deploy time."""
 
+    @field_validator("runtime_env")
+    @classmethod
+    def _variables_are_texts(cls, value: dict[str, Any]) -> dict[str, Any]:
+        variables = value.get("env_vars", {})
+        if not isinstance(variables, dict) or not all(isinstance(text, str) for text in variables.values()):
+            raise ValueError("`env_vars` must map names to texts; put numbers in quotes")
+        return value
+
     @field_validator("engine_kwargs")
     @classmethod
     def _known_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +210,13 @@ class ModelConfig(Frozen):
             other = self.engine_kwargs.get(theirs)
             if value is not None and other is not None and other != value:
                 raise ValueError(f"`{ours}` ({value}) and `engine_kwargs.{theirs}` ({other}) differ; keep one")
+        workers = self.tensor_parallel_size * self.pipeline_parallel_size
+        bundles = self.placement_group_config.bundles if self.placement_group_config else None
+        gpus = sum(1 for bundle in bundles or () if bundle.get("GPU"))
+        if bundles and 0 < gpus < workers:
+            raise ValueError(
+                f"placement_group_config.bundles: {workers} workers need as many bundles with a GPU, not {gpus}"
+            )
         if self.chat_template is not None and self.generation_config.prompt_format is not None:
             raise ValueError("`chat_template` and `prompt_format` exclude each other; keep one")
         if self.generation_config.prompt_format and self.tool_calling and self.tool_calling.chat_template:
@@ -238,7 +253,9 @@ class ModelConfig(Frozen):
     @property
     def max_model_len(self) -> int | None:
         """Most tokens of prompt and answer together, where the file says."""
-        return self.max_request_context_length or self.engine_kwargs.get("max_model_len")
+        given = self.engine_kwargs.get("max_model_len")
+        # vLLM also takes texts such as "32k", which it alone can read.
+        return self.max_request_context_length or (given if isinstance(given, int) else None)
 
     @property
     def max_ongoing_requests(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -59,8 +58,7 @@ def reference() -> str:
     parts += _table(typing.cast(type[BaseModel], AppConfig.model_fields["router"].annotation), "router.")
     parts += ["\n## Environment variables\n", "| variable | default | meaning |", "|---|---|---|"]
     for setting in fields(Settings):
-        default = str(setting.default).replace(str(Path.home()), "~")
-        parts.append(f"| `{PREFIX}{setting.name.upper()}` | `{default}` | {setting.metadata['doc']} |")
+        parts.append(f"| `{PREFIX}{setting.name.upper()}` | `{setting.default}` | {setting.metadata['doc']} |")
     return "\n".join(parts) + "\n"
 
 

@@ -48,6 +48,24 @@ class AutoscalingConfig(Frozen):
         return self
 
 
+class ActorOptions(Frozen):
+    """What the replica actor takes of its node, in the first bundle of the placement group."""
+
+    num_cpus: float = Field(1, ge=0)
+    """CPUs."""
+    resources: dict[str, float] = {}
+    """Shares of custom resources."""
+    runtime_env: dict[str, Any] = {}
+    """Runtime environment of the actor; the top-level `runtime_env` is merged over it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gpus_follow_from_parallelism(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "num_gpus" in value:
+            raise ValueError("`num_gpus` follows from `tensor_parallelism`; for shares use `placement_group_config`")
+        return value
+
+
 class DeploymentConfig(Frozen):
     """Ray Serve's options of one model's deployment."""
 
@@ -57,7 +75,7 @@ class DeploymentConfig(Frozen):
     """Scale the number of replicas with the load."""
     max_ongoing_requests: int | None = Field(None, ge=1)
     """Requests a replica works on at once; null is `engine_kwargs.max_num_seqs`."""
-    max_queued_requests: int | None = Field(None, ge=0)
+    max_queued_requests: int | None = Field(None, ge=1)
     """Requests each router may keep waiting for a replica before it answers 503; null is 4 × `max_ongoing_requests`."""
     graceful_shutdown_timeout_s: float = Field(300.0, ge=0)
     """Seconds a replica that goes away has to finish its requests."""
@@ -69,10 +87,8 @@ class DeploymentConfig(Frozen):
     """Seconds a health check may take."""
     max_constructor_retry_count: int = Field(3, ge=1)
     """How often a replica that fails to start is tried again before the deployment counts as failed."""
-    max_replicas_per_node: int | None = Field(None, ge=1)
-    """Most replicas on one node."""
-    ray_actor_options: dict[str, Any] = {}
-    """Options of the replica actor, such as `num_cpus` or `resources`."""
+    ray_actor_options: ActorOptions = ActorOptions()
+    """What the replica actor itself takes; its engine's GPUs follow from the parallelism."""
     logging_config: dict[str, Any] | None = None
     """Ray Serve's logging options."""
 
@@ -113,6 +129,9 @@ class PlacementGroupConfig(Frozen):
 
     @model_validator(mode="after")
     def _one_form(self) -> PlacementGroupConfig:
-        if (self.bundles is None) == (self.bundle_per_worker is None):
+        if bool(self.bundles) == bool(self.bundle_per_worker):
             raise ValueError("give exactly one of `bundles` and `bundle_per_worker`")
+        shares = {bundle["GPU"] for bundle in self.bundles or (self.bundle_per_worker or {},) if bundle.get("GPU")}
+        if len(shares) > 1 or any(share > 1 for share in shares):
+            raise ValueError("each worker takes one bundle: at most 1 GPU each, and all the same share")
         return self

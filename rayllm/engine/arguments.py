@@ -46,7 +46,7 @@ def vllm_arguments(
     values |= {
         "tensor_parallel_size": model.tensor_parallel_size,
         "pipeline_parallel_size": model.pipeline_parallel_size,
-        "distributed_executor_backend": values.get("distributed_executor_backend", "ray" if on_gpu else "mp"),
+        "distributed_executor_backend": "ray" if on_gpu else "mp",
     }
     if lora := model.lora_config:
         slots = lora.max_num_adapters_per_replica

@@ -76,6 +76,8 @@ def _param(param: Any, message: str, path: str) -> str | None:
     first = re.match(r"\w*", message)
     if first and first[0] in vllm_names()["request"]:
         return first[0]
+    if "LoRA adapter" in message:
+        return "model"
     about_prompt = ("context length", "role", "message", "prompt", "maximum model length", "chat template")
     return field if any(word in message for word in about_prompt) else None
 

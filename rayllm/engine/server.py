@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -52,14 +51,11 @@ class EngineServer:
             ConfigError: vLLM refuses the configuration.
         """
         model = self._model
-        vllm.prepare_environment(len(model.generation_config.stopping_sequences))
         loading = model.model_loading_config
         folder = await asyncio.to_thread(fetch, model.source, model.model_id, loading.allow_pickle_weights)
         tokenizer_folder = None
         if loading.tokenizer_source:
             tokenizer_folder = await asyncio.to_thread(fetch, loading.tokenizer_source, model.model_id, False, False)
-        # Everything is on this disk now: vLLM and transformers need not ask the hub again.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
         arguments = vllm_arguments(model, folder, tokenizer_folder, self._names, configure is not None)
         config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
         server_arguments = vllm.make_server_arguments(arguments)

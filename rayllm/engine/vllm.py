@@ -59,16 +59,21 @@ def _has(module: str, name: str) -> bool:
     return True
 
 
-def prepare_environment(extra_stop_strings: int) -> None:
+def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     """Set what vLLM reads from the environment at import. Call before anything here imports it.
 
     Args:
         extra_stop_strings: stops that the configuration adds to each request; vLLM counts them against its limit
             on the client's.
+        gpu_share: the part of a GPU that each worker's bundle holds, as Ray is to be asked for it.
     """
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     # Opens vLLM's routes for loading adapters too; the router passes on no request to them.
     os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    # vLLM's own limits are far above what a shared service can give to one request.
+    os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "128")
+    if gpu_share:
+        os.environ.setdefault("VLLM_RAY_PER_WORKER_GPUS", str(gpu_share))
     limit = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
     os.environ["VLLM_MAX_STOP_STRINGS"] = str(limit + extra_stop_strings)
 

@@ -21,23 +21,49 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
             return None
         best = max(nodes, key=lambda node: node.get("GPU", 0), default={})
         return _sentence(model_id, wanted, best, "on one node", "the best node has") + _types(nodes)
-    if _first_fit(placement.bundles, nodes):
+    if _first_fit(placement.bundles, nodes, one_a_node=placement.strategy == "STRICT_SPREAD"):
         return None
     have = {name: sum(node.get(name, 0) for node in nodes) for name in placement.total()}
     return _sentence(model_id, placement.total(), have, "in the cluster", "the cluster has") + _types(nodes)
+
+
+def total_shortage(asked: Sequence[tuple[str, Placement, int]], nodes: Sequence[Bundle]) -> str | None:
+    """One sentence where all models at their least number of replicas ask for more than there is, else None.
+
+    Only sums are compared, so that what might fit is never refused.
+
+    Args:
+        asked: model, placement of one replica, and number of replicas.
+        nodes: the resources of each node.
+    """
+    wanted: Bundle = {}
+    for _, placement, replicas in asked:
+        for name, amount in placement.total().items():
+            wanted[name] = wanted.get(name, 0) + amount * replicas
+    have = {name: sum(node.get(name, 0) for node in nodes) for name in wanted}
+    lacking = {name: amount for name, amount in wanted.items() if have[name] < amount}
+    if not lacking:
+        return None
+    models = ", ".join(f"`{model_id}` x {replicas}" for model_id, _, replicas in asked)
+    return (
+        f"the models together ({models}) need {_amounts(lacking)}, but the cluster has {_amounts(lacking, have)}. "
+        "Add nodes, or lower num_replicas, min_replicas or tensor_parallelism.degree."
+    )
 
 
 def _covers(node: Bundle, wanted: Bundle) -> bool:
     return all(node.get(name, 0) >= amount for name, amount in wanted.items())
 
 
-def _first_fit(bundles: Sequence[Bundle], nodes: Sequence[Bundle]) -> bool:
+def _first_fit(bundles: Sequence[Bundle], nodes: Sequence[Bundle], one_a_node: bool) -> bool:
     """Largest bundle first onto the first node with room: enough to tell impossible from tight."""
     free = [dict(node) for node in nodes]
     for bundle in sorted(bundles, key=lambda b: -b.get("GPU", 0)):
         node = next((node for node in free if _covers(node, bundle)), None)
         if node is None:
             return False
+        if one_a_node:
+            free.remove(node)
         for name, amount in bundle.items():
             node[name] -= amount
     return True

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ from rayllm.serving.lease import HEADER
 
 logger = logging.getLogger(__name__)
 
-# Reasons to look for another replica: nothing of the request has been worked on yet.
-_NOT_STARTED = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, ConnectionRefusedError)
+# The request was never sent, so another replica may have it. Anything later might have been worked on already.
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _TRIES = 3
 
 
@@ -45,13 +45,22 @@ class Reply:
 
 
 class Exchanger:
-    """Sends requests to the replicas of many models over one pool of connections."""
+    """Sends requests to the replicas of many models over one pool of connections.
 
-    def __init__(self, handles: Mapping[str, DeploymentHandle[Any]], connect_timeout_s: float) -> None:
-        self._leases = {
+    Args:
+        handles: handle of each model's deployment, by model id.
+        connect_timeout_s: seconds to wait for a TCP connection.
+        queue_timeout_s: seconds to wait for a replica with room.
+    """
+
+    def __init__(
+        self, handles: Mapping[str, DeploymentHandle[Any]], connect_timeout_s: float, queue_timeout_s: float
+    ) -> None:
+        self._handles = {
             model_id: handle.options(stream=True, method_name="lease") for model_id, handle in handles.items()
         }
         self._connect_timeout_s = connect_timeout_s
+        self._queue_timeout_s = queue_timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -63,20 +72,20 @@ class Exchanger:
         Leaving the block before the body's end closes the connection, which aborts the request in the engine.
 
         Raises:
-            UnavailableError: no replica has room, or the one that had it went away.
+            UnavailableError: no replica has room in time, or none can be reached.
+            aiohttp.ClientError: the replica broke off; here, or from reading the reply's content.
         """
-        for attempt in range(_TRIES):
-            async with self._lease(model_id) as (lease_id, address):
+        for attempt in range(1, _TRIES + 1):
+            async with self._lease(model_id) as lease:
                 try:
                     response = await self._http().request(
-                        method, address + path, data=body, headers={**headers, HEADER: lease_id}
+                        method, lease.address + path, data=body, headers={**headers, HEADER: lease.id}
                     )
-                except _NOT_STARTED as error:
-                    logger.warning(
-                        "A replica of `%s` did not take a request (try %d): %r", model_id, attempt + 1, error
-                    )
+                except _NOT_SENT as error:
+                    logger.warning("A replica of `%s` cannot be reached (try %d): %r", model_id, attempt, error)
+                    lease.give_up()
                     continue
-                async with _closing(response):
+                async with _closing(response, lease):
                     kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
                     yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
                 return
@@ -88,26 +97,25 @@ class Exchanger:
             await self._session.close()
 
     @asynccontextmanager
-    async def _lease(self, model_id: str) -> AsyncIterator[tuple[str, str]]:
+    async def _lease(self, model_id: str) -> AsyncIterator[_Lease]:
         lease_id = uuid.uuid4().hex
-        response = self._leases[model_id].remote(lease_id)
+        response = self._handles[model_id].remote(lease_id)
         try:
-            address = await anext(response)
-        except BackPressureError:
-            raise UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model") from None
-        except (DeploymentUnavailableError, RayError) as error:
-            logger.warning("No lease for `%s`: %r", model_id, error)
-            raise UnavailableError(f"The model `{model_id}` is not available now.", "model", retry_after_s=5) from None
-        except BaseException:
+            async with asyncio.timeout(self._queue_timeout_s):
+                address = await anext(response)
+        except BaseException as error:
             response.cancel()
+            if refusal := _refusal(model_id, error):
+                raise refusal from None
             raise
+        lease = _Lease(lease_id, address, response)
         try:
-            yield lease_id, address
+            yield lease
         except BaseException:
-            response.cancel()
+            lease.give_up()
             raise
         # The replica ends the lease when it has ended the exchange; hear it out so that Serve counts it as done.
-        await _hear_out(response)
+        await lease.ended(timeout_s=5)
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -122,22 +130,64 @@ class Exchanger:
         return self._session
 
 
-async def _hear_out(response: Any) -> None:
-    try:
-        with suppress(RayError):
-            async with asyncio.timeout(5):
-                async for _ in response:
-                    pass
-    except TimeoutError:
-        response.cancel()
+def _refusal(model_id: str, error: BaseException) -> UnavailableError | None:
+    """What a client is told when there is no lease; None for errors that are not about leases."""
+    if isinstance(error, BackPressureError):
+        return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
+    if isinstance(error, TimeoutError):
+        message = f"No replica of the model `{model_id}` had room in time (router.queue_timeout_s)."
+        return UnavailableError(message, "model", retry_after_s=30)
+    if isinstance(error, DeploymentUnavailableError | RayError | StopAsyncIteration):
+        logger.warning("No lease for `%s`: %r", model_id, error)
+        return UnavailableError(f"The model `{model_id}` is not available now.", "model", retry_after_s=5)
+    return None
+
+
+class _Lease:
+    """A held slot. Its end is listened for all the time, so that a replica that vanishes is noticed."""
+
+    def __init__(self, lease_id: str, address: str, response: Any) -> None:
+        self.id = lease_id
+        self.address = address
+        self._response = response
+        self.end = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> RayError | None:
+        """Wait for the end; the error where the replica died."""
+        try:
+            async for _ in self._response:
+                pass
+        except RayError as error:
+            return error
+        return None
+
+    def give_up(self) -> None:
+        """Give the slot back before the exchange has ended."""
+        self.end.cancel()
+        self._response.cancel()
+
+    async def ended(self, timeout_s: float) -> None:
+        """Wait until the replica has ended the lease; give it up where that takes too long."""
+        if not self.end.cancelled() and not (await asyncio.wait((self.end,), timeout=timeout_s))[0]:
+            self.give_up()
 
 
 @asynccontextmanager
-async def _closing(response: aiohttp.ClientResponse) -> AsyncIterator[None]:
-    """Give the connection back to the pool if the body was read to its end, else close it: that is heard at once."""
+async def _closing(response: aiohttp.ClientResponse, lease: _Lease) -> AsyncIterator[None]:
+    """Give the connection back to the pool if the body was read to its end, else close it: that is heard at once.
+
+    A node that vanishes sends no farewell over TCP, but Ray notices and fails the lease; reading must then end too.
+    """
+
+    def close_if_dead(end: asyncio.Task[RayError | None]) -> None:
+        if not end.cancelled() and end.result() is not None:
+            response.close()
+
+    lease.end.add_done_callback(close_if_dead)
     try:
         yield
     finally:
+        lease.end.remove_done_callback(close_if_dead)
         if response.content.at_eof():
             response.release()
         else:

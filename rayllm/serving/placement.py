@@ -21,9 +21,9 @@ class Placement:
     strategy: str
 
     @property
-    def needs_gpu(self) -> bool:
-        """Whether any worker runs on a GPU."""
-        return any(bundle.get("GPU", 0) > 0 for bundle in self.bundles)
+    def gpu_share(self) -> float:
+        """What part of a GPU each worker has; 0 where none runs on a GPU."""
+        return max(bundle.get("GPU", 0.0) for bundle in self.bundles)
 
     def total(self) -> Bundle:
         """All resources of one replica, added up."""
@@ -43,15 +43,17 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
     strategy = "PACK" if model.pipeline_parallel_size > 1 else "STRICT_PACK"
     if override and override.strategy:
         strategy = override.strategy
-    actor: Bundle = {"CPU": float(model.deployment_config.ray_actor_options.get("num_cpus", 1))}
+    options = model.deployment_config.ray_actor_options
+    actor: Bundle = {"CPU": options.num_cpus, **options.resources}
     if override and override.bundles:
-        return Placement(tuple(dict(bundle) for bundle in override.bundles), strategy)
+        bundles = (_with_accelerator(dict(bundle), model.accelerator_type) for bundle in override.bundles)
+        return Placement(tuple(bundles), strategy)
     if override and override.bundle_per_worker:
         worker = _with_accelerator(dict(override.bundle_per_worker), model.accelerator_type)
         return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
     if cpu_engine and model.accelerator_type is None:
         # The CPU workers are child processes of the replica, so they must share its node: one bundle for all.
-        return Placement(({"CPU": max(actor["CPU"], float(workers))},), strategy)
+        return Placement(({**actor, "CPU": max(options.num_cpus, float(workers))},), strategy)
     worker = _with_accelerator({"GPU": 1.0}, model.accelerator_type)
     return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
 

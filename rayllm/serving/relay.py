@@ -43,13 +43,12 @@ class Relay:
         The reply's first bytes are awaited before its status line is sent, so that an error still has a status.
         """
         raw = await read_body(request, self._config.max_body_bytes)
-        name = model_in(parse_body(raw))
+        body = parse_body(raw)
+        name = model_in(body)
         if self._config.log_prompts:
             logger.info("Request to `%s`: %s", name, raw.decode(errors="replace"))
-        headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        headers[_MODEL_HEADER] = name
         open_reply = AsyncExitStack()
-        work = self._first_bytes(open_reply, self._catalogue.find(name), request, raw, headers)
+        work = self._first_bytes(open_reply, request, name, raw, body)
         try:
             reply, first = await unless_gone(request.receive, work, self._config.request_timeout_s)
         except BaseException:
@@ -58,23 +57,52 @@ class Relay:
         return _Relayed(reply, first, open_reply)
 
     async def _first_bytes(
-        self, stack: AsyncExitStack, model_id: str, request: Request, raw: bytes, headers: dict[str, str]
+        self, stack: AsyncExitStack, request: Request, name: str, raw: bytes, body: dict[str, Any]
     ) -> tuple[Reply, bytes]:
         """The reply of the first candidate that has room, and its first bytes; of a plain reply, all of them."""
+        model_id = self._catalogue.find(name)
         candidates = self._catalogue.candidates(model_id)
         for candidate in candidates:
-            try:
-                exchange = self._exchanger.send(candidate, request.method, request.scope["path"], raw, headers)
-                reply = await stack.enter_async_context(exchange)
-                return reply, await (reply.content.readany() if reply.is_stream else reply.content.read())
-            except UnavailableError as error:
-                if candidate == candidates[-1]:
-                    raise
-                logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
-            except (aiohttp.ClientError, ConnectionError) as error:
-                logger.warning("A replica of `%s` broke off before it answered: %r", candidate, error)
-                raise EngineError("The model's replica broke off before it answered; try again.") from None
+            async with AsyncExitStack() as attempt:
+                try:
+                    reply, first = await self._ask(attempt, request, candidate, name, raw)
+                    stack.push_async_exit(attempt.pop_all())
+                    return reply, first
+                except UnavailableError as error:
+                    if candidate == candidates[-1]:
+                        raise
+                    logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
+            # A fallback answers by its own name: the client should know who spoke.
+            name = candidates[candidates.index(candidate) + 1]
+            raw = json.dumps({**body, "model": name}).encode()
         raise AssertionError("a model has at least itself as a candidate")
+
+    async def _ask(
+        self, stack: AsyncExitStack, request: Request, model_id: str, name: str, raw: bytes
+    ) -> tuple[Reply, bytes]:
+        """Send the request to a replica of `model_id` and wait for the first bytes."""
+        headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
+        headers[_MODEL_HEADER] = name
+        path = request.scope["path"]
+        try:
+            exchange = self._exchanger.send(model_id, request.method, path, raw, headers)
+            reply = await stack.enter_async_context(exchange)
+            first = await (reply.content.readany() if reply.is_stream else reply.content.read())
+        except (aiohttp.ClientError, ConnectionError) as error:
+            logger.warning("A replica of `%s` broke off before it answered: %r", model_id, error)
+            raise EngineError("The model's replica broke off before it answered; try again.") from None
+        if reply.status >= 400:
+            _check_refusal(model_id, reply, first)
+        return reply, first
+
+
+def _check_refusal(model_id: str, reply: Reply, body: bytes) -> None:
+    """Let a replica's own error objects pass; all else that it may refuse with becomes an error of ours."""
+    if reply.status == 503:
+        raise UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
+    if not reply.content_type.startswith("application/json"):
+        logger.error("A replica of `%s` answered %d: %s", model_id, reply.status, body[:500])
+        raise EngineError("The model's replica failed on this request; its log says why.")
 
 
 class _Relayed(Response):

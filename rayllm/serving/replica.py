@@ -9,15 +9,13 @@ from typing import Any
 
 import ray
 import uvicorn
-from ray.util.placement_group import get_current_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayllm.config import ModelConfig
-from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.server import EngineServer
-from rayllm.engine.vllm import make_engine_config
+from rayllm.engine.vllm import prepare_environment
 from rayllm.errors import EngineError
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.gpu_group import configure_on_gpu, fetch_on_other_nodes
 from rayllm.serving.lease import LeaseGate, Leases
 from rayllm.settings import settings
 
@@ -30,19 +28,23 @@ class ModelReplica:
     Args:
         model: the model.
         aliases: more names that the model answers to.
-        on_gpu: the engine's workers run in bundles of this replica's placement group.
+        gpu_share: the part of a GPU that each engine worker has in its bundle of this replica's placement group; 0 for
+            workers on the CPU.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, model: ModelConfig, aliases: tuple[str, ...], on_gpu: bool
+        self, model: ModelConfig, aliases: tuple[str, ...], gpu_share: float
     ) -> None:
         set_up_logging(settings().log_level)
         self._model = model
         self._leases = Leases()
         self._engine = EngineServer(model, aliases)
-        start = self._engine.start(_configure_on_gpu if on_gpu else None)
+        prepare_environment(len(model.generation_config.stopping_sequences), gpu_share)
         try:
-            await asyncio.wait_for(start, settings().engine_start_timeout_s)
+            async with asyncio.timeout(settings().engine_start_timeout_s):
+                if gpu_share:
+                    await asyncio.to_thread(fetch_on_other_nodes, model)
+                await self._engine.start(configure_on_gpu if gpu_share else None)
         except TimeoutError:
             raise EngineError(
                 f"model `{model.model_id}` was not ready within {settings().engine_start_timeout_s:g} s; "
@@ -114,17 +116,3 @@ class _Server(uvicorn.Server):
         from contextlib import nullcontext
 
         return nullcontext()
-
-
-def _configure_on_gpu(arguments: VllmArguments) -> Any:
-    """vLLM's engine configuration, made in a task inside the placement group that sees a GPU.
-
-    The replica's own bundle holds no GPU, but vLLM looks at the device while it checks its arguments.
-    """
-    group = get_current_placement_group()
-    task = ray.remote(make_engine_config).options(
-        num_cpus=0, num_gpus=0.001, scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=group)
-    )
-    config = ray.get(task.remote(arguments))
-    config.parallel_config.placement_group = group
-    return config

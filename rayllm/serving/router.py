@@ -50,10 +50,10 @@ class Router:
         self._handles = handles
         self._catalogue = Catalogue(config)
         self._states = DeploymentStates(config, names, serve.get_replica_context().app_name)
-        exchanger = Exchanger(handles, settings().connect_timeout_s)
+        exchanger = Exchanger(handles, settings().connect_timeout_s, config.router.queue_timeout_s)
         self._relay = Relay(self._catalogue, exchanger, config.router)
         self._vllm_version: str | None = None
-        self._background: set[asyncio.Task[None]] = set()
+        self._learning: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Ray Serve takes the application from here once the constructor is done."""
@@ -116,16 +116,17 @@ class Router:
         return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
 
     def _learn_soon(self) -> None:
-        task = asyncio.create_task(self._learn())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        if self._learning is None or self._learning.done():
+            self._learning = asyncio.create_task(self._learn())
 
     async def _learn(self) -> None:
         """Ask a running replica of each model about it. A sleeping model is left asleep."""
         for model_id, handle in self._handles.items():
-            if self._catalogue.knows(model_id) or not await self._states.running(model_id):
+            if self._catalogue.knows(model_id):
                 continue
             try:
+                if not await self._states.running(model_id):
+                    continue
                 async with asyncio.timeout(5):
                     description = await handle.describe.remote()
             except Exception as error:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
 
 from rayllm.config import AppConfig
+from rayllm.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
 
 
 class DeploymentStates:
-    """The state of each model's deployment, asked for at most once a second."""
+    """The state of each model's deployment, asked for at most once a second.
+
+    Its methods raise UnavailableError where Ray Serve's controller does not answer.
+    """
 
     def __init__(self, config: AppConfig, names: dict[str, str], app_name: str, max_age_s: float = 1.0) -> None:
         self._names = names
@@ -47,7 +55,11 @@ class DeploymentStates:
     async def _fresh(self) -> dict[str, Any]:
         async with self._asking:
             if time.monotonic() - self._asked_at > self._max_age_s:
-                status = await asyncio.to_thread(serve.status)
+                try:
+                    status = await asyncio.wait_for(asyncio.to_thread(serve.status), timeout=10)
+                except (TimeoutError, RayError) as error:
+                    logger.warning("Ray Serve's controller does not answer: %r", error)
+                    raise UnavailableError("Ray Serve's controller does not answer.", None, "not_ready", 5) from None
                 application = status.applications.get(self._app_name)
                 self._deployments = dict(application.deployments) if application else {}
                 self._asked_at = time.monotonic()

@@ -60,6 +60,7 @@ def plain_model(adapters: Path) -> dict[str, Any]:
         "max_request_context_length": 512,
         "engine_kwargs": demo["engine_kwargs"] | {"max_num_seqs": 8},
         "runtime_env": demo["runtime_env"],
+        "deployment_config": {"max_queued_requests": 1},
         "lora_config": {"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},
     }
 

@@ -116,7 +116,7 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
     assert scaling is not None
     assert (scaling.target_ongoing_requests, scaling.upscaling_factor, scaling.max_replicas) == (24, 0.5, 8)
     assert config.generation_config.prompt_format is not None
-    assert config.deployment_config.ray_actor_options == {"resources": {}}
+    assert config.deployment_config.ray_actor_options.resources == {}
     for said in (
         "`model_loading_config`",
         "`deployment_config.max_ongoing_requests`",

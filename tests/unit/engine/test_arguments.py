@@ -24,8 +24,6 @@ def test_the_folder_is_loaded_and_the_names_are_served() -> None:
 @pytest.mark.parametrize(("on_gpu", "executor"), [(True, "ray"), (False, "mp")])
 def test_workers_in_bundles_are_placed_by_ray(on_gpu: bool, executor: str) -> None:
     assert arguments(on_gpu).engine["distributed_executor_backend"] == executor
-    own = arguments(on_gpu, engine_kwargs={"distributed_executor_backend": "uni"})
-    assert own.engine["distributed_executor_backend"] == "uni"
 
 
 def test_aliases_become_engine_arguments() -> None:

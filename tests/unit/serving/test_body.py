@@ -24,7 +24,10 @@ from rayllm.serving.body import model_in, parse_body, read_body
         (b'{"temperature": -Infinity}', "-Infinity is not a JSON number"),
         (b'{"a": "\xff"}', "not valid UTF-8"),
         (b'{"a": "\\ud800"}', "surrogate"),
-        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        ('{"a": "\\ud800"}'.encode("utf-16"), "not valid UTF-8"),
+        (b'{"temperature": 1e999}', "1e999 is no number"),
+        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", "nested deeper than 64 levels"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested deeper than 64 levels"),
         (b'{"seed": ' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )
@@ -32,6 +35,11 @@ def test_what_no_engine_should_see(raw: bytes, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         parse_body(raw)
     assert caught.value.status == 400
+
+
+def test_brackets_in_texts_do_not_nest() -> None:
+    text = "[{" * 1000 + '"' + "\\"
+    assert parse_body(json.dumps({"a": text, "b": [[[]]] * 100}).encode())["a"] == text
 
 
 def test_good_json_is_read() -> None:

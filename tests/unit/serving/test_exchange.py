@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError
 
 from rayllm.config import RouterConfig, load_app
@@ -30,7 +32,9 @@ class Replica:
         self.leases = Leases(unused_timeout_s=0.5)
         self.cancelled = 0
         self.full = False
+        self.starting = False
         self.address = ""
+        self.responses: list[Response] = []
         self.server = uvicorn.Server(
             uvicorn.Config(LeaseGate(answer, self.leases), port=0, log_level="error", lifespan="off")
         )
@@ -48,13 +52,19 @@ class Replica:
             self.server.force_exit = True
             await task
 
+    def die(self) -> None:
+        """Fail the leases as Ray does when the actor is lost, and say nothing over HTTP."""
+        for response in self.responses:
+            response.fail(RayActorError())
+
     # What a Ray Serve handle offers of it.
     def options(self, stream: bool, method_name: str) -> Replica:
         assert (stream, method_name) == (True, "lease")
         return self
 
     def remote(self, lease_id: str) -> Response:
-        return Response(self, lease_id)
+        self.responses.append(Response(self, lease_id))
+        return self.responses[-1]
 
 
 class Response:
@@ -66,6 +76,8 @@ class Response:
         self._work = asyncio.create_task(self._lease(lease_id))
 
     async def _lease(self, lease_id: str) -> None:
+        if self._replica.starting:
+            await asyncio.sleep(60)
         if self._replica.full:
             self._items.put_nowait(BackPressureError(num_queued_requests=1, max_queued_requests=1))
             return
@@ -85,6 +97,9 @@ class Response:
             raise item
         return item
 
+    def fail(self, error: Exception) -> None:
+        self._items.put_nowait(error)
+
     def cancel(self) -> None:
         self._replica.cancelled += 1
         self._work.cancel()
@@ -98,12 +113,17 @@ class Answer:
         self.pause_after = pause_after
         self.break_after = break_after
         self.left = asyncio.Event()
+        self.status = 200
         self.scopes: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
         self.bodies.append((await receive())["body"])
+        if self.status != 200:
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": b"plain text"})
+            return
         stream = len(self.chunks) != 1 or self.pause_after == 0
         kind = b"text/event-stream" if stream else b"application/json"
         if self.pause_after != 0:
@@ -124,7 +144,7 @@ async def service(replicas: dict[str, Replica], **router: Any) -> AsyncIterator[
     """A client of a router in front of `replicas`, everything over real sockets."""
     models = [{"model_loading_config": {"model_id": name}} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
-    exchanger = Exchanger(replicas, connect_timeout_s=1)  # type: ignore[arg-type]
+    exchanger = Exchanger(replicas, connect_timeout_s=1, queue_timeout_s=0.5)  # type: ignore[arg-type]
     app = FastAPI()
     app.add_api_route(PATH, Relay(Catalogue(config), exchanger, config.router).handle, methods=["POST"])
     install_error_handlers(app)
@@ -226,6 +246,50 @@ async def test_a_full_model_is_503_and_its_fallback_is_tried() -> None:
             assert reply.json()["error"]["type"] == "overloaded_error"
         async with service({"a": a, "b": b}, fallbacks={"a": ["b"]}) as client:
             assert (await client.post(PATH, json={"model": "a"})).json() == {"from": "b"}
+
+
+async def test_a_fallback_is_asked_by_its_own_name() -> None:
+    """vLLM answers 404 to a name that it does not serve."""
+    full, free = Answer(b"{}"), Answer(b"{}")
+    full.status = 503
+    async with Replica(full).listening() as a, Replica(free).listening() as b:
+        async with service({"a": a, "b": b}, fallbacks={"a": ["b"]}) as client:
+            assert (await client.post(PATH, json={"model": "a", "x": 1})).status_code == 200
+        assert json.loads(free.bodies[0]) == {"model": "b", "x": 1}
+        assert dict(free.scopes[0]["headers"])[b"x-rayllm-model"] == b"b"
+        await until(lambda: len(a.leases) == len(b.leases) == 0)
+
+
+async def test_waiting_for_a_replica_has_an_end() -> None:
+    replica = Replica(Answer(b"{}"))
+    replica.starting = True
+    async with service({"m": replica}) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "30")
+        assert replica.cancelled == 1
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_what_is_no_error_object_becomes_one(status: int) -> None:
+    answer = Answer(b"{}")
+    answer.status = status
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        reply = await client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+        assert "plain text" not in reply.text
+
+
+async def test_a_replica_that_ray_gave_up_ends_the_stream_though_its_socket_is_silent() -> None:
+    answer = Answer(b"data: 1\n\n", b"never sent", pause_after=1)
+    async with (
+        Replica(answer).listening() as replica,
+        service({"m": replica}) as client,
+        client.stream("POST", PATH, json={"model": "m"}) as reply,
+    ):
+        chunks = reply.aiter_raw()
+        assert await anext(chunks) == b"data: 1\n\n"
+        replica.die()
+        assert b'"type": "server_error"' in await asyncio.wait_for(anext(chunks), 2)
 
 
 async def test_a_replica_that_is_gone_is_503() -> None:

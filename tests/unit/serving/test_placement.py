@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import model_from
-from rayllm.serving.capacity import shortage
+from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.placement import Bundle, Placement, place
 
 ACTOR = {"CPU": 1.0}
@@ -39,14 +39,23 @@ def placement(cpu_engine: bool = False, **keys: Any) -> Placement:
             [{"CPU": 2}, {"GPU": 1}],
             "SPREAD",
         ),
-        ({"deployment_config": {"ray_actor_options": {"num_cpus": 3}}}, [{"CPU": 3.0}, {"GPU": 1.0}], "STRICT_PACK"),
+        (
+            {"deployment_config": {"ray_actor_options": {"num_cpus": 3, "resources": {"disk": 1}}}},
+            [{"CPU": 3.0, "disk": 1}, {"GPU": 1.0}],
+            "STRICT_PACK",
+        ),
+        (
+            {"placement_group_config": {"bundles": [{"CPU": 2}, {"GPU": 1}]}, "accelerator_type": "L4"},
+            [{"CPU": 2}, {"GPU": 1, "accelerator_type:L4": 0.001}],
+            "STRICT_PACK",
+        ),
     ],
 )
 def test_on_gpus(keys: dict[str, Any], bundles: list[Bundle], strategy: str) -> None:
     placed = placement(**keys)
     assert list(placed.bundles) == bundles
     assert placed.strategy == strategy
-    assert placed.needs_gpu
+    assert placed.gpu_share == max(bundle.get("GPU", 0) for bundle in bundles)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +64,11 @@ def test_on_gpus(keys: dict[str, Any], bundles: list[Bundle], strategy: str) -> 
 def test_the_cpu_build_keeps_its_workers_in_the_replica(keys: dict[str, Any], bundles: list[Bundle]) -> None:
     placed = placement(cpu_engine=True, **keys)
     assert list(placed.bundles) == bundles
-    assert not placed.needs_gpu
+    assert placed.gpu_share == 0
 
 
 def test_a_named_accelerator_asks_for_a_gpu_whatever_is_installed() -> None:
-    assert placement(cpu_engine=True, accelerator_type="L4").needs_gpu
+    assert placement(cpu_engine=True, accelerator_type="L4").gpu_share == 1
 
 
 FOUR_GPUS = {"CPU": 8, "GPU": 4, "accelerator_type:A100-80G": 1.0}
@@ -99,3 +108,27 @@ def test_the_accelerators_there_are_get_named() -> None:
     sentence = shortage("m", placement(accelerator_type="H100"), [FOUR_GPUS])
     assert sentence is not None
     assert sentence.endswith("Accelerator types in this cluster: A100-80G.")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        ([("a", 8, 1)], True),
+        ([("a", 4, 2)], True),
+        ([("a", 8, 1), ("b", 1, 1)], False),
+        ([("a", 4, 3)], False),
+    ],
+)
+def test_all_models_together_must_fit(wanted: list[tuple[str, int, int]], fits: bool) -> None:
+    """(model, tensor parallelism, replicas) on a node with 8 GPUs."""
+    asked = [(name, placement(tensor_parallelism={"degree": degree}), replicas) for name, degree, replicas in wanted]
+    sentence = total_shortage(asked, [{"CPU": 64, "GPU": 8}])
+    assert (sentence is None) == fits
+    if sentence:
+        assert "but the cluster has 8 GPUs" in sentence
+
+
+def test_strict_spread_wants_a_node_a_bundle() -> None:
+    asked = placement(placement_group_config={"bundles": [{"CPU": 1}, {"GPU": 1}], "strategy": "STRICT_SPREAD"})
+    assert shortage("m", asked, [FOUR_GPUS]) is not None
+    assert shortage("m", asked, [FOUR_GPUS, FOUR_GPUS]) is None

@@ -1,0 +1,73 @@
+"""What a replica does on the other bundles of its placement group before its engine starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from rayllm.config import LocalSource, ModelConfig
+from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.vllm import make_engine_config
+from rayllm.sources import fetch
+
+
+def fetch_on_other_nodes(model: ModelConfig) -> None:
+    """Have the weights on every node of the group but this one, where the engine fetches them itself.
+
+    Raises:
+        SourceError: a node cannot have them.
+    """
+    if isinstance(model.source, LocalSource):
+        return
+    here = ray.get_runtime_context().get_node_id()
+    others = set(_nodes_of_bundles(_group()).values()) - {here}
+    task = ray.remote(fetch).options(num_cpus=0)
+    pickle = model.model_loading_config.allow_pickle_weights
+    ray.get(
+        [
+            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+                model.source, model.model_id, pickle
+            )
+            for node in others
+        ]
+    )
+
+
+def configure_on_gpu(arguments: VllmArguments) -> Any:
+    """vLLM's engine configuration, made in a task that sees a GPU of the group.
+
+    The replica's own bundle holds no GPU, but vLLM looks at the device while it checks its arguments.
+
+    Raises:
+        ConfigError: vLLM refuses a value.
+    """
+    group = _group()
+    task = ray.remote(make_engine_config).options(
+        num_cpus=0,
+        num_gpus=0.001,
+        scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=_gpu_bundle(group)),
+    )
+    config = ray.get(task.remote(arguments))
+    config.parallel_config.placement_group = group
+    return config
+
+
+def _group() -> PlacementGroup:
+    group = get_current_placement_group()
+    assert group is not None  # noqa: S101  (Serve starts every replica in the group that composition asked for)
+    return group
+
+
+def _nodes_of_bundles(group: PlacementGroup) -> dict[int, str]:
+    nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    return nodes
+
+
+def _gpu_bundle(group: PlacementGroup) -> int:
+    """A bundle with a GPU, on this node if there is one: the weights are here already."""
+    here, nodes = ray.get_runtime_context().get_node_id(), _nodes_of_bundles(group)
+    with_gpu = [index for index, bundle in enumerate(group.bundle_specs) if bundle.get("GPU", 0) > 0]
+    return next((index for index in with_gpu if nodes[index] == here), with_gpu[0])
