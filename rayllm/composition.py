@@ -40,11 +40,10 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         ClusterError: this process is connected to a cluster that can never hold one of the models.
     """
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
-    cpu = has_cpu_engine()
-    placements = {model.model_id: place(model, cpu) for model in config.models}
     _check_supported(config.models)
     _check_weights(config.models)
-    _check_capacity(config.models, placements)
+    check_capacity(config)
+    placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])
     replicas = {
         model.model_id: _deployment(model, names[model.model_id], placements[model.model_id], config)
@@ -171,13 +170,24 @@ def _check_weights(models: Sequence[ModelConfig]) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def _check_capacity(models: Sequence[ModelConfig], placements: dict[str, Placement]) -> None:
+def _placements(config: AppConfig) -> dict[str, Placement]:
+    cpu = has_cpu_engine()
+    return {model.model_id: place(model, cpu) for model in config.models}
+
+
+def check_capacity(config: AppConfig) -> None:
+    """Hold the models against the cluster that this process is connected to; without one nothing is checked.
+
+    Raises:
+        ClusterError: it can never hold one of them, or all of them together.
+    """
+    placements = _placements(config)
     mode = settings().resource_check
     nodes = cluster.nodes()
     if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
         return
     found = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
-    asked = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in models]
+    asked = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in config.models]
     if not found and (sentence := total_shortage(asked, nodes)):
         found.append(sentence)
     if found:

@@ -92,14 +92,16 @@ def _serve(application: _Application, http: dict[str, Any], address: str | None)
     import ray
     from ray import serve
 
-    from rayllm.composition import build_app
+    from rayllm.composition import build_app, check_capacity
 
+    # Before the cluster: what is wrong with the configuration need not wait for it.
+    built = build_app(application.config)
     # A service manager says SIGTERM where a person types Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ray.init(address=address or "local", namespace="serve", runtime_env=application.runtime_env)
     try:
-        built = build_app(application.config)
+        check_capacity(application.config)
         serve.start(http_options=http)
         click.echo(f"Starting {_models(application)} …", err=True)
         try:
