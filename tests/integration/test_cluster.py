@@ -15,6 +15,7 @@ from ray.util.placement_group import placement_group_table
 from rayllm import app, build_app
 from rayllm.config import load_app, load_serve_file
 from rayllm.config.app import AppConfig
+from rayllm.config.scaling import Parallelism
 from rayllm.errors import ClusterError
 
 ROOT = Path(__file__).parents[2]
@@ -27,18 +28,37 @@ def llama3() -> AppConfig:
     return load_app(application["args"], LLAMA3.parent)
 
 
-def test_llama3_lands_in_a_group_with_the_right_bundles(service: Any) -> None:
+@pytest.mark.parametrize(
+    ("keys", "bundles", "strategy"),
+    [
+        ({}, [{"GPU": 1.0}], "STRICT_PACK"),
+        (
+            {"accelerator_type": "A10G", "tensor_parallelism": Parallelism(degree=4)},
+            [{"GPU": 1.0, "accelerator_type:A10G": 0.001}] * 4,
+            "STRICT_PACK",
+        ),
+        (
+            {"tensor_parallelism": Parallelism(degree=2), "pipeline_parallelism": Parallelism(degree=2)},
+            [{"GPU": 1.0}] * 4,
+            "PACK",
+        ),
+    ],
+    ids=["as shipped", "four of a kind", "two stages of two"],
+)
+def test_llama3_lands_in_a_group_with_the_right_bundles(
+    service: Any, keys: dict[str, Any], bundles: list[Any], strategy: str
+) -> None:
     """Eight logical GPUs: Ray places the replica. Its weights are out of reach, so it ends there."""
     config = llama3()
     [model] = config.models
-    gpu = {"GPU": 1.0, f"accelerator_type:{model.accelerator_type}": 0.001}
-    expected = [{"CPU": 1.0}, *[gpu] * model.tensor_parallel_size]
+    model = model.model_copy(update=keys)
+    config = config.model_copy(update={"models": (model,)})
     before = {group["placement_group_id"] for group in placement_group_table().values()}
     serve._run(build_app(config), name="llama3", route_prefix="/llama3", _blocking=False)
     try:
         group = _new_group(before)
-        assert [group["bundles"][index] for index in sorted(group["bundles"])] == expected
-        assert group["strategy"] == "STRICT_PACK"
+        assert [group["bundles"][index] for index in sorted(group["bundles"])] == [{"CPU": 1.0}, *bundles]
+        assert group["strategy"] == strategy
     finally:
         serve.delete("llama3")
 

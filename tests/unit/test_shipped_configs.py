@@ -14,6 +14,7 @@ import pytest
 
 from rayllm.config import AppConfig, HubSource, ModelConfig, load_app, load_model, load_serve_file
 from rayllm.prompt import PromptFormat, compile_template, render
+from rayllm.serving.placement import place
 
 ROOT = Path(__file__).parents[2]
 MODELS = sorted((ROOT / "models").glob("*.yaml"))
@@ -91,14 +92,14 @@ def test_a_replica_fits_its_gpus(path: Path) -> None:
     gpus = model.tensor_parallel_size * model.pipeline_parallel_size
     assert gpus in (1, 2, 4, 8)
     # What comes from the hub runs on GPUs; what lies in the repository runs anywhere.
-    assert (model.accelerator_type is not None) == isinstance(model.source, HubSource)
-    if model.accelerator_type is None:
+    assert place(model, cpu_engine=True).gpu_share == isinstance(model.source, HubSource)
+    if not isinstance(model.source, HubSource):
         return
 
     said = MEMORY.search(path.read_text())
     assert said, "give the arithmetic in one line: see models/README.md"
     assert int(said["gpus"]) == gpus
-    assert int(said["gb"]) == GB_OF[model.accelerator_type]
+    assert int(said["gb"]) == GB_OF[model.accelerator_type or "A10G"]
     weights = float(said["weights"]) * float(said["width"]) / gpus
     assert said["weights_gb"] == f"{weights:.1f}"
     cache_gb = 0.0
@@ -209,7 +210,7 @@ def row(path: Path) -> str:
     prompt = "`prompt_format`" if model.generation_config.prompt_format else "the model's own"
     cells = [
         f"[{model.model_id}]({path.name})",
-        f"{model.accelerator_type} × {gpus}" if model.accelerator_type else "any, or CPU",
+        f"{model.accelerator_type or 'any'} × {gpus}" if isinstance(model.source, HubSource) else "any, or CPU",
         f"{model.max_model_len:,}",
         model.task or "generate",
         prompt if model.task in (None, "generate") else "",

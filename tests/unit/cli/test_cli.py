@@ -1,0 +1,147 @@
+"""The command line: results on stdout, talk on stderr, exit codes, no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+LLAMA3 = ROOT / "models" / "meta-llama--Meta-Llama-3-8B-Instruct.yaml"
+# The worked example of the original documentation.
+TRANSCRIPT = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "assistant", "content": "The capital of France is Paris."},
+    {"role": "user", "content": "What about Germany?"},
+]
+PROMPT = """<|begin_of_text|><|start_header_id|>system<|end_header_id|>
+
+You are a helpful assistant.<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+What is the capital of France?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+The capital of France is Paris.<|eot_id|><|start_header_id|>user<|end_header_id|>
+
+What about Germany?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+
+"""
+
+
+def rayllm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rayllm", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def format_prompt(text: str, model: Path = LLAMA3) -> subprocess.CompletedProcess[str]:
+    return rayllm("format-prompt", "--model", str(model), "--message-file", "-", stdin=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(json.dumps(message) for message in TRANSCRIPT),
+        json.dumps({"messages": TRANSCRIPT}),
+        json.dumps({"messages": TRANSCRIPT}, indent=2),
+        json.dumps(TRANSCRIPT),
+    ],
+    ids=["a message a line", "one object", "one object over many lines", "a list"],
+)
+def test_format_prompt_prints_exactly_the_prompt(text: str) -> None:
+    done = format_prompt(text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, PROMPT, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no messages"),
+        ('{"role": "user", "content": "a"}\n{', "line 2 is not valid JSON"),
+        ('"hi"', "message 1 must be an object with `role` and `content`"),
+        ('{"content": "a"}', "message 1 must be an object"),
+        (json.dumps(TRANSCRIPT[:1] * 2), "Only one system message can be specified."),
+        ('{"role": "tool", "content": "a"}', "tool"),
+        ('{"messages": []}', "empty list"),
+    ],
+)
+def test_a_wrong_transcript_is_one_sentence(text: str, said: str) -> None:
+    done = format_prompt(text)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_model_without_a_format_cannot_show_its_prompt(tmp_path: Path) -> None:
+    model = tmp_path / "m.yaml"
+    model.write_text("model_loading_config: {model_id: m}")
+    done = format_prompt(json.dumps(TRANSCRIPT), model)
+    assert done.returncode == 1
+    assert "generation_config.prompt_format: is missing" in done.stderr
+
+
+def test_a_bos_that_only_the_tokenizer_knows_is_told(tmp_path: Path) -> None:
+    model = tmp_path / "m.yaml"
+    bare = {"system": "{instruction}", "user": "{instruction}", "assistant": "{instruction}"}
+    model.write_text(yaml.safe_dump({"model_loading_config": {"model_id": "m"}, "prompt_format": bare}))
+    done = format_prompt(json.dumps(TRANSCRIPT[1:2]), model)
+    assert (done.returncode, done.stdout) == (0, "What is the capital of France?")
+    assert "the tokenizer's own BOS" in done.stderr
+
+
+def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("model_loading_config: {model_id: m}")
+    bad.write_text("model_loading_config: {model_id: m}\nfirst: 1\nsecond: 2\n")
+    done = rayllm("validate", str(good), str(bad), str(tmp_path / "none.yaml"))
+    assert done.returncode == 1
+    assert done.stdout == f"{good}: ok, model m\n"
+    for said in ("first: unknown key", "second: unknown key", "none.yaml: cannot be read", "3 faults found"):
+        assert said in done.stderr
+
+
+def serve_file(tmp_path: Path, **keys: Any) -> str:
+    application = {"name": "x", "import_path": "rayllm:app", "args": {"llm_configs": [str(LLAMA3)]}}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump({"applications": [application | keys.pop("application", {})]} | keys))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"application": {"import_path": "other:app"}}, "applications.0.import_path: must be `rayllm:app`"),
+        ({"application": {"deployments": []}}, "applications.0.deployments: `rayllm run` does not apply it"),
+        ({"logging_config": {}}, "logging_config: `rayllm run` does not apply it; use `serve run`"),
+        ({"applications": []}, "`rayllm run` takes one"),
+        ({"applications": {}}, "applications: must be a list"),
+        ({"http_options": {"host": "0.0.0.0"}}, "would let anyone on the network use the models"),
+    ],
+)
+def test_run_refuses_what_it_would_not_do(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+    done = rayllm("run", serve_file(tmp_path, **keys))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_verbose_shows_where_an_error_arose(tmp_path: Path) -> None:
+    done = rayllm("--verbose", "run", str(tmp_path / "none.yaml"))
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["run"], ["validate"], ["format-prompt", "--model", "x"]])
+def test_wrong_calls_are_usage(arguments: list[str]) -> None:
+    done = rayllm(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: " in done.stderr
+
+
+def test_help_and_version() -> None:
+    assert "format-prompt" in rayllm("--help").stdout
+    assert rayllm("--version").stdout.startswith("rayllm, version ")
