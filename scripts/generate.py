@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rayllm.config.reference import model_schema, reference
-from rayllm.engine.vllm import request_fields
+from rayllm.engine.vllm import parser_names, request_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
@@ -24,7 +24,7 @@ def vllm_arguments() -> str:
         kind: sorted(f.name for f in dataclasses.fields(cls) if not f.name.startswith("_"))
         for kind, cls in (("engine", AsyncEngineArgs), ("server", FrontendArgs))
     }
-    names["request"] = sorted(request_fields())
+    names |= {"request": sorted(request_fields()), **parser_names()}
     return json.dumps(names, indent=1) + "\n"
 
 

@@ -66,7 +66,11 @@ _SERVER = frozenset(
 
 @cache
 def vllm_names() -> dict[str, frozenset[str]]:
-    """vLLM's names by kind: arguments of the `engine` and of its OpenAI `server`, and fields of a `request`."""
+    """vLLM's names by kind.
+
+    Arguments of the `engine` and of its OpenAI `server`, fields of a `request`, and `tool_parser`s and
+    `reasoning_parser`s.
+    """
     data = json.loads(files("rayllm.config").joinpath("data/vllm_arguments.json").read_text())
     return {kind: frozenset(names) for kind, names in data.items()}
 
@@ -79,6 +83,18 @@ def known_arguments() -> frozenset[str]:
 def settable_arguments() -> frozenset[str]:
     """The arguments that `engine_kwargs` may hold."""
     return known_arguments() - OWNED.keys() - _SERVER
+
+
+def check_parser(kind: str, name: str | None) -> None:
+    """Refuse a parser that vLLM does not have.
+
+    Raises:
+        ValueError: with a did-you-mean.
+    """
+    known = vllm_names()[kind]
+    if name and name not in known:
+        hint = did_you_mean(name, known).rstrip("?") or f"; it has {', '.join(sorted(known))}"
+        raise ValueError(f"vLLM has no parser `{name}`{hint}")
 
 
 def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from rayllm.config.base import Frozen
-from rayllm.config.engine_arguments import faults_in, vllm_names
+from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
 from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
 from rayllm.config.source import HubSource, Source
@@ -110,6 +110,8 @@ class ToolCalling(Frozen):
     def _auto_needs_a_parser(self) -> ToolCalling:
         if self.auto and not self.parser:
             raise ValueError("`auto: true` needs a `parser`; name one, or set `auto: false`")
+        if self.plugin is None:
+            check_parser("tool_parser", self.parser)
         return self
 
 
@@ -210,6 +212,11 @@ class ModelConfig(Frozen):
             other = self.engine_kwargs.get(theirs)
             if value is not None and other is not None and other != value:
                 raise ValueError(f"`{ours}` ({value}) and `engine_kwargs.{theirs}` ({other}) differ; keep one")
+        if "reasoning_parser_plugin" not in self.engine_kwargs:
+            try:
+                check_parser("reasoning_parser", self.reasoning_parser)
+            except ValueError as error:
+                raise ValueError(f"reasoning_parser: {error}") from None
         workers = self.tensor_parallel_size * self.pipeline_parallel_size
         bundles = self.placement_group_config.bundles if self.placement_group_config else None
         gpus = sum(1 for bundle in bundles or () if bundle.get("GPU"))

@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_asked_for: ContextVar[str | None] = ContextVar("asked_for", default=None)
+from rayllm import headers
 
-HEADER = b"x-rayllm-model"
+_asked_for: ContextVar[str | None] = ContextVar("asked_for", default=None)
 
 
 def asked_name() -> str | None:
@@ -25,7 +25,7 @@ class NameKeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            _asked_for.set(next((v.decode() for k, v in scope["headers"] if k == HEADER), None))
+            _asked_for.set(next((v.decode() for k, v in scope["headers"] if k == headers.MODEL.encode()), None))
         await self._app(scope, receive, send)
 
 

@@ -174,6 +174,17 @@ def request_fields() -> frozenset[str]:
     return frozenset(ChatCompletionRequest.model_fields) | frozenset(CompletionRequest.model_fields)
 
 
+def parser_names() -> dict[str, list[str]]:
+    """Names of vLLM's own parsers by kind: `tool_parser` and `reasoning_parser`."""
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    return {
+        "tool_parser": sorted(ToolParserManager.list_registered()),
+        "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
+    }
+
+
 def version() -> str:
     """vLLM's version."""
     import vllm

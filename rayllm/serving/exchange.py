@@ -20,7 +20,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from rayllm.errors import UnavailableError
-from rayllm.serving.lease import HEADER
+from rayllm.headers import LEASE
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Exchanger:
             async with self._lease(model_id) as lease:
                 try:
                     response = await self._http().request(
-                        method, lease.address + path, data=body, headers={**headers, HEADER: lease.id}
+                        method, lease.address + path, data=body, headers={**headers, LEASE: lease.id}
                     )
                 except _NOT_SENT as error:
                     logger.warning("A replica of `%s` cannot be reached (try %d): %r", model_id, attempt, error)

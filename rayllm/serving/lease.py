@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-HEADER = "x-rayllm-lease"
+from rayllm import headers
 
 
 class Leases:
@@ -64,7 +64,7 @@ class LeaseGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        lease = self._leases.find(_header(scope, HEADER))
+        lease = self._leases.find(_header(scope, headers.LEASE))
         if lease is None:
             await send({"type": "http.response.start", "status": 403, "headers": []})
             await send({"type": "http.response.body", "body": b"no such lease"})

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from rayllm.config import RouterConfig
 from rayllm.errors import EngineError, RequestTimeoutError, UnavailableError
+from rayllm.headers import MODEL
 from rayllm.serving.body import model_in, parse_body, read_body
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.exchange import Exchanger, Reply
@@ -26,7 +27,6 @@ T = TypeVar("T")
 # Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
 # off deadlines or choose replicas by header.
 _FORWARDED = ("accept", "content-type", "traceparent", "tracestate", "x-request-id", "x-session-id")
-_MODEL_HEADER = "x-rayllm-model"
 
 
 class Relay:
@@ -82,7 +82,7 @@ class Relay:
     ) -> tuple[Reply, bytes]:
         """Send the request to a replica of `model_id` and wait for the first bytes."""
         headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        headers[_MODEL_HEADER] = name
+        headers[MODEL] = name
         path = request.scope["path"]
         try:
             exchange = self._exchanger.send(model_id, request.method, path, raw, headers)

@@ -24,7 +24,7 @@ def test_a_local_folder_is_taken_where_it_is(tmp_path: Path) -> None:
 
 
 def test_a_local_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="model `m`: model_source .*none is no folder on this node"):
+    with pytest.raises(SourceError, match=r"model `m`: model_source .*none is no folder on this node"):
         fetch(LocalSource(path=str(tmp_path / "none")), "m")
 
 
