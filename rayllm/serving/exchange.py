@@ -152,12 +152,12 @@ class _Lease:
         self._response = response
         self.end = asyncio.create_task(self._listen())
 
-    async def _listen(self) -> RayError | None:
-        """Wait for the end; the error where the replica died."""
+    async def _listen(self) -> Exception | None:
+        """Wait for the end; the error where it is not the replica that ended the lease."""
         try:
             async for _ in self._response:
                 pass
-        except RayError as error:
+        except Exception as error:
             return error
         return None
 
@@ -179,7 +179,7 @@ async def _closing(response: aiohttp.ClientResponse, lease: _Lease) -> AsyncIter
     A node that vanishes sends no farewell over TCP, but Ray notices and fails the lease; reading must then end too.
     """
 
-    def close_if_dead(end: asyncio.Task[RayError | None]) -> None:
+    def close_if_dead(end: asyncio.Task[Exception | None]) -> None:
         if not end.cancelled() and end.result() is not None:
             response.close()
 

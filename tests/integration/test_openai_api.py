@@ -52,6 +52,11 @@ def test_a_reply_has_what_openai_says(http: httpx.Client) -> None:
     assert usage["completion_tokens"] > 3
 
 
+def test_headers_that_steer_ray_serve_do_no_harm(http: httpx.Client) -> None:
+    steering = {"serve-multiplexed-model-id": "x", "x-request-timeout-seconds": "-1", "x-rayllm-lease": "x"}
+    assert http.post(CHAT, json=ASK, headers=steering).status_code == 200
+
+
 def test_a_request_id_is_made_where_none_is_sent(http: httpx.Client) -> None:
     first, second = (http.post(CHAT, json=ASK).headers["x-request-id"] for _ in range(2))
     assert first != second

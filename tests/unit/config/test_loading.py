@@ -100,7 +100,7 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"engine_kwargs": {"data_parallel_size": 2}}, "engine_kwargs", "use deployment_config.num_replicas"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env", "put numbers in quotes"),
         ({"placement_group_config": {}}, "placement_group_config", "exactly one of `bundles` and `bundle_per_worker`"),
-        ({"tool_calling": {"parser": "hermess"}}, "tool_calling", "vLLM has no parser `hermess`; did you mean `hermes`"),
+        ({"tool_calling": {"parser": "hermess"}}, "tool_calling", "vLLM has no parser `hermess`; mean `hermes`"),
         ({"reasoning_parser": "deepseek"}, "reasoning_parser", "vLLM has no parser `deepseek`"),
         ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
         ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every answer"),
