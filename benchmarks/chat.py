@@ -89,8 +89,8 @@ def main() -> None:
     table = measure()
     print(table)
     if "--write" in sys.argv:
-        marked = re.compile(r"(<!-- chat -->\n).*?(\n<!-- /chat -->)", re.DOTALL)
-        text, found = marked.subn(lambda m: m[1] + table + m[2], PAGE.read_text())
+        marked = re.compile(r"(<!-- chat -->\n).*?(<!-- /chat -->)", re.DOTALL)
+        text, found = marked.subn(lambda m: f"{m[1]}{table}\n{m[2]}", PAGE.read_text())
         if not found:
             raise SystemExit(f"{PAGE} has no place for the table.")
         PAGE.write_text(text)

@@ -74,8 +74,13 @@ def bare_vllm() -> Iterator[Server]:
             "--host": "127.0.0.1",
         }
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+        adapters = model.lora_config.max_num_adapters_per_replica if model.lora_config else 0
+        if adapters:
+            command += ["--enable-lora", "--max-loras", str(adapters), "--max-cpu-loras", str(adapters)]
         command += ["--disable-uvicorn-access-log", *(word for option in options.items() for word in option)]
         variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
+        # Ray gives an actor as many threads as it has CPUs, here one; the other server gets the same.
+        variables["OMP_NUM_THREADS"] = "1"
         with _running("vllm", command, port, os.environ | variables) as server:
             yield server
 

@@ -26,20 +26,21 @@ _REPETITION = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
 _LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
 
 
-def translate(error: dict[str, Any], status: int, path: str) -> RayLLMError:
+def translate(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
     """The error of ours that stands for one of vLLM's.
 
     Args:
         error: vLLM's error object: message, type, param, code.
         status: the HTTP status that vLLM gave.
         path: the endpoint.
+        request_id: the request's id, for the log.
     """
     message = _sentence(str(error.get("message") or "The request failed."))
     if status in (503, 429):
         return UnavailableError(message)
     if status >= 500 and status != 501:
         # The text may hold paths or addresses; it belongs into the log.
-        logger.error("The engine failed on %s: %s", path, message)
+        logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
         return EngineError("The engine failed on this request; the server's log says why.")
     if status == 404 and "model" in message.lower():
         return ModelNotFoundError(message, "model")
@@ -92,14 +93,16 @@ class ErrorTranslator:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, _Reply(scope["path"], send).send)
+        request_id = next((value.decode() for key, value in scope["headers"] if key == b"x-request-id"), "")
+        await self._app(scope, receive, _Reply(scope["path"], request_id, send).send)
 
 
 class _Reply:
     """One reply. The start is held until the first body message shows what it is."""
 
-    def __init__(self, path: str, send: Send) -> None:
+    def __init__(self, path: str, request_id: str, send: Send) -> None:
         self._path = path
+        self._request_id = request_id
         self._send = send
         self._start: Message | None = None
         self._failed = bytearray()
@@ -137,11 +140,11 @@ class _Reply:
         await self._fail(_error_object(bytes(self._failed)), self._start["status"])
 
     async def _fail(self, error: dict[str, Any], status: int) -> None:
-        found = translate(error, status, self._path)
+        found = translate(error, status, self._path, self._request_id)
         body = json.dumps(found.body()).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **found.headers()}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._start, self._path = None, self._path
+        self._start = None
         await self._send({"type": "http.response.start", "status": found.status, "headers": raw})
         await self._send({"type": "http.response.body", "body": body})
         self._send = _swallow
@@ -152,7 +155,7 @@ class _Reply:
             return message
         line, _, rest = body.partition(b"\n")
         error = json.loads(line.removeprefix(b"data: "))["error"]
-        ours = json.dumps(translate(error, _status(error), self._path).body()).encode()
+        ours = json.dumps(translate(error, _status(error), self._path, self._request_id).body()).encode()
         return {**message, "body": b"data: " + ours + b"\n" + rest}
 
 

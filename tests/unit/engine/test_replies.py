@@ -24,7 +24,7 @@ async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[in
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await ErrorTranslator(app)({"type": "http", "path": path}, None, send)  # type: ignore[arg-type]
+    await ErrorTranslator(app)({"type": "http", "path": path, "headers": [(b"x-request-id", b"r7")]}, None, send)  # type: ignore[arg-type]
     start, *rest = sent
     headers = {key.decode(): value.decode() for key, value in start["headers"]}
     return start["status"], headers, [message["body"] for message in rest]
@@ -71,6 +71,7 @@ async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixtur
     status, said = await told(500, error("/secret/path: object at 0x7f", 500))
     assert status == 500
     assert "secret" not in json.dumps(said)
+    assert "request r7" in caplog.text
     assert "/secret/path" in caplog.text
 
 
