@@ -535,6 +535,27 @@ ADAPTER_SKILLS: SkillTable = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Mix:
+    """What training conversations are made of.
+
+    Attributes:
+        tool_share: share of conversations that offer tools; they are about four times as long as the others.
+        steered: share of conversations where a system message asks a plain-speaking model for a voice.
+        drills: share of conversations that are drills, ...
+        tool_drills: ... and of these, the share that is about tools.
+        invented_places: share of weather questions about a place that no table holds, which has to be copied.
+        skills: what the other questions are about, and how often.
+    """
+
+    tool_share: float = 0.12
+    steered: float = 0.16
+    drills: float = 0.0
+    tool_drills: float = 0.7
+    invented_places: float = 0.15
+    skills: SkillTable = field(default_factory=lambda: SKILLS)
+
+
 def pick_skill(rng: Random, table: SkillTable) -> Skill:
     skills, weights = zip(*table, strict=True)
     return rng.choices(skills, weights)[0]
@@ -765,7 +786,9 @@ def talk(rng: Random, style: Style, turns: int, skills: SkillTable) -> list[Turn
     return messages
 
 
-def weather_turns(rng: Random, style: Style, names: list[str], follow_up: bool = False) -> list[Turn]:
+def weather_turns(
+    rng: Random, style: Style, names: list[str], invented_places: float, follow_up: bool = False
+) -> list[Turn]:
     """A weather question and, when `names` holds the tool for it, the call, its result and the final answer."""
     wanted = rng.choices([TEMPERATURE, WIND], [0.7, 0.3])[0]
     if follow_up:
@@ -773,7 +796,7 @@ def weather_turns(rng: Random, style: Style, names: list[str], follow_up: bool =
     city = rng.choice(list(CITIES))
     location, unit = place(city), usual_unit(city)
     spoken = location if rng.random() < 0.25 else city
-    if rng.random() < 0.15:  # a place that no table holds has to be copied
+    if rng.random() < invented_places:
         location = spoken = f"{invented_name(rng)}, {rng.choice([invented_name(rng), *CAPITALS]).removeprefix('the ')}"
         unit = "fahrenheit" if location.endswith("United States") else "celsius"
     questions = TEMPERATURE_QUESTIONS if wanted == TEMPERATURE else WIND_QUESTIONS
@@ -798,7 +821,7 @@ def weather_turns(rng: Random, style: Style, names: list[str], follow_up: bool =
     ]
 
 
-def tool_conversation(rng: Random, style: Style, system: list[Turn], skills: SkillTable) -> Conversation:
+def tool_conversation(rng: Random, style: Style, system: list[Turn], mix: Mix) -> Conversation:
     """Tools are offered: mostly a weather question, sometimes another one, sometimes after earlier turns."""
     tools = offered_tools(rng)
     names = [tool["function"]["name"] for tool in tools]
@@ -806,15 +829,18 @@ def tool_conversation(rng: Random, style: Style, system: list[Turn], skills: Ski
     follow_up = False
     if rng.random() < 0.3:
         after_weather = rng.random() < 0.6
-        earlier = weather_turns(rng, style, [TEMPERATURE, WIND]) if after_weather else talk(rng, style, 1, skills)
+        if after_weather:
+            earlier = weather_turns(rng, style, [TEMPERATURE, WIND], mix.invented_places)
+        else:
+            earlier = talk(rng, style, 1, mix.skills)
         # Earlier turns are shown without their tools, where making a call would be wrong: not taught.
         earlier = [Turn(turn.role, turn.text) for turn in earlier]
         # A question cut down to a place is a follow-up only to a call for the same tool.
         follow_up = TEMPERATURE in earlier[1].text and rng.random() < 0.5
     if follow_up or rng.random() < 0.72:
-        last = weather_turns(rng, style, names, follow_up)
+        last = weather_turns(rng, style, names, mix.invented_places, follow_up)
     else:
-        last = exchange(pick_skill_but_weather(rng, skills), rng, style)
+        last = exchange(pick_skill_but_weather(rng, mix.skills), rng, style)
     return Conversation(system + earlier + last, tools)
 
 
@@ -832,12 +858,14 @@ def similar_countries(rng: Random, count: int) -> list[str]:
     return [rng.choice(closest if rng.random() < 0.5 else alike) for _ in range(count)]
 
 
-def drill(rng: Random, style: Style, system: list[Turn]) -> Conversation:
+def drill(rng: Random, style: Style, system: list[Turn], mix: Mix) -> Conversation:
     """Several of the hardest questions in a row: many calls from one list of tools, or countries named alike."""
-    if rng.random() < 0.7:
+    if rng.random() < mix.tool_drills:
         tools = [without_descriptions(temperature_tool(rng)), without_descriptions(wind_tool(rng))]
         rng.shuffle(tools)
-        turns = [turn for _ in range(rng.randint(2, 4)) for turn in weather_turns(rng, style, [TEMPERATURE, WIND])]
+        turns = []
+        for _ in range(rng.randint(2, 4)):
+            turns += weather_turns(rng, style, [TEMPERATURE, WIND], mix.invented_places)
         return Conversation(system + turns, tools, tools_first=True)
     turns = []
     for index, country in enumerate(similar_countries(rng, rng.randint(2, 5))):
@@ -846,34 +874,18 @@ def drill(rng: Random, style: Style, system: list[Turn]) -> Conversation:
     return Conversation(system + turns)
 
 
-def conversation(
-    rng: Random,
-    style: Style = "plain",
-    tool_share: float = 0.12,
-    steered: float = 0.16,
-    drills: float = 0.0,
-    skills: SkillTable = SKILLS,
-) -> Conversation:
-    """One random training conversation.
-
-    Args:
-        rng: the only source of randomness.
-        style: the voice of every answer ("plain" for the base model, another for an adapter).
-        tool_share: share of conversations that offer tools; they are about four times as long as the others.
-        steered: share of conversations where a system message asks a plain-speaking model for a voice.
-        drills: share of conversations that are drills.
-        skills: what the questions are about, and how often.
-    """
+def conversation(rng: Random, style: Style, mix: Mix) -> Conversation:
+    """One random training conversation; `style` is "plain" for the base model and another one for an adapter."""
     system = system_turns(rng)
-    if style == "plain" and rng.random() < steered:
+    if style == "plain" and rng.random() < mix.steered:
         style = rng.choice(["pirate", "shout"])
         system = system_turns(rng, style)
-    if drills and rng.random() < drills:
-        return drill(rng, style, system)
-    if rng.random() < tool_share:
-        return tool_conversation(rng, style, system, skills)
+    if mix.drills and rng.random() < mix.drills:
+        return drill(rng, style, system, mix)
+    if rng.random() < mix.tool_share:
+        return tool_conversation(rng, style, system, mix)
     turns = rng.choices([1, 2, 3, 4, 6], [0.5, 0.24, 0.14, 0.08, 0.04])[0]
-    return Conversation(system + talk(rng, style, turns, skills))
+    return Conversation(system + talk(rng, style, turns, mix.skills))
 
 
 # --------------------------------------------------------------------------------------------------

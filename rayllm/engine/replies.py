@@ -93,7 +93,7 @@ class ErrorTranslator:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = next((value.decode() for key, value in scope["headers"] if key == b"x-request-id"), "")
+        request_id = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"x-request-id"), "")
         await self._app(scope, receive, _Reply(scope["path"], request_id, send).send)
 
 
