@@ -26,6 +26,9 @@ A key that is not listed is refused, with the nearest known one. Relative paths 
 holds them, then in the working directory. `prompt_format` may also stand at the top level, and `stopping_sequences`
 and `stopping_tokens` inside `prompt_format`. `prompt_format: {use_hugging_face_chat_template: true}` means the model's
 own chat template.
+
+Editors that speak the YAML language server check a model's file against [model.schema.json](model.schema.json) when its
+first line is `# yaml-language-server: $schema=../docs/model.schema.json`.
 """
 
 
