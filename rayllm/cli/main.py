@@ -13,6 +13,7 @@ from rayllm.errors import RayLLMError
 
 # verb → module; a module is imported when its verb is used, so that `--help` is quick.
 _COMMANDS = {
+    "build": ("rayllm.cli.build", "Print a serve config with every model inlined."),
     "format-prompt": ("rayllm.cli.format_prompt", "Print the prompt that messages become."),
     "run": ("rayllm.cli.run", "Serve a serve config or a model file on this machine or cluster."),
     "validate": ("rayllm.cli.validate", "Check serve configs and model files."),

@@ -19,7 +19,13 @@ _PATH_KEYS = (
     ("lora_config", "dynamic_lora_loading_path"),
     ("guided_decoding", "backends_dir"),
 )
-_ALWAYS_A_PATH = {("tool_calling", "plugin"), ("guided_decoding", "backends_dir")}
+# The others may also be an id of a hub, or an address.
+_ALWAYS_A_PATH = {
+    ("chat_template",),
+    ("tool_calling", "plugin"),
+    ("tool_calling", "chat_template"),
+    ("guided_decoding", "backends_dir"),
+}
 
 
 def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
@@ -40,9 +46,10 @@ def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[
     """Make the relative paths of one model's raw mapping absolute, in place; returns the faults met."""
     faults = []
     for keys, text, put in _texts(raw):
+        if keys[-1] == "chat_template" and ("{" in text or "\n" in text):
+            continue
+        # An absolute path may lead somewhere on the nodes of the cluster only.
         if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):
-            if keys[-1] == "chat_template" and ("{" in text or "\n" in text):
-                continue
             try:
                 put(str(find(text, folders, f"{name}: {'.'.join(keys)}")))
             except ConfigError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from rayllm.config import ModelConfig
+from rayllm.config.templates import read_template
 from rayllm.prompt import compile_template
 
 
@@ -87,17 +87,11 @@ def _adds_bos(tokenizer: Tokenizer | None) -> bool:
 
 def _template_of(model: ModelConfig, tokenizer: Tokenizer | None) -> str | None:
     """The configured chat template as text, joined with the one for tools; None leaves the model's own in place."""
-    plain = _text_of(model.chat_template)
-    tools = _text_of(model.tool_calling.chat_template if model.tool_calling else None)
+    plain = read_template(model.chat_template)
+    tools = read_template(model.tool_calling.chat_template if model.tool_calling else None)
     if tools is None:
         return plain
     if plain is None:
         own = getattr(tokenizer, "chat_template", None)
         plain = own.get("default") if isinstance(own, dict) else own
     return tools if plain is None else "{%- if tools -%}" + tools + "{%- else -%}" + plain + "{%- endif -%}"
-
-
-def _text_of(template: str | None) -> str | None:
-    if template is None or "{" in template or "\n" in template:
-        return template
-    return Path(template).read_text(encoding="utf-8")

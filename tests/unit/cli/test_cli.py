@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rayllm.config import load_app
+
 ROOT = Path(__file__).parents[3]
 LLAMA3 = ROOT / "models" / "meta-llama--Meta-Llama-3-8B-Instruct.yaml"
 # The worked example of the original documentation.
@@ -102,6 +104,32 @@ def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
     assert done.stdout == f"{good}: ok, model m\n"
     for said in ("first: unknown key", "second: unknown key", "none.yaml: cannot be read", "3 faults found"):
         assert said in done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "serve_configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_build_inlines_every_model_and_changes_nothing_else(path: Path) -> None:
+    done = rayllm("build", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    before, after = yaml.safe_load(path.read_text()), yaml.safe_load(done.stdout)
+    args, inlined = before["applications"][0].pop("args"), after["applications"][0].pop("args")
+    assert before == after
+    assert all(isinstance(model, dict) for model in inlined["llm_configs"])
+    assert load_app(inlined, ROOT) == load_app(args, path.parent)
+
+
+def test_build_inlines_templates_too(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ messages }}\n")
+    model = {"model_loading_config": {"model_id": "m"}, "chat_template": "./t.jinja"}
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(model))
+    done = rayllm("build", serve_file(tmp_path, application={"args": {"llm_configs": ["m.yaml"]}}))
+    [built] = yaml.safe_load(done.stdout)["applications"][0]["args"]["llm_configs"]
+    assert built["chat_template"] == "{{ messages }}\n"
+
+
+def test_build_leaves_references_to_secrets_as_they_are(tmp_path: Path) -> None:
+    model = {"model_loading_config": {"model_id": "m"}, "runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}
+    done = rayllm("build", serve_file(tmp_path, application={"args": {"llm_configs": [model]}}))
+    assert "${env:HF_TOKEN}" in done.stdout
 
 
 def serve_file(tmp_path: Path, **keys: Any) -> str:

@@ -100,7 +100,7 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"engine_kwargs": {"data_parallel_size": 2}}, "engine_kwargs", "use deployment_config.num_replicas"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env", "put numbers in quotes"),
         ({"placement_group_config": {}}, "placement_group_config", "exactly one of `bundles` and `bundle_per_worker`"),
-        ({"tool_calling": {"parser": "hermess"}}, "tool_calling", "vLLM has no parser `hermess`; mean `hermes`"),
+        ({"tool_calling": {"parser": "hermess"}}, "tool_calling", "no parser `hermess`; did you mean `hermes`"),
         ({"reasoning_parser": "deepseek"}, "reasoning_parser", "vLLM has no parser `deepseek`"),
         ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
         ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every answer"),
@@ -198,6 +198,16 @@ def test_paths_are_looked_for_beside_the_file_and_then_where_one_stands(
         load_model(path)
     assert f"{tmp_path}/files/none or {tmp_path}/none" in caught.value.message
     assert "model_loading_config.model_source" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "keys", [{"chat_template": "none.jinja"}, {"tool_calling": {"parser": "x", "plugin": "none.py"}}]
+)
+def test_a_template_or_plugin_that_is_not_there_is_named(keys: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"m\.yaml: (chat_template|tool_calling\.plugin): no such file or folder: /here/"
+    ):
+        model_from(MINIMAL | keys, "m.yaml", (Path("/here"),))
 
 
 def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -> None:
