@@ -2,7 +2,7 @@
 
     python models/rayllm-demo/train.py
 
-takes about ten minutes on two CPU cores, needs `torch`, `transformers` and `peft`, reads nothing but
+takes about half an hour on two CPU cores, needs `torch`, `transformers` and `peft`, reads nothing but
 `corpus.py`, and ends by checking every answer of the acceptance list. It exits with 1 if one is wrong.
 """
 
