@@ -153,6 +153,10 @@ def _check_supported(models: Sequence[ModelConfig]) -> None:
         if lora and "://" in (lora.dynamic_lora_loading_path or ""):
             where = "lora_config.dynamic_lora_loading_path"
             faults.append(f"model `{model.model_id}`: {where}: only a local folder is supported yet.")
+        for key in sorted({"download_timeout_s", "max_download_tries"} & (lora.model_fields_set if lora else set())):
+            faults.append(
+                f"model `{model.model_id}`: lora_config.{key}: a local folder has no downloads; leave it out."
+            )
     if faults:
         raise ConfigError("\n".join(faults))
 

@@ -1,6 +1,6 @@
 """The door: every name of vLLM that this package leans on is imported here and nowhere else.
 
-Written for vLLM 0.29. `names()` lists what it needs, and a test asserts that the installed vLLM has them all: after an
+Written for vLLM 0.29. `USED` lists what it needs, and a test asserts that the installed vLLM has it all: after an
 upgrade it says which broke. vLLM is imported inside the functions because importing it takes tens of seconds and reads
 environment variables once for all.
 """

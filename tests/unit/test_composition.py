@@ -91,6 +91,10 @@ def test_a_secret_that_is_not_there_is_named() -> None:
     ("keys", "said"),
     [
         ({"lora_config": {"dynamic_lora_loading_path": "s3://x/y"}}, "only a local folder is supported yet"),
+        (
+            {"lora_config": {"dynamic_lora_loading_path": "/x", "max_download_tries": 2}},
+            r"lora_config\.max_download_tries: a local folder has no downloads",
+        ),
         ({"model_loading_config": {"model_id": "m", "model_source": "s3://b/x"}}, "s3:// and gs:// are not supported"),
         ({"guided_decoding": {"backends_dir": "/x"}}, "guided_decoding: is not supported yet"),
     ],

@@ -101,6 +101,12 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env", "put numbers in quotes"),
         ({"placement_group_config": {}}, "placement_group_config", "exactly one of `bundles` and `bundle_per_worker`"),
         ({"tool_calling": {"parser": "hermess"}}, "tool_calling", "no parser `hermess`; did you mean `hermes`"),
+        (
+            {"prompt_format": {"system": "{instruction}", "assistant": "{instruction}", "user": "{instruction}"},
+             "engine_kwargs": {"chat_template_content_format": "openai"}},
+            "m.yaml",
+            "leave `engine_kwargs.chat_template_content_format` out",
+        ),
         ({"reasoning_parser": "deepseek"}, "reasoning_parser", "vLLM has no parser `deepseek`"),
         ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
         ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every answer"),

@@ -191,6 +191,14 @@ async def test_headers_that_steer_ray_serve_stop_at_the_router() -> None:
         assert given.isdisjoint(steering)
 
 
+@pytest.mark.parametrize("logged", [True, False])
+async def test_prompts_are_logged_only_where_asked_for(logged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service({"m": replica}, log_prompts=logged) as client:
+        with caplog.at_level("INFO", "rayllm"):
+            await client.post(PATH, json={"model": "m", "messages": "a secret"})
+    assert ("a secret" in caplog.text) == logged
+
+
 async def test_a_stream_comes_through_chunk_by_chunk() -> None:
     answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n")
     async with Replica(answer).listening() as replica, service({"m": replica}) as client:
