@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from rayllm.config import LocalSource, load_model
+from rayllm.config import LocalSource, ModelConfig, load_model
 from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
@@ -77,12 +77,20 @@ def bare_vllm() -> Iterator[Server]:
         adapters = model.lora_config.max_num_adapters_per_replica if model.lora_config else 0
         if adapters:
             command += ["--enable-lora", "--max-loras", str(adapters), "--max-cpu-loras", str(adapters)]
+            command += ["--lora-modules", *(f"{model.model_id}:{name}={path}" for name, path in _adapters(model))]
+        if model.tool_calling:
+            command += ["--enable-auto-tool-choice", "--tool-call-parser", str(model.tool_calling.parser)]
         command += ["--disable-uvicorn-access-log", *(word for option in options.items() for word in option)]
         variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
         # Ray gives an actor as many threads as it has CPUs, here one; the other server gets the same.
         variables["OMP_NUM_THREADS"] = "1"
         with _running("vllm", command, port, os.environ | variables) as server:
             yield server
+
+
+def _adapters(model: ModelConfig) -> list[tuple[str, Path]]:
+    folder = model.lora_config.dynamic_lora_loading_path if model.lora_config else None
+    return sorted((path.name, path) for path in Path(folder).iterdir()) if folder else []
 
 
 @contextmanager

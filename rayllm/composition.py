@@ -142,13 +142,9 @@ def _check_supported(models: Sequence[ModelConfig]) -> None:
     """Refuse by name the keys that are part of the schema but not served yet."""
     faults = []
     for model in models:
-        if model.task in ("score", "classify"):
-            faults.append(f"model `{model.model_id}`: task: {model.task} is not supported yet.")
         loading = model.model_loading_config
         if isinstance(model.source, BucketSource) or isinstance(loading.tokenizer_source, BucketSource):
             faults.append(f"model `{model.model_id}`: model_loading_config: s3:// and gs:// are not supported yet.")
-        if model.guided_decoding is not None:
-            faults.append(f"model `{model.model_id}`: guided_decoding: is not supported yet; leave it out.")
         lora = model.lora_config
         if lora and "://" in (lora.dynamic_lora_loading_path or ""):
             where = "lora_config.dynamic_lora_loading_path"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from pathlib import Path
 
 from rayllm.errors import ConfigError
 
@@ -39,6 +40,15 @@ class Settings:
     connect_timeout_s: float = _setting(  # type: ignore[assignment]
         5.0, "Seconds the router waits for a TCP connection to a replica."
     )
+
+    cache_dir: str = _setting(  # type: ignore[assignment]
+        "~/.cache/rayllm", "Folder for what is fetched or unpacked; every node has its own."
+    )
+
+    @property
+    def cache_path(self) -> Path:
+        """`cache_dir` as an absolute path."""
+        return Path(self.cache_dir).expanduser().absolute()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rayllm.config.reference import model_schema, reference
+from rayllm.endpoints import CHAT, COMPLETIONS
 from rayllm.engine.vllm import parser_names, request_fields
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +25,14 @@ def vllm_arguments() -> str:
         kind: sorted(f.name for f in dataclasses.fields(cls) if not f.name.startswith("_"))
         for kind, cls in (("engine", AsyncEngineArgs), ("server", FrontendArgs))
     }
-    names |= {"request": sorted(request_fields()), **parser_names()}
+    fields = {name for endpoint in (CHAT, COMPLETIONS) for name in request_fields()[endpoint]}
+    names |= {"request": sorted(fields), **parser_names()}
     return json.dumps(names, indent=1) + "\n"
+
+
+def vllm_requests() -> str:
+    """Fields of the pinned vLLM's requests."""
+    return json.dumps(request_fields(), indent=1) + "\n"
 
 
 def configuration_schema() -> str:
@@ -46,6 +53,7 @@ def main() -> int:
     made = {
         DATA / "ray_accelerators.json": ray_accelerators,
         DATA / "vllm_arguments.json": vllm_arguments,
+        DATA / "vllm_requests.json": vllm_requests,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
     }

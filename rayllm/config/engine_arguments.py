@@ -75,6 +75,13 @@ def vllm_names() -> dict[str, frozenset[str]]:
     return {kind: frozenset(names) for kind, names in data.items()}
 
 
+@cache
+def request_fields(path: str) -> frozenset[str]:
+    """Fields of the request that vLLM takes at `path`, one of the endpoints that generate text."""
+    data = json.loads(files("rayllm.config").joinpath("data/vllm_requests.json").read_text())
+    return frozenset(data[path])
+
+
 def known_arguments() -> frozenset[str]:
     """Every argument of vLLM's engine and of its OpenAI server, by name."""
     return vllm_names()["engine"] | vllm_names()["server"]

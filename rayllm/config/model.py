@@ -104,7 +104,7 @@ class ToolCalling(Frozen):
     auto: bool = True
     """Let the model decide to call a tool (`tool_choice: auto`)."""
     chat_template: str | None = None
-    """Chat template for requests with tools: path or text."""
+    """Chat template for requests with tools: path, text, or the name of one that RayLLM has (docs/tools.md)."""
 
     @model_validator(mode="after")
     def _auto_needs_a_parser(self) -> ToolCalling:
@@ -154,7 +154,7 @@ class ModelConfig(Frozen):
     generation_config: GenerationConfig = GenerationConfig()
     """Prompt format, stops and default sampling values."""
     chat_template: str | None = None
-    """Jinja chat template, path or text, in place of the model's own; excludes `prompt_format`."""
+    """Jinja chat template in place of the model's own: path, text, or a name as below; excludes `prompt_format`."""
     chat_template_kwargs: dict[str, Any] = {}
     """Variables for the chat template; a request's own win."""
     llm_engine: Annotated[Literal["vLLM"], BeforeValidator(_engine_name)] = "vLLM"

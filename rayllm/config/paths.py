@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.errors import ConfigError
+from rayllm.prompt import tool_templates
 
 # Keys whose text may be a path; each entry is the way down to it.
 _PATH_KEYS = (
@@ -46,7 +47,7 @@ def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[
     """Make the relative paths of one model's raw mapping absolute, in place; returns the faults met."""
     faults = []
     for keys, text, put in _texts(raw):
-        if keys[-1] == "chat_template" and ("{" in text or "\n" in text):
+        if keys[-1] == "chat_template" and ("{" in text or "\n" in text or text in tool_templates.names()):
             continue
         # An absolute path may lead somewhere on the nodes of the cluster only.
         if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):

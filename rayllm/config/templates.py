@@ -1,20 +1,25 @@
-"""Chat templates, which a configuration gives as text or as a path."""
+"""Chat templates, which a configuration gives as text, as a path, or by the name of one that RayLLM brings along."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rayllm.errors import ConfigError
+from rayllm.prompt import tool_templates
 
 
 def read_template(template: str | None) -> str | None:
-    """The text of a chat template; None stays None. A template holds braces or line breaks, a path does not.
+    """The text of a chat template; None stays None.
+
+    A text holds braces or line breaks; a name is one of `rayllm.prompt.tool_templates`; anything else is a path.
 
     Raises:
         ConfigError: the file cannot be read.
     """
     if template is None or "{" in template or "\n" in template:
         return template
+    if (named := tool_templates.read(template)) is not None:
+        return named
     try:
         return Path(template).read_text(encoding="utf-8")
     except OSError as error:

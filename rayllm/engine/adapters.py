@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.engine.names import asked_name
+from rayllm.engine.refusal import refuse
 from rayllm.errors import ModelNotFoundError, RayLLMError
 from rayllm.lora import AdapterFolder, AdapterName, parse_name
 
@@ -62,9 +62,6 @@ class AdapterGate:
             try:
                 await self._adapters.check(name)
             except RayLLMError as error:
-                body = json.dumps(error.body()).encode()
-                headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-                await send({"type": "http.response.start", "status": error.status, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
+                await refuse(send, error, scope["path"])
                 return
         await self._app(scope, receive, send)

@@ -8,13 +8,19 @@ from typing import Any
 
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import vllm_names
+from rayllm.errors import ConfigError
 
 _RUNNER = {
     "generate": {"runner": "generate"},
     "embed": {"runner": "pooling", "convert": "embed"},
-    "score": {"runner": "pooling", "convert": "classify"},
-    "classify": {"runner": "pooling", "convert": "classify"},
+    # How a model scores or classifies follows from its architecture.
+    "score": {"runner": "pooling"},
+    "classify": {"runner": "pooling"},
 }
+
+
+# Stands for "no host" where vLLM asks for the hosts that media may come from (RFC 2606).
+NO_HOST = "none.invalid"
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,12 @@ class VllmArguments:
 
 
 def vllm_arguments(
-    model: ModelConfig, folder: Path, tokenizer: Path | None, names: tuple[str, ...], on_gpu: bool
+    model: ModelConfig,
+    folder: Path,
+    tokenizer: Path | None,
+    names: tuple[str, ...],
+    on_gpu: bool,
+    processors: tuple[str, ...] = (),
 ) -> VllmArguments:
     """The arguments for one replica.
 
@@ -36,6 +47,10 @@ def vllm_arguments(
         tokenizer: the local folder with its tokenizer, where that is another.
         names: the names it answers to, the id first.
         on_gpu: its workers run in bundles of their own, so Ray places them; else they are child processes.
+        processors: class paths of logits processors that we bring.
+
+    Raises:
+        ConfigError: two of the model's keys cannot go together.
     """
     values: dict[str, Any] = dict(model.engine_kwargs)
     values |= {"model": str(folder), "served_model_name": list(names)}
@@ -61,6 +76,20 @@ def vllm_arguments(
         values |= {"tool_call_parser": tools.parser, "enable_auto_tool_choice": tools.auto}
         if tools.plugin:
             values["tool_parser_plugin"] = tools.plugin
+    if processors:
+        if values.get("speculative_config"):
+            raise ConfigError(
+                "guided_decoding: vLLM runs no logits processors with `engine_kwargs.speculative_config`."
+            )
+        values["logits_processors"] = [*(values.get("logits_processors") or ()), *processors]
+    if not values.get("allowed_media_domains"):
+        # An empty list would mean every host to vLLM.
+        values["allowed_media_domains"] = [NO_HOST]
+    structured = values.get("structured_outputs_config") or {}
+    if isinstance(structured, dict):
+        # vLLM's own default chooses a library by request but keeps the one that came first, so that a later
+        # constraint may silently not hold.
+        values["structured_outputs_config"] = {"backend": "xgrammar", **structured}
     return _split(values)
 
 

@@ -29,7 +29,8 @@ class RequestPlan:
 
     `chat_template` is the template for vLLM, or None for the model's own; `owns_template` marks one compiled from a
     `prompt_format`. `bos` is the text of the beginning-of-sequence token that a prompt must have exactly once ("" for a
-    model without one), and `tokenizer_adds_bos` says whether the tokenizer writes it by itself.
+    model without one), and `tokenizer_adds_bos` says whether the tokenizer writes it by itself. `takes_backends` says
+    that requests may name a custom guided decoding backend.
     """
 
     chat_template: str | None = None
@@ -39,6 +40,7 @@ class RequestPlan:
     defaults: dict[str, Any] = field(default_factory=dict)
     bos: str = ""
     tokenizer_adds_bos: bool = False
+    takes_backends: bool = False
 
 
 def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPlan:

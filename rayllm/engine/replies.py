@@ -14,15 +14,32 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import vllm_names
+from rayllm.endpoints import (
+    CHAT,
+    CHAT_BATCH,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES,
+    error_event,
+)
+from rayllm.engine.arguments import NO_HOST
+from rayllm.engine.guided import ERROR_TYPE
+from rayllm.engine.refusal import refuse
 from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-_EVENT = b'data: {"error"'
-_PROMPT_FIELD = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+# How streams tell of an error: OpenAI's way, and Anthropic's.
+_EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
+_PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
+_PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 # vLLM's names for the length of the prompt, which is no field that a client sent.
 _FINDING = re.compile(r"'loc': \(([^)]*)\), 'msg': (?:'|\")(.*?)(?:'|\")(?:, 'input'|, 'ctx'|\})")
 _REPETITION = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
+_ABOUT_PROMPT = re.compile(
+    r"context length|role|message|prompt|maximum model length|chat template|\b(image|audio|video|multimodal)\b|\bURL",
+)
 _LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
 
 
@@ -38,6 +55,10 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
     message = _sentence(str(error.get("message") or "The request failed."))
     if status in (503, 429):
         return UnavailableError(message)
+    if error.get("type") == ERROR_TYPE:
+        return EngineError(message)
+    if "Cannot load local files" in message:
+        return RequestError("This model takes no local files (`file://`). Send a data URL.", _PROMPT_FIELD.get(path))
     if status >= 500 and status != 501:
         # The text may hold paths or addresses; it belongs into the log.
         logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
@@ -50,9 +71,14 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
             "`prompt_format` or a `chat_template`.",
             "messages",
         )
-    if status == 404:
-        # vLLM has no route for what the model cannot do.
-        return RequestError(f"This model does not do {path}.", "model")
+    if NO_HOST in message:
+        message = (
+            "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
+            "`engine_kwargs.allowed_media_domains`."
+        )
+        return RequestError(message, _PROMPT_FIELD.get(path))
+    if "not supported by xgrammar" in message:
+        message += " The model's `engine_kwargs.structured_outputs_config: {backend: guidance}` takes more of them."
     return RequestError(message, _param(error.get("param"), message, path))
 
 
@@ -79,8 +105,7 @@ def _param(param: Any, message: str, path: str) -> str | None:
         return first[0]
     if "LoRA adapter" in message:
         return "model"
-    about_prompt = ("context length", "role", "message", "prompt", "maximum model length", "chat template")
-    return field if any(word in message for word in about_prompt) else None
+    return field if _ABOUT_PROMPT.search(message) else None
 
 
 class ErrorTranslator:
@@ -90,11 +115,13 @@ class ErrorTranslator:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         request_id = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"x-request-id"), "")
-        await self._app(scope, receive, _Reply(scope["path"], request_id, send).send)
+        reply = _Reply(scope["path"], request_id, send)
+        try:
+            await self._app(scope, receive, reply.send)
+        except Exception:
+            logger.exception("The engine failed on request %s to %s.", request_id, scope["path"])
+            await reply.break_off()
 
 
 class _Reply:
@@ -106,6 +133,7 @@ class _Reply:
         self._send = send
         self._start: Message | None = None
         self._failed = bytearray()
+        self._begun = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -119,16 +147,25 @@ class _Reply:
         else:
             await self._send(self._event(message))
 
+    async def break_off(self) -> None:
+        """End the reply after vLLM's application has raised an error of its own."""
+        error = EngineError("The engine failed on this request; the server's log says why.")
+        if self._begun:
+            body = error_event(error, self._path)
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        else:
+            await self._refuse(error)
+
     async def _begin(self, message: Message) -> None:
         body = message.get("body", b"")
         if not body and message.get("more_body"):
             return
-        if body.startswith(_EVENT):
-            error = json.loads(body.split(b"\n", 1)[0].removeprefix(b"data: "))["error"]
-            await self._fail(error, _status(error))
+        if error := _error_in(body):
+            await self._refuse(translate(error, _status(error), self._path, self._request_id))
             return
         start, self._start = self._start, None
         assert start is not None  # noqa: S101  (told by the caller)
+        self._begun = True
         await self._send(start)
         await self._send(message)
 
@@ -137,26 +174,31 @@ class _Reply:
         if message.get("more_body"):
             return
         assert self._start is not None  # noqa: S101  (told by the caller)
-        await self._fail(_error_object(bytes(self._failed)), self._start["status"])
+        error, status = _error_object(bytes(self._failed)), self._start["status"]
+        await self._refuse(translate(error, status, self._path, self._request_id))
 
-    async def _fail(self, error: dict[str, Any], status: int) -> None:
-        found = translate(error, status, self._path, self._request_id)
-        body = json.dumps(found.body()).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **found.headers()}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    async def _refuse(self, error: RayLLMError) -> None:
         self._start = None
-        await self._send({"type": "http.response.start", "status": found.status, "headers": raw})
-        await self._send({"type": "http.response.body", "body": body})
+        await refuse(self._send, error, self._path)
         self._send = _swallow
 
     def _event(self, message: Message) -> Message:
         body = message.get("body", b"")
-        if not body.startswith(_EVENT):
+        error = _error_in(body)
+        if error is None:
             return message
-        line, _, rest = body.partition(b"\n")
-        error = json.loads(line.removeprefix(b"data: "))["error"]
-        ours = json.dumps(translate(error, _status(error), self._path, self._request_id).body()).encode()
-        return {**message, "body": b"data: " + ours + b"\n" + rest}
+        rest = body.partition(b"\n\n")[2]
+        told = translate(error, _status(error), self._path, self._request_id)
+        return {**message, "body": error_event(told, self._path) + rest}
+
+
+def _error_in(chunk: bytes) -> dict[str, Any] | None:
+    """The error object that a chunk of a stream begins with."""
+    found = _EVENT.match(chunk) if chunk.startswith((b"data: {", b"event: error")) else None
+    if found is None:
+        return None
+    error = json.loads(found[1])["error"]
+    return error if isinstance(error, dict) else {"message": str(error)}
 
 
 def _status(error: dict[str, Any]) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,16 @@ from rayllm.config import ModelConfig
 from rayllm.engine import vllm
 from rayllm.engine.adapters import AdapterGate, Adapters
 from rayllm.engine.arguments import VllmArguments, vllm_arguments
+from rayllm.engine.constraints import ConstraintGate, Trial
+from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.names import NameKeeper, answer_by_name
-from rayllm.engine.plan import plan_requests
+from rayllm.engine.plan import RequestPlan, plan_requests
 from rayllm.engine.replies import ErrorTranslator
 from rayllm.engine.shaping import RequestShaper
+from rayllm.engine.tasks import TaskGate
 from rayllm.errors import EngineError
 from rayllm.lora import AdapterFolder
+from rayllm.settings import settings
 from rayllm.sources import fetch
 
 logger = logging.getLogger(__name__)
@@ -36,15 +42,17 @@ class EngineServer:
         self._names = (model.model_id, *aliases)
         self._engine: Any = None
         self._server: Any = None
+        self._guided: GuidedService | None = None
         self._open = AsyncExitStack()
         self.app: ASGIApp
 
-    async def start(self, configure: Configure | None = None) -> None:
+    async def start(self, configure: Configure | None = None, host: str = "127.0.0.1") -> None:
         """Fetch the weights, start the engine and build the application.
 
         Args:
             configure: makes vLLM's engine configuration where the device can be seen, if that is not here. With it,
                 the workers are placed by Ray.
+            host: an address of this machine that the engine's workers can reach.
 
         Raises:
             SourceError: weights or tokenizer cannot be had.
@@ -56,15 +64,26 @@ class EngineServer:
         tokenizer_folder = None
         if loading.tokenizer_source:
             tokenizer_folder = await asyncio.to_thread(fetch, loading.tokenizer_source, model.model_id, False, False)
-        arguments = vllm_arguments(model, folder, tokenizer_folder, self._names, configure is not None)
+        self._guided = await self._start_guided(host)
+        processors = (PROCESSOR,) if self._guided else ()
+        arguments = vllm_arguments(model, folder, tokenizer_folder, self._names, configure is not None, processors)
         config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
         server_arguments = vllm.make_server_arguments(arguments)
         self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
         await self._build(server_arguments)
         logger.info("Model `%s` is ready.", model.model_id)
 
+    async def _start_guided(self, host: str) -> GuidedService | None:
+        chosen = chosen_folder(self._model.guided_decoding, os.environ)
+        if chosen is None:
+            return None
+        guided = await GuidedService.start(*chosen, settings().cache_path, host)
+        self._open.push_async_callback(guided.stop)
+        return guided
+
     async def _build(self, arguments: Any) -> None:
         plan = plan_requests(self._model, self._engine.get_tokenizer())
+        plan = replace(plan, takes_backends=self._guided is not None)
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
@@ -73,11 +92,35 @@ class EngineServer:
         adapters = _adapters(self._model)
         if adapters:
             vllm.resolve_adapters(adapters.locate)
-        self._server = await vllm.make_server(self._engine, arguments)
-        await self._open.enter_async_context(self._server.router.lifespan_context(self._server))
-        answer_by_name(self._server.state.openai_serving_models, self._names)
-        shaped: ASGIApp = ErrorTranslator(RequestShaper(self._server, plan))
-        self.app = NameKeeper(AdapterGate(shaped, adapters) if adapters else shaped)
+        vllm.stop_at(self._engine, plan.stop_token_ids)
+        server = self._server = await vllm.make_server(self._engine, arguments)
+        await self._open.enter_async_context(server.router.lifespan_context(server))
+        if self._guided:
+            self._guided.attach(server.state)
+        answer_by_name(server.state.openai_serving_models, self._names)
+        self.app = self._layers(server, plan, adapters)
+
+    def _layers(self, server: Any, plan: RequestPlan, adapters: Adapters | None) -> ASGIApp:
+        """What a request passes on its way into vLLM's application, the last one first."""
+        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf)
+        app: ASGIApp = ErrorTranslator(RequestShaper(server, plan, gate.check))
+        if adapters:
+            app = AdapterGate(app, adapters)
+        return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))
+
+    def _start_trial(self) -> Trial | None:
+        vocabulary = vllm.grammar_vocabulary(self._engine) if self._generates() else None
+        if vocabulary is None:
+            return None
+        config = self._engine.vllm_config.structured_outputs_config
+        trial = Trial(vocabulary, not config.disable_any_whitespace)
+        self._open.push_async_callback(trial.stop)
+        # In the background: the first constraint to need it may come much later, or never.
+        self._starting_trial = asyncio.create_task(trial.start())
+        return trial
+
+    def _generates(self) -> bool:
+        return bool(self._engine.model_config.runner_type == "generate")
 
     async def check(self, timeout_s: float) -> None:
         """Ask the engine's own process for a sign of life.

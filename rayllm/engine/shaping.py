@@ -1,4 +1,4 @@
-"""Requests as the configuration wants them, before vLLM parses them: defaults, stops and one BOS.
+"""Requests as the configuration wants them, before vLLM parses them: today's names, defaults, stops and one BOS.
 
 `shape` is a pure function on the JSON body; `RequestShaper` applies it on the way into vLLM's application.
 """
@@ -6,31 +6,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rayllm.config.engine_arguments import request_fields
+from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.engine.old_names import translate
 from rayllm.engine.plan import RequestPlan
+from rayllm.engine.refusal import refuse
+from rayllm.errors import RayLLMError, RequestError
 
 Body = dict[str, Any]
+Check = Callable[[Body], Awaitable[None]]
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-# Names that mean the same to OpenAI: a default for one must not contradict a request that uses the other.
-_SAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+# Endpoints that generate text, and their field for texts that end it.
+_STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
+# Names that mean the same: a default for one must not contradict a request that uses another.
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+_BACKEND = "nvext.guided_decoding_backend"
 
 
 def shape(path: str, body: Body, plan: RequestPlan) -> Body:
-    """`body` with the plan applied; the caller's mapping is left as it is.
+    """`body` with today's names and the plan applied; the caller's mapping is left as it is.
 
     Fields of the wrong type are left for vLLM to refuse.
+
+    Raises:
+        RequestError: it asks for what cannot be done.
     """
-    shaped = dict(body)
-    for name, value in plan.defaults.items():
-        if shaped.get(name) is None and shaped.get(_SAME.get(name, name)) is None:
-            shaped[name] = value
-    _add_stops(shaped, plan)
-    if path == CHAT and plan.owns_template and shaped.get("add_special_tokens") is True:
+    shaped = translate(dict(body))
+    _check_backend(path, shaped, plan)
+    if path == RESPONSES:
+        _check_stateless(shaped)
+    if path not in _STOPS:
+        return shaped
+    _add_defaults(shaped, path, plan)
+    _add_stops(shaped, _STOPS[path], plan)
+    if path in (CHAT, CHAT_BATCH) and plan.owns_template and shaped.get("add_special_tokens") is True:
         # The tokenizer will write the BOS, so the template must not.
         kwargs = shaped.get("chat_template_kwargs") or {}
         if isinstance(kwargs, dict):
@@ -40,18 +55,44 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
     return shaped
 
 
-def _add_stops(body: Body, plan: RequestPlan) -> None:
-    stop = body.get("stop")
+def _check_stateless(body: Body) -> None:
+    """Refuse what would need responses to be stored: vLLM would ignore it, or keep them in one replica for ever."""
+    if body.get("store") is True:
+        raise RequestError("This service stores no responses; leave `store` out, or send false.", "store")
+    for name in ("previous_response_id", "conversation"):
+        if body.get(name) is not None:
+            message = f"This service stores no responses; send the whole conversation in `input` instead of `{name}`."
+            raise RequestError(message, name)
+    if body.get("background"):
+        raise RequestError("This service does not answer in the background; leave `background` out.", "background")
+
+
+def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
+    """Refuse a custom guided decoding backend where none can be had: vLLM would ignore it."""
+    nvext = body.get("nvext")
+    if not isinstance(nvext, dict) or nvext.get("guided_decoding_backend") is None:
+        return
+    if path not in (CHAT, COMPLETIONS):
+        raise RequestError(f"Guided decoding backends work with {CHAT} and {COMPLETIONS} only.", _BACKEND)
+    if not plan.takes_backends:
+        raise RequestError("This model has no guided decoding backends (`guided_decoding.backends_dir`).", _BACKEND)
+
+
+def _add_defaults(body: Body, path: str, plan: RequestPlan) -> None:
+    fields = request_fields(path)
+    for name, value in plan.defaults.items():
+        if name in _LENGTHS:
+            if all(body.get(other) is None for other in _LENGTHS):
+                body[next(field for field in (name, *_LENGTHS) if field in fields)] = value
+        elif name in fields and body.get(name) is None:
+            body[name] = value
+
+
+def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
+    stop = body.get(field)
     own = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else [] if stop is None else None
     if plan.stop and own is not None:
-        body["stop"] = _united(own, plan.stop)
-    ids = body.get("stop_token_ids")
-    if plan.stop_token_ids and (ids is None or isinstance(ids, list)):
-        body["stop_token_ids"] = _united(ids or [], plan.stop_token_ids)
-
-
-def _united(own: list[Any], more: tuple[Any, ...]) -> list[Any]:
-    return [*own, *(item for item in more if item not in own)]
+        body[field] = [*own, *(text for text in plan.stop if text not in own)]
 
 
 def _with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
@@ -69,28 +110,41 @@ def _with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
 
 
 class RequestShaper:
-    """ASGI middleware that shapes the JSON bodies of chat and completion requests."""
+    """ASGI middleware that shapes JSON bodies, and refuses those that fail its check.
 
-    def __init__(self, app: ASGIApp, plan: RequestPlan) -> None:
+    Args:
+        app: vLLM's application.
+        plan: what is added to each request.
+        check: raises a RayLLMError for a body that the engine should not see.
+    """
+
+    def __init__(self, app: ASGIApp, plan: RequestPlan, check: Check) -> None:
         self._app = app
         self._plan = plan
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in (CHAT, COMPLETIONS):
+        path = scope["path"]
+        if BY_PATH[path].is_form:
             await self._app(scope, receive, send)
             return
         raw = await _read(receive)
         if raw is None:
             return
         try:
-            body = json.loads(raw)
-        except ValueError:
-            body = None
-        if isinstance(body, dict):
-            raw = json.dumps(shape(scope["path"], body, self._plan)).encode()
+            raw = await self._shaped(path, raw)
+        except RayLLMError as error:
+            await refuse(send, error, path)
+            return
         headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
         scope = {**scope, "headers": [*headers, (b"content-length", str(len(raw)).encode())]}
         await self._app(scope, _replay(raw, receive), send)
+
+    async def _shaped(self, path: str, raw: bytes) -> bytes:
+        body = json.loads(raw)  # the router has read it before
+        shaped = shape(path, body, self._plan)
+        await self._check(shaped)
+        return raw if shaped == body else json.dumps(shaped).encode()
 
 
 async def _read(receive: Receive) -> bytes | None:

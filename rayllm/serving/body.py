@@ -89,17 +89,3 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def model_in(body: dict[str, Any]) -> str:
-    """The model that the request names.
-
-    Raises:
-        RequestError: it names none.
-    """
-    model = body.get("model")
-    if model is None:
-        raise RequestError("The field `model` is required.", "model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("The field `model` must be a model's name.", "model")
-    return model

@@ -9,14 +9,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from rayllm.endpoints import error_body
 from rayllm.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
 
 logger = logging.getLogger(__name__)
 
 
-def error_response(error: RayLLMError) -> Response:
-    """The reply for `error`."""
-    return JSONResponse(error.body(), error.status, headers=error.headers())
+def error_response(error: RayLLMError, path: str) -> Response:
+    """The reply for `error` on `path`."""
+    return JSONResponse(error_body(error, path), error.status, headers=error.headers())
+
+
+def path_of(request: Request) -> str:
+    """The path of a request below the application's `route_prefix`."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -29,24 +36,24 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, RayLLMError)  # noqa: S101  (registered for it)
-    return error_response(error)
+    return error_response(error, path_of(request))
 
 
 async def _frameworks(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  (registered for it)
-    path = request.scope["path"]
+    path = path_of(request)
     if error.status_code == 404:
-        return error_response(RouteNotFoundError(f"There is no {request.method} {path}."))
+        return error_response(RouteNotFoundError(f"There is no {request.method} {path}."), path)
     if error.status_code == 405:
-        response = error_response(MethodNotAllowedError(f"{path} does not take {request.method}."))
+        response = error_response(MethodNotAllowedError(f"{path} does not take {request.method}."), path)
         response.headers.update(error.headers or {})
         return response
-    return error_response(RequestError(str(error.detail)))
+    return error_response(RequestError(str(error.detail)), path)
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     logger.error("Unforeseen error on %s", request.scope["path"], exc_info=error)
-    return error_response(EngineError("The server failed on this request; its log says why."))
+    return error_response(EngineError("The server failed on this request; its log says why."), path_of(request))
 
 
 async def _nobody(request: Request, error: Exception) -> Response:

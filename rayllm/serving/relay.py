@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -15,18 +14,21 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rayllm.config import RouterConfig
+from rayllm.endpoints import BY_PATH, error_event
 from rayllm.errors import EngineError, RequestTimeoutError, UnavailableError
 from rayllm.headers import MODEL
-from rayllm.serving.body import model_in, parse_body, read_body
+from rayllm.serving.body import read_body
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.exchange import Exchanger, Reply
+from rayllm.serving.http_errors import path_of
+from rayllm.serving.payload import FormPayload, JsonPayload, Payload
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
 # off deadlines or choose replicas by header.
-_FORWARDED = ("accept", "content-type", "traceparent", "tracestate", "x-request-id", "x-session-id")
+_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", "x-session-id")
 
 
 class Relay:
@@ -42,30 +44,32 @@ class Relay:
 
         The reply's first bytes are awaited before its status line is sent, so that an error still has a status.
         """
-        raw = await read_body(request, self._config.max_body_bytes)
-        body = parse_body(raw)
-        name = model_in(body)
+        payload = await self._read(request)
         if self._config.log_prompts:
-            logger.info("Request to `%s`: %s", name, raw.decode(errors="replace"))
+            logger.info("Request to `%s`: %s", payload.model, payload.raw.decode(errors="replace"))
         open_reply = AsyncExitStack()
-        work = self._first_bytes(open_reply, request, name, raw, body)
+        work = self._first_bytes(open_reply, request, payload)
         try:
             reply, first = await unless_gone(request.receive, work, self._config.request_timeout_s)
         except BaseException:
             await open_reply.aclose()
             raise
-        return _Relayed(reply, first, open_reply)
+        return _Relayed(reply, first, open_reply, path_of(request))
 
-    async def _first_bytes(
-        self, stack: AsyncExitStack, request: Request, name: str, raw: bytes, body: dict[str, Any]
-    ) -> tuple[Reply, bytes]:
+    async def _read(self, request: Request) -> Payload:
+        raw = await read_body(request, self._config.max_body_bytes)
+        if BY_PATH[path_of(request)].is_form:
+            return await FormPayload.parse(raw, request)
+        return JsonPayload.parse(raw, request.headers.get("content-type", "application/json"))
+
+    async def _first_bytes(self, stack: AsyncExitStack, request: Request, payload: Payload) -> tuple[Reply, bytes]:
         """The reply of the first candidate that has room, and its first bytes; of a plain reply, all of them."""
-        model_id = self._catalogue.find(name)
+        model_id = self._catalogue.find(payload.model)
         candidates = self._catalogue.candidates(model_id)
         for candidate in candidates:
             async with AsyncExitStack() as attempt:
                 try:
-                    reply, first = await self._ask(attempt, request, candidate, name, raw)
+                    reply, first = await self._ask(attempt, request, candidate, payload)
                     stack.push_async_exit(attempt.pop_all())
                     return reply, first
                 except UnavailableError as error:
@@ -73,19 +77,18 @@ class Relay:
                         raise
                     logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
             # A fallback answers by its own name: the client should know who spoke.
-            name = candidates[candidates.index(candidate) + 1]
-            raw = json.dumps({**body, "model": name}).encode()
+            payload = await payload.for_model(candidates[candidates.index(candidate) + 1])
         raise AssertionError("a model has at least itself as a candidate")
 
     async def _ask(
-        self, stack: AsyncExitStack, request: Request, model_id: str, name: str, raw: bytes
+        self, stack: AsyncExitStack, request: Request, model_id: str, payload: Payload
     ) -> tuple[Reply, bytes]:
         """Send the request to a replica of `model_id` and wait for the first bytes."""
         headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        headers[MODEL] = name
-        path = request.scope["path"]
+        headers |= {"content-type": payload.content_type, MODEL: payload.model}
+        path = path_of(request)
         try:
-            exchange = self._exchanger.send(model_id, request.method, path, raw, headers)
+            exchange = self._exchanger.send(model_id, request.method, path, payload.raw, headers)
             reply = await stack.enter_async_context(exchange)
             first = await (reply.content.readany() if reply.is_stream else reply.content.read())
         except (aiohttp.ClientError, ConnectionError) as error:
@@ -108,13 +111,14 @@ def _check_refusal(model_id: str, reply: Reply, body: bytes) -> None:
 class _Relayed(Response):
     """A reply whose bytes pass through untouched."""
 
-    def __init__(self, reply: Reply, first: bytes, stack: AsyncExitStack) -> None:
+    def __init__(self, reply: Reply, first: bytes, stack: AsyncExitStack, path: str) -> None:
         super().__init__(status_code=reply.status, headers=dict(reply.headers), media_type=None)
         if reply.content_type:
             self.headers["content-type"] = reply.content_type
         self._reply = reply
         self._first = first
         self._stack = stack
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # An exchange left by an exception closes its connection, which aborts the request in the engine.
@@ -142,8 +146,8 @@ class _Relayed(Response):
                 yield chunk
         except (aiohttp.ClientError, ConnectionError) as error:
             logger.warning("A replica broke off in the middle of a stream: %r", error)
-            body: dict[str, Any] = EngineError("The model's replica broke off in the middle of its answer.").body()
-            yield b"\n\ndata: " + json.dumps(body).encode() + b"\n\n"
+            error_told = EngineError("The model's replica broke off in the middle of its answer.")
+            yield b"\n\n" + error_event(error_told, self._path)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:

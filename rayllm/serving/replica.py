@@ -44,7 +44,8 @@ class ModelReplica:
             async with asyncio.timeout(settings().engine_start_timeout_s):
                 if gpu_share:
                     await asyncio.to_thread(fetch_on_other_nodes, model)
-                await self._engine.start(configure_on_gpu if gpu_share else None)
+                host = ray.util.get_node_ip_address() if gpu_share else "127.0.0.1"
+                await self._engine.start(configure_on_gpu if gpu_share else None, host)
         except TimeoutError:
             raise EngineError(
                 f"model `{model.model_id}` was not ready within {settings().engine_start_timeout_s:g} s; "

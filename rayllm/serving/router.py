@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from rayllm.config import AppConfig
-from rayllm.errors import UnavailableError
+from rayllm.endpoints import ENDPOINTS, RESPONSES
+from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.observability.logs import set_up_logging
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.exchange import Exchanger
@@ -29,9 +30,6 @@ from rayllm.serving.states import DeploymentStates
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
-
-# Endpoints that a replica answers itself; the body is JSON and names the model.
-MODEL_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
 
 
 @serve.ingress()
@@ -58,8 +56,9 @@ class Router:
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Ray Serve takes the application from here once the constructor is done."""
         app = FastAPI(openapi_url=None)
-        for path in MODEL_ENDPOINTS:
-            app.add_api_route(path, self._relay.handle, methods=["POST"])
+        for endpoint in ENDPOINTS:
+            app.add_api_route(endpoint.path, self._relay.handle, methods=["POST"])
+        app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,
@@ -93,6 +92,12 @@ class Router:
         if name not in self._catalogue.names and name not in await asyncio.to_thread(self._catalogue.adapters):
             self._catalogue.refuse(name)
         return JSONResponse(self._catalogue.card(name))
+
+    async def no_stored_response(self, request: Request) -> Response:
+        """`/v1/responses/{id}`: a replica keeps nothing of what it answered, and neither does the router."""
+        raise RouteNotFoundError(
+            "This service stores no responses; send the whole conversation in `input` of a new request."
+        )
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""

@@ -53,6 +53,23 @@ def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
 
 
 @pytest.fixture(scope="session")
+def surface(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A second application with a model of every kind, ready; it stands behind a route prefix."""
+    from tests.integration.surface import PREFIX, surface_models  # imports torch
+
+    args = {"llm_configs": surface_models(tmp_path_factory.mktemp("surface"))}
+    serve.run(build_app(args), name="surface", route_prefix=PREFIX)
+    return Service(service.url + PREFIX)
+
+
+@pytest.fixture(scope="session")
+def kinds(surface: Service) -> Iterator[httpx.Client]:
+    """A plain HTTP client on the application with a model of every kind."""
+    with surface.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def openai(service: Service) -> OpenAI:
     """OpenAI's client on the application."""
     return service.openai()

@@ -96,7 +96,6 @@ def test_a_secret_that_is_not_there_is_named() -> None:
             r"lora_config\.max_download_tries: a local folder has no downloads",
         ),
         ({"model_loading_config": {"model_id": "m", "model_source": "s3://b/x"}}, "s3:// and gs:// are not supported"),
-        ({"guided_decoding": {"backends_dir": "/x"}}, "guided_decoding: is not supported yet"),
     ],
 )
 def test_what_is_not_served_yet_is_refused_by_name(keys: dict[str, Any], said: str) -> None:

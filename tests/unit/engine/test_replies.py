@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
 from rayllm.engine.replies import ErrorTranslator
-
-CHAT = "/v1/chat/completions"
 
 
 async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:
@@ -75,12 +74,6 @@ async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixtur
     assert "/secret/path" in caplog.text
 
 
-async def test_a_path_that_the_model_lacks_is_said_to_be_so() -> None:
-    status, said = await told(404, {"detail": "Not Found"}, "/v1/embeddings")
-    assert (status, said["param"]) == (400, "model")
-    assert "/v1/embeddings" in said["message"]
-
-
 async def test_a_full_queue_is_told_when_to_come_back() -> None:
     status, headers, _ = await reply(json.dumps(error("full", 503)).encode(), status=503)
     assert (status, headers["retry-after"]) == (503, "1")
@@ -101,3 +94,43 @@ async def test_an_error_in_the_middle_of_a_stream_is_an_event_in_our_shape() -> 
     assert "internal" not in said["message"]
     assert bodies[1].endswith(b"\n\n")
     assert bodies[2] == b"data: [DONE]\n\n"
+
+
+async def test_anthropics_clients_get_their_own_shape() -> None:
+    status, said = await told(400, error("No.", 400, "messages"), MESSAGES)
+    assert (status, said["type"]) == (400, "invalid_request_error")
+    event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"/secret"}}\n\n'
+    _, _, bodies = await reply(b"event: message_start\ndata: {}\n\n", event, b"", path=MESSAGES)
+    first, second = bodies[1].split(b"\n", 1)
+    assert first == b"event: error"
+    body = json.loads(second.removeprefix(b"data: "))
+    assert (body["type"], body["error"]["type"]) == ("error", "server_error")
+    assert "secret" not in bodies[1].decode()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+async def test_an_engine_that_raises_is_told_to_the_client(begun: bool, path: str) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+        raise RuntimeError("/secret")
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await ErrorTranslator(app)({"type": "http", "path": path, "headers": []}, None, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == (200 if begun else 500)
+    assert b"server_error" in sent[-1]["body"]
+    assert not sent[-1].get("more_body")
+    assert "secret" not in str(sent)
+
+
+async def test_media_of_other_hosts_are_refused_with_the_way_out() -> None:
+    text = "The URL must be from one of the allowed domains: ['none.invalid']. Input URL domain: a.example"
+    _, said = await told(400, error(text, 400))
+    assert "allowed_media_domains" in said["message"]
+    assert said["param"] == "messages"

@@ -8,25 +8,31 @@ from typing import Any
 
 import pytest
 
+from rayllm.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.shaping import CHAT, COMPLETIONS, RequestShaper, shape
+from rayllm.engine.shaping import RequestShaper, shape
+from rayllm.errors import RequestError
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
 
 
 @pytest.mark.parametrize(
-    ("sent", "stop", "ids"),
+    ("path", "sent", "stop"),
     [
-        ({}, ["END"], [7]),
-        ({"stop": None, "stop_token_ids": None}, ["END"], [7]),
-        ({"stop": "x"}, ["x", "END"], [7]),
-        ({"stop": ["x", "END"], "stop_token_ids": [7, 8]}, ["x", "END"], [7, 8]),
-        ({"stop": 3, "stop_token_ids": "x"}, 3, "x"),
+        (CHAT, {}, ["END"]),
+        (CHAT, {"stop": None}, ["END"]),
+        (COMPLETIONS, {"stop": "x"}, ["x", "END"]),
+        (RESPONSES, {"stop": ["x", "END"]}, ["x", "END"]),
+        (CHAT, {"stop": 3}, 3),
     ],
 )
-def test_stops_are_added_to_the_requests_own(sent: dict[str, Any], stop: Any, ids: Any) -> None:
-    shaped = shape(CHAT, sent, PLAN)
-    assert (shaped["stop"], shaped["stop_token_ids"]) == (stop, ids)
+def test_stops_are_added_to_the_requests_own(path: str, sent: dict[str, Any], stop: Any) -> None:
+    assert shape(path, sent, PLAN)["stop"] == stop
+
+
+def test_anthropics_stops_have_their_own_name() -> None:
+    shaped = shape(MESSAGES, {"stop_sequences": ["x"]}, PLAN)
+    assert (shaped["stop_sequences"], "stop" in shaped) == (["x", "END"], False)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +49,36 @@ def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float
     shaped = shape(CHAT, sent, PLAN)
     assert shaped["temperature"] == temperature
     assert shaped.get("max_tokens") == max_tokens
+
+
+def test_defaults_go_by_the_names_of_each_endpoint() -> None:
+    plan = RequestPlan(defaults={"max_tokens": 9, "min_p": 0.1, "top_k": 4})
+    assert shape(RESPONSES, {"input": "a"}, plan) == {"input": "a", "max_output_tokens": 9, "top_k": 4}
+    assert shape(MESSAGES, {"max_tokens": 3}, plan) == {"max_tokens": 3, "top_k": 4}
+    assert shape(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9, "min_p": 0.1, "top_k": 4}
+    plan = RequestPlan(defaults={"max_completion_tokens": 9})
+    assert shape(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9}
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/embeddings", "/v1/score", "/v1/messages/count_tokens"])
+def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
+    assert shape(path, {"prompt": "a"}, PLAN) == {"prompt": "a"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("store", True), ("previous_response_id", "resp_1"), ("conversation", "c"), ("background", True)],
+)
+def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        shape(RESPONSES, {"input": "a", field: value}, PLAN)
+    assert caught.value.param == field
+    assert shape(CHAT, {field: value}, RequestPlan()) == {field: value}
+
+
+def test_a_response_that_is_not_to_be_stored_is_answered() -> None:
+    sent = {"input": "a", "store": False, "previous_response_id": None, "background": False}
+    assert shape(RESPONSES, sent, RequestPlan()) == sent
 
 
 def test_the_callers_body_is_left_as_it_is() -> None:
@@ -84,6 +120,10 @@ def test_a_chat_has_one_bos_when_the_tokenizer_is_asked_for_it() -> None:
     assert "chat_template_kwargs" not in shape(CHAT, {}, plan)
 
 
+async def accept(body: dict[str, Any]) -> None:
+    """A check that lets all pass."""
+
+
 async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
     """What the application behind the shaper is given: scope and body."""
     given: dict[str, Any] = {}
@@ -104,7 +144,7 @@ async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         raise AssertionError(message)
 
     scope = {"type": "http", "path": path, "headers": [(b"content-length", b"1"), (b"x", b"y")]}
-    await RequestShaper(app, PLAN)(scope, receive, send)
+    await RequestShaper(app, PLAN, accept)(scope, receive, send)
     assert given["then"] == "http.disconnect"
     return given["scope"], given["body"]
 
@@ -115,6 +155,27 @@ async def test_the_body_and_its_length_are_rewritten() -> None:
     assert dict(scope["headers"]) == {b"x": b"y", b"content-length": str(len(body)).encode()}
 
 
-@pytest.mark.parametrize("raw", [b"not json", b"[1, 2]"])
-async def test_what_is_no_object_is_left_for_vllm_to_refuse(raw: bytes) -> None:
-    assert (await through(CHAT, raw))[1] == raw
+async def test_a_body_with_nothing_to_add_stays_byte_for_byte() -> None:
+    raw = b'{ "input":  [1,2] }'
+    assert (await through("/v1/embeddings", raw))[1] == raw
+
+
+async def test_a_body_that_fails_the_check_is_refused_in_the_shape_of_its_api() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def check(body: dict[str, Any]) -> None:
+        raise RequestError("No.", "tools")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("must not be reached")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await RequestShaper(app, PLAN, check)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
+    assert sent[0]["status"] == 400
+    error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
+    assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from rayllm.errors import BodyTooLargeError, RequestError
-from rayllm.serving.body import model_in, parse_body, read_body
+from rayllm.serving.body import parse_body, read_body
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,6 @@ def test_brackets_in_texts_do_not_nest() -> None:
 
 def test_good_json_is_read() -> None:
     assert parse_body('{"a": "\\ud83d\\ude00 ü"}'.encode()) == {"a": "\U0001f600 ü"}
-
-
-@pytest.mark.parametrize("body", [{}, {"model": None}, {"model": 3}, {"model": ""}, {"model": ["x"]}])
-def test_a_request_names_its_model(body: dict[str, Any]) -> None:
-    with pytest.raises(RequestError) as caught:
-        model_in(body)
-    assert caught.value.param == "model"
 
 
 def request(*parts: bytes, declared: int | None = None) -> Request:

@@ -1,0 +1,139 @@
+"""Bounds on constraints, told from the request alone: what is beyond them never reaches a compiler.
+
+The bounds are above what OpenAI takes (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000
+enum values) and far below what has hung or crashed grammar compilers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rayllm.engine.constraints.find import Constraint
+from rayllm.errors import RequestError
+
+MAX_CHARACTERS = {"json": 65_536, "regex": 16_384, "choice": 65_536, "grammar": 65_536, "structural_tag": 65_536}
+MAX_DEPTH = 32
+MAX_NODES = 5_000
+MAX_ENUM = 1_000
+MAX_PATTERN = 1_024
+MAX_CHOICES = 1_000
+MAX_NESTING = 200
+
+# Keys of a JSON schema that repeat a part of the grammar so many times.
+_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_PLAIN_NODES = 500
+_PLAIN_BOUND = 50
+
+
+def check_limits(constraint: Constraint) -> None:
+    """Refuse what is too large or plainly broken.
+
+    Raises:
+        RequestError: names the field and the bound.
+    """
+    spec = constraint.spec
+    text = spec if isinstance(spec, str) else json.dumps(spec)
+    if len(text) > MAX_CHARACTERS[constraint.kind]:
+        raise refusal(constraint, f"is longer than {MAX_CHARACTERS[constraint.kind]} characters")
+    if constraint.kind == "choice":
+        _check_choices(constraint)
+    elif constraint.kind in ("regex", "grammar"):
+        if not isinstance(spec, str) or not spec.strip():
+            raise refusal(constraint, "must be a text that is not empty")
+        if _nesting(spec) > MAX_NESTING:
+            raise refusal(constraint, f"nests deeper than {MAX_NESTING} brackets")
+    else:
+        _check_schema(constraint, _parsed(constraint))
+
+
+def needs_trial(constraint: Constraint) -> bool:
+    """Whether only a compiler can tell what a constraint that is within bounds costs."""
+    if constraint.kind == "choice":
+        return False
+    if constraint.kind != "json":
+        return True
+    nodes = list(_nodes(_parsed(constraint)))
+    return len(nodes) > _PLAIN_NODES or any(_is_costly(node) for _, node in nodes)
+
+
+def _is_costly(node: Any) -> bool:
+    if not isinstance(node, dict):
+        return False
+    return isinstance(node.get("pattern"), str) or any(
+        isinstance(node.get(key), int | float) and node[key] > _PLAIN_BOUND for key in _BOUNDS
+    )
+
+
+def _parsed(constraint: Constraint) -> Any:
+    if not isinstance(constraint.spec, str):
+        return constraint.spec
+    try:
+        return json.loads(constraint.spec)
+    except (ValueError, RecursionError):
+        raise refusal(constraint, "is not valid JSON") from None
+
+
+def _check_choices(constraint: Constraint) -> None:
+    choices = constraint.spec
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise refusal(constraint, "must be a list of texts that is not empty")
+    if len(choices) > MAX_CHOICES:
+        raise refusal(constraint, f"has more than {MAX_CHOICES} entries")
+
+
+def _check_schema(constraint: Constraint, schema: Any) -> None:
+    if not isinstance(schema, dict):
+        raise refusal(constraint, "must be a JSON object")
+    enums = 0
+    for count, (depth, node) in enumerate(_nodes(schema), start=1):
+        if count > MAX_NODES:
+            raise refusal(constraint, f"has more than {MAX_NODES} parts")
+        if depth > MAX_DEPTH:
+            raise refusal(constraint, f"nests deeper than {MAX_DEPTH} levels")
+        if not isinstance(node, dict):
+            continue
+        if isinstance(node.get("enum"), list):
+            enums += len(node["enum"])
+        if enums > MAX_ENUM:
+            raise refusal(constraint, f"has more than {MAX_ENUM} enum values")
+        if isinstance(pattern := node.get("pattern"), str) and len(pattern) > MAX_PATTERN:
+            raise refusal(constraint, f"has a `pattern` longer than {MAX_PATTERN} characters")
+        if isinstance(reference := node.get("$ref"), str) and not reference.startswith("#"):
+            raise refusal(constraint, "refers to another document (`$ref`); only references within it are followed")
+
+
+def _nodes(root: Any) -> Iterator[tuple[int, Any]]:
+    """Every object and list in `root` with its depth, without recursion."""
+    waiting = [(1, root)]
+    while waiting:
+        depth, node = waiting.pop()
+        if isinstance(node, dict | list):
+            yield depth, node
+            waiting += [(depth + 1, child) for child in (node.values() if isinstance(node, dict) else node)]
+
+
+def _nesting(text: str) -> int:
+    deepest = depth = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest
+
+
+_WORDS = {
+    "json": "JSON schema",
+    "regex": "regular expression",
+    "choice": "list of choices",
+    "grammar": "grammar",
+    "structural_tag": "structural tag",
+}
+
+
+def refusal(constraint: Constraint, why: str) -> RequestError:
+    """The error for a constraint that `why`: a phrase that goes on after "The JSON schema in `tools` …"."""
+    return RequestError(f"The {_WORDS[constraint.kind]} in `{constraint.param}` {why}.", constraint.param)

@@ -1,0 +1,126 @@
+"""Constraints compiled for trial, in a process that may be killed, before the engine gets them.
+
+A compiler in the engine cannot be stopped: a regular expression that explodes would hold it for minutes, and some
+grammars have crashed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import sys
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Any
+
+from rayllm.engine.constraints.find import Constraint
+from rayllm.engine.constraints.limits import refusal
+from rayllm.errors import UnavailableError
+
+logger = logging.getLogger(__name__)
+
+_CACHED = 1024
+# Trials at once; a flood of costly constraints leaves the other cores alone.
+_AT_ONCE = 2
+_QUEUE_S = 20.0
+_START_S = 120.0
+
+
+class Trial:
+    """Compiles constraints in a child process.
+
+    Args:
+        tokenizer: the tokenizer's vocabulary, as xgrammar serializes it.
+        any_whitespace: whether the server lets JSON hold white space anywhere.
+    """
+
+    def __init__(self, tokenizer: str, any_whitespace: bool = True) -> None:
+        self._first = json.dumps({"tokenizer": tokenizer, "any_whitespace": any_whitespace}).encode() + b"\n"
+        self._known: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._ids = itertools.count()
+        self._waiting: dict[int, asyncio.Future[str | None]] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def check(self, constraint: Constraint) -> None:
+        """Refuse a constraint that is broken or too costly.
+
+        Raises:
+            RequestError: says which and why.
+            UnavailableError: too many trials are waiting.
+        """
+        text = constraint.spec if isinstance(constraint.spec, str) else json.dumps(constraint.spec)
+        key = (constraint.kind, text)
+        if key not in self._known:
+            self._known[key] = await self._try(*key)
+            if len(self._known) > _CACHED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        if (fault := self._known[key]) is not None:
+            raise refusal(constraint, fault)
+
+    async def start(self) -> None:
+        """Start the process, which takes seconds; `check` does it too where it has to."""
+        async with self._starting:
+            if self._process is None or self._process.returncode is not None:
+                await self._start()
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    async def _try(self, kind: str, text: str) -> str | None:
+        try:
+            async with asyncio.timeout(_QUEUE_S):
+                await self._room.acquire()
+        except TimeoutError:
+            message = "Too many structured-output constraints are waiting to be checked."
+            raise UnavailableError(message, None, None, 5) from None
+        try:
+            await self.start()
+            assert self._process is not None  # noqa: S101  (just started)
+            assert self._process.stdin is not None  # noqa: S101  (a pipe)
+            job = next(self._ids)
+            self._waiting[job] = asyncio.get_running_loop().create_future()
+            self._process.stdin.write(json.dumps({"id": job, "kind": kind, "spec": text}).encode() + b"\n")
+            await self._process.stdin.drain()
+            return await self._waiting[job]
+        finally:
+            self._room.release()
+
+    async def _start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "rayllm.engine.constraints.trial_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stdin is not None  # noqa: S101  (a pipe)
+        assert self._process.stdout is not None  # noqa: S101  (a pipe)
+        self._process.stdin.write(self._first)
+        await self._process.stdin.drain()
+        async with asyncio.timeout(_START_S):
+            await self._process.stdout.readline()
+        self._reading = asyncio.create_task(self._read(self._process.stdout))
+
+    async def _read(self, answers: asyncio.StreamReader) -> None:
+        while line := await answers.readline():
+            answer: dict[str, Any] = json.loads(line)
+            waiting = self._waiting.pop(answer["id"], None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer["fault"])
+        logger.error("The process that tries out constraints ended; the next constraint starts it anew.")
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(UnavailableError("The check of a structured-output constraint was cut off."))
+        self._waiting.clear()

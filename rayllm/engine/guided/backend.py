@@ -1,0 +1,203 @@
+"""Custom guided decoding backends: folders that hold a `backend.py`, loaded and checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+import re
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rayllm.engine.guided.isolation import Isolation, Stepwise
+from rayllm.engine.guided.wheels import unpack
+from rayllm.errors import ConfigError, RequestError
+
+logger = logging.getLogger(__name__)
+
+FIELD = "nvext.guided_decoding_backend"
+FILE = "backend.py"
+
+_MAKE = "get_custom_guided_decoding_logits_processor"
+_RESPOND = "get_guided_decoding_constrained_generator"
+_PREPARE = "set_custom_guided_decoding_parameters"
+# Each function → the names of its parameters, and whether a backend must have it.
+_FUNCTIONS = {
+    _MAKE: (("request", "tokenizer"), True),
+    _RESPOND: (("response", "raw_request"), False),
+    _PREPARE: (("request",), False),
+}
+
+Function = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One loaded backend: its three functions, each called with its own wheels importable.
+
+    The methods raise whatever the backend's own code raises; callers keep that to the one request.
+    """
+
+    name: str
+    module: ModuleType
+    isolation: Isolation
+    make: Function
+    respond_with: Function | None = None
+    prepare_with: Function | None = None
+
+    async def prepare(self, request: Any) -> None:
+        """Call `set_custom_guided_decoding_parameters`, if there is one, in the current context."""
+        if self.prepare_with:
+            await Stepwise(self.prepare_with(request), self.isolation)
+
+    async def logits_processor(self, request: Any, tokenizer: Any) -> Any:
+        """A new logits processor for one sequence: a callable `(output_ids, scores)`, or None for no constraint."""
+        return await Stepwise(self.make(request, tokenizer), self.isolation)
+
+    async def respond(self, response: Any, raw_request: Any) -> Any:
+        """`response`, or what `get_guided_decoding_constrained_generator` makes of it."""
+        if self.respond_with is None:
+            return response
+        return await Stepwise(self.respond_with(response, raw_request), self.isolation)
+
+    async def steps_of(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        """The items of `events`, a generator that `respond` gave; each is made with the wheels importable."""
+        try:
+            while True:
+                try:
+                    item = await Stepwise(anext(events), self.isolation)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if close := getattr(events, "aclose", None):
+                await Stepwise(close(), self.isolation)
+
+    def own_modules(self) -> AbstractContextManager[None]:
+        """Around a plain call into the backend's code: its wheels can be imported inside."""
+        return self.isolation
+
+
+@dataclass(frozen=True)
+class Backends:
+    """All backends of one folder by name, and the one for requests that name none."""
+
+    by_name: Mapping[str, Backend]
+    default: str | None = None
+
+    @classmethod
+    def load(cls, folder: Path, default: str | None, cache: Path) -> Backends:
+        """Load every backend below `folder`.
+
+        Backends import from vLLM by paths that have moved since; call `moved.install` before.
+
+        Args:
+            folder: holds one folder a backend. Plain files and names that begin with `.` or `_` are skipped.
+            default: the backend for requests that name none, if any.
+            cache: wheels are unpacked below it.
+
+        Raises:
+            ConfigError: every fault of every backend, one a line.
+        """
+        found, faults = dict[str, Backend](), list[str]()
+        for path in _folders(folder):
+            try:
+                found[path.name] = _load(path, cache)
+            except ConfigError as error:
+                faults.append(str(error))
+        if not faults and default is not None and default not in found:
+            faults.append(f"{folder}: there is no guided decoding backend `{default}`; there is {_listed(found)}.")
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return cls(found, default)
+
+    def choose(self, name: str | None) -> Backend | None:
+        """The backend `name`, the default one for None, or None where there is no default.
+
+        Raises:
+            RequestError: there is no backend of that name.
+        """
+        chosen = self.default if name is None else name
+        if chosen is None:
+            return None
+        if chosen not in self.by_name:
+            raise RequestError(
+                f"There is no guided decoding backend `{chosen}`; there is {_listed(self.by_name)}.", FIELD
+            )
+        return self.by_name[chosen]
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: not a readable folder of guided decoding backends: {error.strerror}. It must hold one folder "
+            f"for each backend, with a {FILE} in it."
+        ) from None
+    return [entry for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))]
+
+
+def _load(folder: Path, cache: Path) -> Backend:
+    file = folder / FILE
+    if not file.is_file():
+        raise ConfigError(f"{folder}: it holds no {FILE}. Add one, or let the folder's name begin with `_`.")
+    wheels = sorted(folder.glob("*.whl"))
+    isolation = Isolation(unpack(wheels, cache, folder.name) if wheels else None)
+    module = _execute(file, isolation)
+    functions = {name: _function(file, module, name) for name in _FUNCTIONS}
+    make = functions[_MAKE]
+    assert make is not None  # noqa: S101  (_function refuses a file without it)
+    logger.info("Guided decoding backend `%s` is loaded from %s.", folder.name, file)
+    return Backend(folder.name, module, isolation, make, functions[_RESPOND], functions[_PREPARE])
+
+
+def _execute(file: Path, isolation: Isolation) -> ModuleType:
+    # A name that no other backend has and that is no package's: characters outside a word become their number.
+    name = "rayllm_guided_backend_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", file.parent.name)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None  # noqa: S101  (the suffix is .py)
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickle look their module up by name.
+    sys.modules[name] = module
+    try:
+        with isolation:
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        logger.exception("%s cannot be imported.", file)
+        raise ConfigError(f"{file}: it cannot be imported: {_reason(error, file)}") from error
+    return module
+
+
+def _reason(error: BaseException, file: Path) -> str:
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, ModuleNotFoundError):
+        return f"{said}. Put a wheel that brings it into {file.parent}."
+    return f"{said}. Mend the file; the log has the traceback."
+
+
+def _function(file: Path, module: ModuleType, name: str) -> Function | None:
+    parameters, required = _FUNCTIONS[name]
+    wanted = f"async def {name}({', '.join(parameters)})"
+    function: Function | None = getattr(module, name, None)
+    if function is None:
+        if required:
+            raise ConfigError(f"{file}: it has no `{name}`. Define `{wanted}`.")
+        return None
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{file}: `{name}` is not an async function. Define it as `{wanted}`.")
+    given = tuple(inspect.signature(function).parameters)
+    if given != parameters:
+        raise ConfigError(f"{file}: `{name}` takes ({', '.join(given)}). Define it as `{wanted}`.")
+    return function

@@ -1,0 +1,115 @@
+"""What one backend's wheels bring, importable for that backend alone.
+
+Python has one table of modules a process. So the modules of a backend's wheels are kept in a table of the backend's
+own, and are in the process's table only while the backend's own code runs: its load, each call of its logits processor,
+and each step of its coroutines from one `await` to the next. What the process has under the same names is set aside
+for that time. Absolute and relative imports, `importlib`, compiled modules and lazy imports inside functions all work
+as ever then.
+
+Limits, all of them only for backends that have wheels:
+
+- Other threads of the process that import one of the same names at that very moment get the backend's copy.
+- Code that runs outside those calls sees the process's modules: threads and tasks that a backend starts, callbacks.
+- vLLM's code that a backend calls or awaits sees the backend's: the stream that a backend's generator goes through.
+- A top-level name belongs to the wheels whole: one that brings `google/thing` hides the process's `google` from it.
+- Compiled modules of which a process can hold only one copy stay at one copy; most since Python 3.5 can be had twice.
+- Everything the process itself has can be imported too. Isolation keeps versions apart; it is no sandbox.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Awaitable, Generator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+_one_at_a_time = threading.RLock()
+
+
+class Isolation:
+    """A context manager: inside it the modules in `folder` can be imported. Reentrant; threads wait for each other.
+
+    Args:
+        folder: where the wheels were unpacked, or None for a backend without any: then nothing is ever done.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = str(folder)
+        self._names = _top_level_names(folder) if folder else frozenset[str]()
+        self._own: dict[str, ModuleType] = {}
+        self._aside: dict[str, ModuleType] = {}
+        # How many modules the process had when we last looked, inside and outside: while that stays, nothing was
+        # imported, and the table of thousands need not be searched at every token.
+        self._inside = self._outside = -1
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if not self._names:
+            return
+        _one_at_a_time.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            self._aside = self._take_out(self._aside, self._outside)
+            sys.modules.update(self._own)
+            sys.path.insert(0, self._folder)
+            self._inside = len(sys.modules)
+
+    def __exit__(self, *_: object) -> None:
+        if not self._names:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            with suppress(ValueError):  # the backend's code may have removed it
+                sys.path.remove(self._folder)
+            self._own = self._take_out(self._own, self._inside)
+            sys.modules.update(self._aside)
+            self._outside = len(sys.modules)
+        _one_at_a_time.release()
+
+    def _take_out(self, known: dict[str, ModuleType], size: int) -> dict[str, ModuleType]:
+        """Remove our names from the process's table; they are `known` if it still has `size` entries."""
+        if len(sys.modules) == size and all(sys.modules.get(name) is module for name, module in known.items()):
+            found = list(known)
+        else:
+            found = [name for name in list(sys.modules) if name.partition(".")[0] in self._names]
+        return {name: sys.modules.pop(name) for name in found}
+
+
+class Stepwise(Awaitable[Result]):
+    """An awaitable whose every step runs inside `isolation`, and whose waits do not."""
+
+    def __init__(self, awaitable: Awaitable[Result], isolation: Isolation) -> None:
+        self._awaitable = awaitable
+        self._isolation = isolation
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        steps: Any = self._awaitable.__await__()
+        sent: Any = None
+        thrown: BaseException | None = None
+        while True:
+            try:
+                with self._isolation:
+                    waited_for = steps.send(sent) if thrown is None else steps.throw(thrown)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except SystemExit as end:
+                # asyncio would end the whole process.
+                raise RuntimeError(f"a guided decoding backend called exit({end.code!r})") from end
+            try:
+                sent, thrown = (yield waited_for), None
+            except BaseException as error:
+                sent, thrown = None, error
+
+
+def _top_level_names(folder: Path) -> frozenset[str]:
+    names = (entry.name.partition(".")[0] for entry in folder.iterdir() if entry.is_dir() or _is_module(entry))
+    return frozenset(name for name in names if name.isidentifier())
+
+
+def _is_module(file: Path) -> bool:
+    return file.suffix in (".py", ".so", ".pyc")

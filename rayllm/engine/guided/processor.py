@@ -1,0 +1,181 @@
+"""The logits processor that vLLM loads in its workers, and that runs the backends there.
+
+vLLM names it by class path: `rayllm.engine.guided.processor:GuidedProcessor`. Whatever a backend's code raises stays
+with the one request: it is logged, told to the replica (see `failures`), and the sequence ends.
+
+Limits: a backend's `set_custom_guided_decoding_parameters` runs in the replica and again here, for each sequence, and
+what it keeps in one process is not seen in the other. A backend must decide alike on every rank of tensor parallelism.
+Its time is part of each step of the whole batch, and one that never returns stops the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.sampling_params import SamplingParams
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+from rayllm.engine import moved
+from rayllm.engine.guided.backend import Backend, Backends
+from rayllm.engine.guided.envelope import KEY, Envelope
+from rayllm.engine.guided.environment import WorkerEnvironment
+from rayllm.engine.guided.failures import report
+
+logger = logging.getLogger(__name__)
+
+_REQUESTS = {"chat": ChatCompletionRequest, "completion": CompletionRequest}
+# What backends may throw at us; the engine's own ends (KeyboardInterrupt) are not among them.
+_FAULTS = (Exception, SystemExit, asyncio.CancelledError)
+
+Processor = Callable[[list[int], torch.Tensor], torch.Tensor | None]
+
+
+class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
+    """vLLM's interface. One object a worker; `_Sequence` is one sequence of a batch."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        super().__init__(vllm_config, device, is_pin_memory)
+        environment = WorkerEnvironment.read(os.environ)
+        moved.install()
+        self._backends = Backends.load(environment.folder, None, environment.cache)
+        self._address = environment.report
+        self._tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
+        # One loop for good: a backend may keep what is bound to it. It leaves the thread's own loop alone.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+    def is_argmax_invariant(self) -> bool:
+        """A backend may change which token is the likeliest."""
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> _Sequence | None:
+        """The guide of a new sequence, or None where its request names no backend or the backend wants none."""
+        packed = (params.extra_args or {}).get(KEY)
+        if packed is None:
+            return None
+        guide = _Guide(self._backends, self._tokenizer, self._runner)
+        sequence = _Sequence(guide, self._address, self._end_of(params))
+        return sequence if sequence.open(packed) else None
+
+    def _end_of(self, params: SamplingParams) -> int | None:
+        """A token that ends the sequence."""
+        known = [
+            params.eos_token_id,
+            *sorted(params.all_stop_token_ids),
+            getattr(self._tokenizer, "eos_token_id", None),
+        ]
+        return next((token for token in known if token is not None), None)
+
+
+class _Guide:
+    """Makes a backend's processor for one sequence, as often as it is needed."""
+
+    def __init__(self, backends: Backends, tokenizer: Any, runner: asyncio.Runner) -> None:
+        self._backends = backends
+        self._tokenizer = tokenizer
+        self._runner = runner
+        self._envelope: Envelope
+        self._backend: Backend
+
+    def open(self, packed: str) -> str:
+        """Read the envelope, and return its ticket's id."""
+        self._envelope = Envelope.unpack(packed)
+        return self._envelope.ticket
+
+    def make(self) -> Processor | None:
+        """A new processor in a context of its own, or None for no constraint."""
+        self._backend = self._backends.by_name[self._envelope.backend]
+        # Each time anew, so that a backend that changes the request does not see its own changes.
+        request = _REQUESTS[self._envelope.type].model_validate(self._envelope.request)
+        context = Context()
+        made = self._runner.run(self._prepare_and_make(request), context=context)
+        if made is None:
+            return None
+        if not callable(made):
+            raise TypeError(f"a logits processor must be callable, and {type(made).__name__} is not")
+
+        def processor(output_ids: list[int], scores: torch.Tensor) -> torch.Tensor | None:
+            with self._backend.own_modules():
+                return context.run(made, output_ids, scores)
+
+        return processor
+
+    async def _prepare_and_make(self, request: Any) -> Any:
+        await self._backend.prepare(request)
+        return await self._backend.logits_processor(request, self._tokenizer)
+
+
+class _Sequence:
+    """One sequence, called by vLLM with the tokens so far and its row of logits; steps may be repeated or left out.
+
+    vLLM calls for results that it throws away (a prompt in parts), and adds a request anew that it had put off. A
+    processor that counts its calls must see each position once, so where the position is not the expected one a new
+    processor is made and walked through the tokens so far, on rows of zeros: the logits of the past are gone.
+    """
+
+    def __init__(self, guide: _Guide, address: str, end: int | None) -> None:
+        self._guide = guide
+        self._address = address
+        self._end = end
+        self._ticket = ""
+        self._processor: Processor | None = None
+        self._position = 0
+        self._failed = False
+
+    def open(self, packed: str) -> bool:
+        """Whether the sequence is constrained; one whose backend failed is, by its end."""
+        try:
+            self._ticket = self._guide.open(packed)
+            self._processor = self._guide.make()
+        except _FAULTS:
+            self._fail("it made a logits processor")
+        return self._failed or self._processor is not None
+
+    def __call__(self, output_ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+        """Constrain `scores`, of shape (vocabulary,), in place; `output_ids` are the tokens after the prompt."""
+        if not self._failed:
+            try:
+                self._step(list(output_ids), scores)
+            except _FAULTS:
+                self._fail("its logits processor ran")
+        if self._failed and self._end is not None:
+            scores.fill_(float("-inf"))
+            scores[self._end] = 0.0
+        return scores
+
+    def _step(self, output_ids: list[int], scores: torch.Tensor) -> None:
+        if len(output_ids) != self._position:
+            self._replay(output_ids, scores)
+        self._apply(output_ids, scores)
+        self._position += 1
+
+    def _replay(self, output_ids: list[int], scores: torch.Tensor) -> None:
+        if self._position:
+            self._processor = self._guide.make()
+        for self._position in range(len(output_ids)):
+            self._apply(output_ids[: self._position], torch.zeros_like(scores))
+        self._position = len(output_ids)
+
+    def _apply(self, output_ids: list[int], scores: torch.Tensor) -> None:
+        if self._processor is None:
+            return
+        changed = self._processor(output_ids, scores)
+        if changed is not None and changed is not scores:
+            if changed.shape != scores.shape:
+                raise ValueError(f"a logits processor gave {tuple(changed.shape)} scores for {tuple(scores.shape)}")
+            scores.copy_(changed)
+
+    def _fail(self, stage: str) -> None:
+        logger.exception("A guided decoding backend failed while %s; its request ends.", stage)
+        self._failed = True
+        self._processor = None
+        report(self._address, self._ticket, stage)

@@ -1,0 +1,92 @@
+"""Custom guided decoding of one replica, from its configuration to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from rayllm.config.model import GuidedDecoding
+from rayllm.engine import moved
+from rayllm.engine.guided.backend import Backends
+from rayllm.engine.guided.environment import WorkerEnvironment
+from rayllm.engine.guided.failures import Failures
+from rayllm.engine.guided.hooks import install
+from rayllm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# What the engine argument `logits_processors` must list for backends to run in its workers.
+PROCESSOR = "rayllm.engine.guided.processor:GuidedProcessor"
+
+# NVIDIA NIM's variables, for those who come from there: `guided_decoding` of the model's file wins.
+_TRUST = "NIM_TRUST_CUSTOM_CODE"
+_FOLDER = "NIM_CUSTOM_GUIDED_DECODING_BACKENDS"
+_DEFAULT = "NIM_GUIDED_DECODING_BACKEND"
+
+
+def chosen_folder(config: GuidedDecoding | None, environment: Mapping[str, str]) -> tuple[Path, str | None] | None:
+    """The folder of backends and the default one, or None where there is no custom guided decoding.
+
+    Raises:
+        ConfigError: there are backends, but nobody said that their code is to be trusted.
+    """
+    folder = (config and config.backends_dir) or environment.get(_FOLDER)
+    if not folder:
+        return None
+    if not (config and config.trust_custom_code) and environment.get(_TRUST) != "1":
+        if not (config and config.backends_dir):
+            # As with NIM: the feature is off, and a request that asks for it says so.
+            return None
+        raise ConfigError(
+            f"guided_decoding.backends_dir: {folder} holds Python code; set `guided_decoding.trust_custom_code: true` "
+            f"(or {_TRUST}=1) to run it."
+        )
+    default = (config and config.default_backend) or environment.get(_DEFAULT, "").strip("/") or None
+    return Path(folder), default
+
+
+class GuidedService:
+    """Loaded backends, and the line on which workers report failures."""
+
+    def __init__(self, backends: Backends, failures: Failures) -> None:
+        self._backends = backends
+        self._failures = failures
+
+    @classmethod
+    async def start(
+        cls,
+        folder: Path,
+        default: str | None,
+        cache: Path,
+        host: str,
+        environment: MutableMapping[str, str] = os.environ,
+    ) -> GuidedService:
+        """Load the backends, and put what workers need to know into `environment`. Call before the engine starts.
+
+        Args:
+            folder: holds one folder a backend.
+            default: the backend of requests that name none.
+            cache: wheels are unpacked below it.
+            host: an address of this machine that the workers can reach.
+            environment: what the engine's processes inherit.
+
+        Raises:
+            ConfigError: every fault of every backend.
+        """
+        moved.install()
+        backends = Backends.load(folder, default, cache)
+        failures = Failures()
+        await failures.listen(host)
+        environment.update(WorkerEnvironment(folder, cache, failures.address).variables(environment))
+        return cls(backends, failures)
+
+    def attach(self, state: Any) -> None:
+        """Wrap the calls of vLLM's application; once, after it was built."""
+        install(state, self._backends, self._failures)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._failures.close()

@@ -1,0 +1,112 @@
+"""Wheels beside a `backend.py`, unpacked into a folder that Python can import from.
+
+They are unpacked, not installed: what a backend imports is all that matters, so scripts and headers are left out, no
+dependency is fetched, and pip need not be there. Only the standard library and `packaging` are used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from packaging.tags import sys_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from rayllm.errors import ConfigError
+
+_READ_SIZE = 1 << 20
+
+
+def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
+    """The folder `<cache>/guided/<name>-<hash of the wheels>` that holds what `wheels` bring.
+
+    It is made once a node, whoever comes first: others wait for a file lock, and it appears whole or not at all.
+
+    Raises:
+        ConfigError: a wheel is broken or does not fit this Python and platform, two bring the same distribution, or
+            the cache cannot be written. The message names the wheel.
+    """
+    check(wheels)
+    try:
+        folder = cache / "guided" / f"{name}-{_digest(wheels)}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(folder.name + ".lock")):
+            if not folder.is_dir():
+                _publish(wheels, folder)
+    except OSError as error:
+        raise ConfigError(f"{wheels[0].parent}: its wheels cannot be unpacked below {cache}: {error}.") from error
+    return folder
+
+
+def check(wheels: Sequence[Path]) -> None:
+    """Refuse wheels that this Python cannot use.
+
+    Raises:
+        ConfigError: as `unpack` says.
+    """
+    fitting = frozenset(sys_tags())
+    seen: dict[str, Path] = {}
+    for wheel in wheels:
+        try:
+            distribution, _, _, tags = parse_wheel_filename(wheel.name)
+        except InvalidWheelFilename as error:
+            raise ConfigError(f"{wheel}: not the name of a wheel: {error}.") from None
+        if tags.isdisjoint(fitting):
+            raise ConfigError(
+                f"{wheel}: it does not fit this Python and platform, which take {next(sys_tags())} and others. "
+                "Build or download the wheel that does."
+            )
+        if distribution in seen:
+            raise ConfigError(f"{wheel}: {seen[distribution].name} brings `{distribution}` too. Keep one of them.")
+        seen[distribution] = wheel
+
+
+def _digest(wheels: Sequence[Path]) -> str:
+    found = hashlib.sha256()
+    for wheel in sorted(wheels):
+        found.update(wheel.name.encode())
+        with wheel.open("rb") as stream:
+            while block := stream.read(_READ_SIZE):
+                found.update(block)
+    return found.hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        # Freed by the system when the file is closed, also when this process dies.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _publish(wheels: Sequence[Path], folder: Path) -> None:
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for wheel in wheels:
+            _extract(wheel, made)
+        # Made private by mkdtemp; other users of the node may share the cache.
+        made.chmod(0o755)
+        os.replace(made, folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _extract(wheel: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise ConfigError(f"{wheel}: a broken wheel: {error}. Copy it again.") from error
+    for data in folder.glob("*.data"):
+        # Source: https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
+        for library in (data / "purelib", data / "platlib"):
+            if library.is_dir():
+                shutil.copytree(library, folder, dirs_exist_ok=True)
+        shutil.rmtree(data)

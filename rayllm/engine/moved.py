@@ -1,0 +1,76 @@
+"""Import paths of vLLM that users' files were written for and that have moved since.
+
+Guided decoding backends and tool parser plugins import from vLLM. `install` lets the old paths resolve.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# Where an old module's names are now; of the first, which was split by API, those that users ask for first.
+_MOVED = {
+    "vllm.entrypoints.openai.protocol": (
+        "vllm.entrypoints.openai.chat_completion.protocol",
+        "vllm.entrypoints.openai.completion.protocol",
+        "vllm.entrypoints.serve.engine.protocol",
+        "vllm.entrypoints.generate.base.protocol",
+        "vllm.entrypoints.openai.models.protocol",
+        "vllm.entrypoints.openai.responses.protocol",
+        "vllm.entrypoints.serve.tokenize.protocol",
+        "vllm.entrypoints.serve.lora.protocol",
+        "vllm.entrypoints.pooling.embed.protocol",
+        "vllm.entrypoints.pooling.classify.protocol",
+        "vllm.entrypoints.pooling.scoring.protocol",
+        "vllm.entrypoints.pooling.pooling.protocol",
+        "vllm.entrypoints.speech_to_text.transcription.protocol",
+        "vllm.entrypoints.speech_to_text.translation.protocol",
+    ),
+    "vllm.entrypoints.openai.tool_parsers": ("vllm.tool_parsers",),
+    "vllm.entrypoints.openai.tool_parsers.abstract_tool_parser": ("vllm.tool_parsers.abstract_tool_parser",),
+    "vllm.entrypoints.openai.tool_parsers.utils": ("vllm.tool_parsers.utils",),
+    "vllm.transformers_utils.tokenizer": ("vllm.tokenizers",),
+}
+# Single names that were dropped or renamed: old module → name → where it is now.
+_RENAMED = {"vllm.transformers_utils.tokenizer": {"AnyTokenizer": "TokenizerLike"}}
+
+
+def install() -> None:
+    """Make the old paths resolve in this process; a path that vLLM itself still has is left alone. Imports vLLM."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        # Last, so that a module that exists is found before.
+        sys.meta_path.append(_Finder())
+    parameters = importlib.import_module("vllm.sampling_params")
+    if not hasattr(parameters, "LogitsProcessor"):
+        moved = importlib.import_module("vllm.logits_process")
+        parameters.LogitsProcessor = moved.LogitsProcessor  # type: ignore[attr-defined]
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        # Some of the old modules held others.
+        return ModuleSpec(fullname, self, is_package=True) if fullname in _MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # A name is looked up when it is asked for, so the parts that nobody uses are not imported.
+        module.__getattr__ = partial(_moved, module.__name__)  # type: ignore[method-assign]
+
+
+def _moved(module: str, name: str) -> Any:
+    """What an old module had as `name`; Python turns the AttributeError of `from … import` into an ImportError."""
+    if not name.startswith("_"):
+        today = _RENAMED.get(module, {}).get(name, name)
+        for part in _MOVED[module]:
+            try:
+                return getattr(importlib.import_module(part), today)
+            except (ImportError, AttributeError):
+                continue
+    raise AttributeError(f"module {module!r} has no attribute {name!r} in this vLLM", name=name)

@@ -1,0 +1,83 @@
+"""A second application: one model of every kind that the service knows, on weights made on the spot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayllm.config import load_model
+from rayllm.prompt import compile_template
+from tests.integration import models
+from tests.integration.service import DEMO
+
+PREFIX = "/surface"
+BACKENDS = Path(__file__).parent / "backends"
+PLUGIN = Path(__file__).parent / "tool_plugin.py"
+WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"
+
+
+def surface_models(root: Path) -> list[dict[str, Any]]:
+    """The models; their folders are made below `root`."""
+    embedder = {"is_matryoshka": True, "matryoshka_dimensions": [64, 128, 256]}
+    return [
+        _model("extras", _with_named_templates(root / "extras"), 1024, **_extras(root)),
+        _model("embedder", WEIGHTS, 512, task="embed", engine_kwargs={"hf_overrides": embedder}, chat_template=CHATML),
+        _model("classifier", models.make_classifier(root / "classifier"), 512, task="classify"),
+        _model("reranker", models.make_reranker(root / "reranker"), 512, task="score"),
+        _model("vision", models.make_vision(root / "vision"), 512),
+        _model("whisper", models.make_whisper(root / "whisper"), None),
+    ]
+
+
+CHATML = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def _model(name: str, folder: Path, length: int | None, **keys: Any) -> dict[str, Any]:
+    demo = yaml.safe_load(DEMO.read_text())
+    engine = {"dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 8, **keys.pop("engine_kwargs", {})}
+    config = {
+        "model_loading_config": {"model_id": name, "model_source": str(folder.resolve())},
+        "engine_kwargs": engine,
+        "runtime_env": demo["runtime_env"],
+        **keys,
+    }
+    return config | ({"max_request_context_length": length} if length else {})
+
+
+def _extras(root: Path) -> dict[str, Any]:
+    return {
+        "engine_kwargs": {"trust_request_chat_template": True},
+        "tool_calling": {"parser": "example", "plugin": str(PLUGIN)},
+        "reasoning_parser": "granite",
+        "guided_decoding": {"backends_dir": str(_backends(root / "backends")), "trust_custom_code": True},
+    }
+
+
+def _with_named_templates(folder: Path) -> Path:
+    """The demo's weights with two templates, as transformers keeps them: one for requests with tools."""
+    shutil.copytree(WEIGHTS, folder)
+    prompt_format = load_model(DEMO).generation_config.prompt_format
+    assert prompt_format is not None
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = [
+        {"name": "default", "template": CHATML},
+        {"name": "tool_use", "template": compile_template(prompt_format)},
+    ]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _backends(folder: Path) -> Path:
+    shutil.copytree(BACKENDS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with zipfile.ZipFile(folder / "signed" / "my_dep-0.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("my_dep/__init__.py", "def shout(text):\n    return text.upper()\n")
+        wheel.writestr("my_dep-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: my_dep\nVersion: 0.1.0\n")
+    return folder

@@ -1,0 +1,51 @@
+"""RayLLM and vLLM's own server, asked the same: same text, logprobs, usage and status.
+
+With `--write-docs` the outcome becomes docs/compatibility.md; without, that page must say what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from benchmarks.servers import bare_vllm
+from tests.compatibility.cases import CASES, Case
+from tests.compatibility.compare import answer, difference
+from tests.compatibility.page import PAGE, page
+
+STATUSES: dict[tuple[Case, bool], int] = {}
+ASKED = [(case, stream) for case in CASES for stream in (False, True) if case.streams or not stream]
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[httpx.Client]:
+    """A client of vLLM's own server."""
+    with bare_vllm() as server, httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+def _id(value: Case | bool) -> str:
+    return f"{value.group}: {value.name}" if isinstance(value, Case) else "stream" if value else "plain"
+
+
+@pytest.mark.parametrize(("case", "stream"), ASKED, ids=_id)
+def test_the_answer_is_the_same(http: httpx.Client, bare: httpx.Client, case: Case, stream: bool) -> None:
+    body = {**case.body, "stream": True} if stream else case.body
+    ours, theirs = answer(http, case.path, body), answer(bare, case.path, body)
+    STATUSES[case, stream] = ours[0]
+    if case.deviation:
+        assert theirs[0] == case.vllm_status
+        assert ours[0] != theirs[0]
+        return
+    assert ours[0] == theirs[0]
+    assert difference(ours[1], theirs[1]) is None
+
+
+def test_the_page_says_what_was_compared(request: pytest.FixtureRequest) -> None:
+    if len(STATUSES) < len(ASKED):
+        pytest.skip("only a part of the cases has run")
+    if request.config.getoption("--write-docs"):
+        PAGE.write_text(page(STATUSES))
+    assert PAGE.read_text() == page(STATUSES)

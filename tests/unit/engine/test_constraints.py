@@ -1,0 +1,121 @@
+"""What a request may ask the engine to compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayllm.engine.constraints import Constraint, ConstraintGate, check_limits, constraints_in, needs_trial
+from rayllm.errors import RequestError
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({}, []),
+        ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, [("structured_outputs", "regex")]),
+        ({"structured_outputs": "no mapping", "tools": 7, "text": [], "response_format": "x"}, []),
+        ({"response_format": {"type": "json_object"}}, []),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            [("response_format", "json")],
+        ),
+        ({"response_format": {"type": "structural_tag", "format": {}}}, [("response_format", "structural_tag")]),
+        ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, [("text.format", "json")]),
+        ({"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, [("output_config.format", "json")]),
+        ({"tools": [{"function": {"parameters": SCHEMA}}, {"parameters": SCHEMA}]}, [("tools", "json")] * 2),
+        ({"tools": [{"input_schema": SCHEMA}, "x"]}, [("tools", "json")]),
+        ({"tools": [{"function": {"parameters": SCHEMA}}], "tool_choice": "none"}, []),
+    ],
+)
+def test_where_constraints_are(body: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    assert [(constraint.param, constraint.kind) for constraint in constraints_in(body)] == found
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        ("json", nested(40), "nests deeper than 32 levels"),
+        ("json", {"enum": list(range(1001))}, "more than 1000 enum values"),
+        ("json", {"anyOf": [{}] * 5001}, "more than 5000 parts"),
+        ("json", {"description": "x" * 70_000}, "longer than 65536 characters"),
+        ("json", {"$ref": "https://example.com/schema.json"}, "refers to another document"),
+        ("json", {"pattern": "a" * 2000}, "longer than 1024 characters"),
+        ("json", "{", "not valid JSON"),
+        ("json", [1], "must be a JSON object"),
+        ("json", "[1]", "must be a JSON object"),
+        ("regex", "a" * 17_000, "longer than 16384 characters"),
+        ("regex", "(" * 300, "nests deeper than 200 brackets"),
+        ("regex", 7, "must be a text"),
+        ("grammar", " ", "not empty"),
+        ("grammar", "(" * 30_000, "nests deeper"),
+        ("choice", [], "list of texts that is not empty"),
+        ("choice", [1], "list of texts"),
+        ("choice", ["a"] * 1001, "more than 1000 entries"),
+        ("structural_tag", "no", "not valid JSON"),
+    ],
+)
+def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        check_limits(Constraint("tools", kind, spec))
+    assert caught.value.param == "tools"
+    assert "`tools`" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "trial"),
+    [
+        ("json", nested(10), False),
+        ("json", {"properties": {"pattern": {"type": "string"}}}, False),
+        ("json", {"type": "string", "maxLength": 20}, False),
+        ("json", {"type": "string", "maxLength": 2000}, True),
+        ("json", {"type": "string", "pattern": "a"}, True),
+        ("json", {"anyOf": [{}] * 600}, True),
+        ("choice", ["a"], False),
+        ("regex", "a", True),
+        ("grammar", "root ::= x", True),
+        ("structural_tag", "{}", True),
+    ],
+)
+def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, trial: bool) -> None:
+    constraint = Constraint("x", kind, spec)
+    check_limits(constraint)
+    assert needs_trial(constraint) == trial
+
+
+class Compiler:
+    """Stands for the trial process: writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Constraint] = []
+
+    async def check(self, constraint: Constraint) -> None:
+        self.given.append(constraint)
+
+
+async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> None:
+    compiler = Compiler()
+
+    def as_ebnf(text: str) -> str:
+        if "broken" in text:
+            raise ValueError("line 1")
+        return f"converted {text}"
+
+    gate = ConstraintGate(compiler, as_ebnf)  # type: ignore[arg-type]
+    await gate.check({"structured_outputs": {"grammar": "start: x"}, "tools": [{"parameters": SCHEMA}]})
+    assert [constraint.spec for constraint in compiler.given] == ["converted start: x"]
+    with pytest.raises(RequestError, match="cannot be read: line 1"):
+        await gate.check({"structured_outputs": {"grammar": "broken"}})
+    with pytest.raises(RequestError, match="must be a text"):
+        await ConstraintGate(None).check({"structured_outputs": {"regex": 3}})
+    await ConstraintGate(None).check({"structured_outputs": {"regex": "a"}})

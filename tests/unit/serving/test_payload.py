@@ -1,0 +1,62 @@
+"""JSON bodies and multipart forms: the model they name, and the same request to another model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from rayllm.errors import RequestError
+from rayllm.serving.payload import FormPayload, JsonPayload
+
+SOUND = b"RIFF\x00\r\n--x\xff"
+
+
+def form(fields: dict[str, Any], file: bytes | None = SOUND) -> tuple[bytes, Request]:
+    """A form as a client writes it, and the request that it came in."""
+    sent = httpx.Request("POST", "http://h/", data=fields, files={"file": ("a.wav", file, "audio/wav")})
+    headers = [(key.lower(), value) for key, value in sent.headers.raw]
+    return sent.read(), Request({"type": "http", "method": "POST", "headers": headers})
+
+
+@pytest.mark.parametrize("body", [{}, {"model": None}, {"model": 3}, {"model": ""}, {"model": ["x"]}])
+def test_a_request_names_its_model(body: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        JsonPayload.parse(json.dumps(body).encode(), "application/json")
+    assert caught.value.param == "model"
+
+
+async def test_json_for_another_model() -> None:
+    payload = JsonPayload.parse(b'{"model": "a",  "x": [1]}', "application/json")
+    other = await payload.for_model("b")
+    assert json.loads(other.raw) == {"model": "b", "x": [1]}
+    assert (payload.model, other.model) == ("a", "b")
+
+
+async def test_a_form_for_another_model_keeps_its_file() -> None:
+    raw, request = form({"model": "a", "language": "en", "timestamp_granularities[]": ["word", "segment"]})
+    payload = await FormPayload.parse(raw, request)
+    assert (payload.model, payload.raw) == ("a", raw)
+    other = await payload.for_model("b")
+    headers = [(b"content-type", other.content_type.encode())]
+    again = await FormPayload.parse(other.raw, Request({"type": "http", "method": "POST", "headers": headers}))
+    assert again.model == "b"
+    assert again.form.getlist("timestamp_granularities[]") == ["word", "segment"]
+    file = again.form["file"]
+    assert not isinstance(file, str)
+    assert (file.filename, file.content_type, await file.read()) == ("a.wav", "audio/wav", SOUND)
+
+
+async def test_what_is_no_form_is_refused() -> None:
+    raw, request = form({"language": "en"})
+    with pytest.raises(RequestError, match="`model` is required") as caught:
+        await FormPayload.parse(raw, request)
+    assert caught.value.param == "model"
+    with pytest.raises(RequestError, match="no multipart form"):
+        await FormPayload.parse(b"junk", request)
+    json_request = Request({"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]})
+    with pytest.raises(RequestError, match="must be a multipart form"):
+        await FormPayload.parse(b"{}", json_request)
