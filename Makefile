@@ -34,3 +34,4 @@ generate: setup ## write the generated files
 
 bench: setup ## run the benchmarks beside bare vLLM
 	@$(BIN)/python -m benchmarks.chat
+	@$(BIN)/python -m benchmarks.calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,13 +12,15 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import yaml
 
 from rayllm.config import LocalSource, ModelConfig, load_model
+from rayllm.engine.arguments import STRUCTURED_OUTPUTS
 from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
@@ -45,47 +48,60 @@ class Server:
 
 
 @contextmanager
-def rayllm() -> Iterator[Server]:
-    """RayLLM with the demo, as `make run` starts it."""
+def rayllm(model: Path = DEMO) -> Iterator[Server]:
+    """RayLLM with one model, as `make run` starts it."""
     port = _free_port()
-    command = [sys.executable, "-m", "rayllm", "run", str(ROOT / "serve_configs" / "demo.yaml"), "--port", str(port)]
-    with _running("rayllm", command, port, os.environ | {}) as server:
-        yield server
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        args = {"llm_configs": [str(model)]}
+        application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": args}
+        yaml.safe_dump({"applications": [application]}, config)
+        config.flush()
+        command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
+        with _running("rayllm", command, port, os.environ | {}) as server:
+            yield server
 
 
 @contextmanager
-def bare_vllm() -> Iterator[Server]:
+def bare_vllm(path: Path = DEMO) -> Iterator[Server]:
     """vLLM's own server on the same weights, template and engine arguments."""
-    model, port = load_model(DEMO), _free_port()
-    prompt_format = model.generation_config.prompt_format
+    model, port = load_model(path), _free_port()
     assert isinstance(model.source, LocalSource)
-    assert prompt_format is not None
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
-        template.write(compile_template(prompt_format))
-        template.flush()
+    with ExitStack() as files:
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
         options = {
             "--model": model.source.path,
             "--served-model-name": model.model_id,
-            "--chat-template": template.name,
             "--max-model-len": str(model.max_model_len),
             "--dtype": model.engine_kwargs["dtype"],
             "--max-num-seqs": str(model.engine_kwargs["max_num_seqs"]),
             "--port": str(port),
             "--host": "127.0.0.1",
         }
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-        adapters = model.lora_config.max_num_adapters_per_replica if model.lora_config else 0
-        if adapters:
-            command += ["--enable-lora", "--max-loras", str(adapters), "--max-cpu-loras", str(adapters)]
-            command += ["--lora-modules", *(f"{model.model_id}:{name}={path}" for name, path in _adapters(model))]
-        if model.tool_calling:
-            command += ["--enable-auto-tool-choice", "--tool-call-parser", str(model.tool_calling.parser)]
-        command += ["--disable-uvicorn-access-log", *(word for option in options.items() for word in option)]
+        if prompt_format := model.generation_config.prompt_format:
+            template = files.enter_context(tempfile.NamedTemporaryFile("w", suffix=".jinja"))
+            template.write(compile_template(prompt_format))
+            template.flush()
+            options["--chat-template"] = template.name
+        if model.task == "embed":
+            options |= {"--runner": "pooling", "--convert": "embed"}
+        command += [word for option in options.items() for word in option] + _features(model)
         variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
         # Ray gives an actor as many threads as it has CPUs, here one; the other server gets the same.
         variables["OMP_NUM_THREADS"] = "1"
         with _running("vllm", command, port, os.environ | variables) as server:
             yield server
+
+
+def _features(model: ModelConfig) -> list[str]:
+    """Switches for adapters and tools, as vLLM's command line has them."""
+    switches = ["--disable-uvicorn-access-log", "--structured-outputs-config", json.dumps(STRUCTURED_OUTPUTS)]
+    if model.lora_config:
+        most = str(model.lora_config.max_num_adapters_per_replica)
+        switches += ["--enable-lora", "--max-loras", most, "--max-cpu-loras", most]
+        switches += ["--lora-modules", *(f"{model.model_id}:{name}={path}" for name, path in _adapters(model))]
+    if model.tool_calling:
+        switches += ["--enable-auto-tool-choice", "--tool-call-parser", str(model.tool_calling.parser)]
+    return switches
 
 
 def _adapters(model: ModelConfig) -> list[tuple[str, Path]]:

@@ -19,6 +19,9 @@ _RUNNER = {
 }
 
 
+# vLLM's own default chooses a library by request but keeps the one that came first, so that a later constraint may
+# silently not hold; and it lets JSON hold white space without end, which small models write until they are cut off.
+STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 # Stands for "no host" where vLLM asks for the hosts that media may come from (RFC 2606).
 NO_HOST = "none.invalid"
 
@@ -66,6 +69,8 @@ def vllm_arguments(
     if lora := model.lora_config:
         slots = lora.max_num_adapters_per_replica
         values = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, **values}
+        if not on_gpu:
+            values.setdefault("worker_extension_cls", "rayllm.engine.cpu_lora.CpuLoraRepair")
     if model.task:
         values = {**_RUNNER[model.task], **values}
     if model.chat_template_kwargs:
@@ -86,10 +91,8 @@ def vllm_arguments(
         # An empty list would mean every host to vLLM.
         values["allowed_media_domains"] = [NO_HOST]
     structured = values.get("structured_outputs_config") or {}
-    if isinstance(structured, dict):
-        # vLLM's own default chooses a library by request but keeps the one that came first, so that a later
-        # constraint may silently not hold.
-        values["structured_outputs_config"] = {"backend": "xgrammar", **structured}
+    if isinstance(structured, dict) and structured.get("backend", "xgrammar") == "xgrammar":
+        values["structured_outputs_config"] = {**STRUCTURED_OUTPUTS, **structured}
     return _split(values)
 
 

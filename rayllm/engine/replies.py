@@ -77,8 +77,6 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
             "`engine_kwargs.allowed_media_domains`."
         )
         return RequestError(message, _PROMPT_FIELD.get(path))
-    if "not supported by xgrammar" in message:
-        message += " The model's `engine_kwargs.structured_outputs_config: {backend: guidance}` takes more of them."
     return RequestError(message, _param(error.get("param"), message, path))
 
 

@@ -102,7 +102,7 @@ class EngineServer:
 
     def _layers(self, server: Any, plan: RequestPlan, adapters: Adapters | None) -> ASGIApp:
         """What a request passes on its way into vLLM's application, the last one first."""
-        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf)
+        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce)
         app: ASGIApp = ErrorTranslator(RequestShaper(server, plan, gate.check))
         if adapters:
             app = AdapterGate(app, adapters)

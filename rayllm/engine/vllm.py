@@ -44,6 +44,8 @@ USED = {
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
     "vllm.tool_parsers": ("ToolParserManager.list_registered", "ToolParserManager.lazy_parsers"),
     "vllm.usage.usage_lib": ("UsageContext.OPENAI_API_SERVER",),
+    "vllm.v1.structured_output.backend_xgrammar": ("has_xgrammar_unsupported_json_features",),
+    "vllm.lora.punica_wrapper.punica_cpu": ("PunicaWrapperCPU.add_lora_logits", "PunicaWrapperCPU.token_lora_indices"),
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (
@@ -216,6 +218,13 @@ def as_ebnf(grammar: str) -> str:
     from vllm.v1.structured_output.utils import convert_lark_to_ebnf, grammar_is_likely_lark
 
     return str(convert_lark_to_ebnf(grammar)) if grammar_is_likely_lark(grammar) else grammar
+
+
+def can_enforce(schema: dict[str, Any]) -> bool:
+    """Whether xgrammar can enforce all of a JSON schema, as vLLM sees it."""
+    from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
+
+    return not has_xgrammar_unsupported_json_features(schema)
 
 
 async def make_server(engine: Any, arguments: Namespace) -> Any:

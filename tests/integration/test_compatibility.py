@@ -6,6 +6,7 @@ With `--write-docs` the outcome becomes docs/compatibility.md; without, that pag
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,14 +15,16 @@ from benchmarks.servers import bare_vllm
 from tests.compatibility.cases import CASES, Case
 from tests.compatibility.compare import answer, difference
 from tests.compatibility.page import PAGE, page
+from tests.integration.evaluation import evaluate, make_task
+from tests.integration.service import Service
 
 STATUSES: dict[tuple[Case, bool], int] = {}
 ASKED = [(case, stream) for case in CASES for stream in (False, True) if case.streams or not stream]
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[httpx.Client]:
-    """A client of vLLM's own server."""
+def bare(service: Service) -> Iterator[httpx.Client]:
+    """A client of vLLM's own server; of this module only, since an engine holds gigabytes."""
     with bare_vllm() as server, httpx.Client(base_url=server.url, timeout=120) as client:
         yield client
 
@@ -49,3 +52,12 @@ def test_the_page_says_what_was_compared(request: pytest.FixtureRequest) -> None
     if request.config.getoption("--write-docs"):
         PAGE.write_text(page(STATUSES))
     assert PAGE.read_text() == page(STATUSES)
+
+
+def test_lm_eval_finds_the_same(service: Service, bare: httpx.Client, tmp_path: Path) -> None:
+    make_task(tmp_path)
+    ours, our_likelihoods = evaluate(service.url, tmp_path, "ours")
+    theirs, their_likelihoods = evaluate(str(bare.base_url).rstrip("/"), tmp_path, "theirs")
+    assert ours["acc,none"] == theirs["acc,none"] == 1.0
+    flat = [float(pair[0]) for row in our_likelihoods for pair in row]
+    assert flat == pytest.approx([float(pair[0]) for row in their_likelihoods for pair in row], abs=0.05)

@@ -1,4 +1,4 @@
-"""A tool parser as users wrote them for vLLM 0.6: old import paths, and a constructor that takes the tokenizer alone."""
+"""A tool parser as users wrote them for vLLM 0.6: old import paths, a constructor that takes the tokenizer alone."""
 
 import json
 import re
@@ -47,12 +47,15 @@ class ExampleToolParser(ToolParser):  # type: ignore[misc]
         function = DeltaFunctionCall(name=call["name"], arguments=json.dumps(call["arguments"]))
         self.prev_tool_call_arr = [call]
         self.streamed_args_for_tool = [function.arguments]
-        return DeltaMessage(tool_calls=[DeltaToolCall(index=0, id="call_of_example", type="function", function=function)])
+        return DeltaMessage(
+            tool_calls=[DeltaToolCall(index=0, id="call_of_example", type="function", function=function)]
+        )
 
     def extract_tool_calls(self, model_output, request):  # type: ignore[no-untyped-def]
         calls = [json.loads(text) for text in CALL.findall(model_output)]
         made = [
-            ToolCall(function=FunctionCall(name=call["name"], arguments=json.dumps(call["arguments"]))) for call in calls
+            ToolCall(function=FunctionCall(name=call["name"], arguments=json.dumps(call["arguments"])))
+            for call in calls
         ]
         return ExtractedToolCallInformation(
             tools_called=bool(made), tool_calls=made, content=None if made else model_output

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rayllm.engine.constraints.find import Constraint
+from rayllm.engine.constraints.find import KINDS, Constraint
 from rayllm.errors import RequestError
 
 MAX_CHARACTERS = {"json": 65_536, "regex": 16_384, "choice": 65_536, "grammar": 65_536, "structural_tag": 65_536}
@@ -45,16 +45,32 @@ def check_limits(constraint: Constraint) -> None:
         if _nesting(spec) > MAX_NESTING:
             raise refusal(constraint, f"nests deeper than {MAX_NESTING} brackets")
     else:
-        _check_schema(constraint, _parsed(constraint))
+        _check_schema(constraint, parsed(constraint))
+
+
+def check_one(body: dict[str, Any]) -> None:
+    """Refuse `structured_outputs` with no constraint or several.
+
+    Raises:
+        RequestError: says which there may be.
+    """
+    asked = body.get("structured_outputs")
+    if isinstance(asked, dict) and sum(asked.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
+        raise RequestError(
+            f"`structured_outputs` must hold exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
+        )
 
 
 def needs_trial(constraint: Constraint) -> bool:
-    """Whether only a compiler can tell what a constraint that is within bounds costs."""
+    """Whether only a compiler can tell if a constraint that is within bounds is sound, and what it costs.
+
+    Tools are rarely compiled, and many clients send dozens: their plain schemas are left to vLLM.
+    """
     if constraint.kind == "choice":
         return False
-    if constraint.kind != "json":
+    if constraint.param != "tools":
         return True
-    nodes = list(_nodes(_parsed(constraint)))
+    nodes = list(_nodes(parsed(constraint)))
     return len(nodes) > _PLAIN_NODES or any(_is_costly(node) for _, node in nodes)
 
 
@@ -66,7 +82,12 @@ def _is_costly(node: Any) -> bool:
     )
 
 
-def _parsed(constraint: Constraint) -> Any:
+def parsed(constraint: Constraint) -> Any:
+    """A constraint as JSON, whether it came as an object or as text.
+
+    Raises:
+        RequestError: it is a text that is no JSON.
+    """
     if not isinstance(constraint.spec, str):
         return constraint.spec
     try:

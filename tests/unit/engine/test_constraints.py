@@ -75,12 +75,13 @@ def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> No
 @pytest.mark.parametrize(
     ("kind", "spec", "trial"),
     [
-        ("json", nested(10), False),
-        ("json", {"properties": {"pattern": {"type": "string"}}}, False),
-        ("json", {"type": "string", "maxLength": 20}, False),
-        ("json", {"type": "string", "maxLength": 2000}, True),
-        ("json", {"type": "string", "pattern": "a"}, True),
-        ("json", {"anyOf": [{}] * 600}, True),
+        ("tool", nested(10), False),
+        ("tool", {"properties": {"pattern": {"type": "string"}}}, False),
+        ("tool", {"type": "string", "maxLength": 20}, False),
+        ("json", {"type": "string"}, True),
+        ("tool", {"type": "string", "maxLength": 2000}, True),
+        ("tool", {"type": "string", "pattern": "a"}, True),
+        ("tool", {"anyOf": [{}] * 600}, True),
         ("choice", ["a"], False),
         ("regex", "a", True),
         ("grammar", "root ::= x", True),
@@ -88,7 +89,7 @@ def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> No
     ],
 )
 def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, trial: bool) -> None:
-    constraint = Constraint("x", kind, spec)
+    constraint = Constraint("tools", "json", spec) if kind == "tool" else Constraint("x", kind, spec)
     check_limits(constraint)
     assert needs_trial(constraint) == trial
 
@@ -116,6 +117,13 @@ async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> 
     assert [constraint.spec for constraint in compiler.given] == ["converted start: x"]
     with pytest.raises(RequestError, match="cannot be read: line 1"):
         await gate.check({"structured_outputs": {"grammar": "broken"}})
+    picky = ConstraintGate(compiler, can_enforce=lambda schema: "multipleOf" not in schema)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="xgrammar cannot enforce"):
+        await picky.check({"structured_outputs": {"json": '{"multipleOf": 3}'}})
+    await picky.check({"tools": [{"parameters": {"multipleOf": 3, "maxLength": 99}}]})
+    for several in ({}, {"json": {}, "regex": "a"}, {"json_object": True, "choice": ["a"]}):
+        with pytest.raises(RequestError, match="exactly one of"):
+            await picky.check({"structured_outputs": several})
     with pytest.raises(RequestError, match="must be a text"):
         await ConstraintGate(None).check({"structured_outputs": {"regex": 3}})
     await ConstraintGate(None).check({"structured_outputs": {"regex": "a"}})

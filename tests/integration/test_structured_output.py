@@ -1,0 +1,138 @@
+"""Constrained answers: always valid, by today's names and the old ones; bad constraints refused in time."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from tests.compatibility.cases import FRANCE, GRAMMAR, JSON_SCHEMA, SCHEMA
+from tests.integration.test_openai_api import CHAT, COMPLETIONS, events, failure
+
+ASK = {"model": "rayllm-demo", "messages": [FRANCE], "temperature": 0, "max_tokens": 120}
+PATTERN = r"[A-Z][a-z]{2,8}\.[0-9]{3}"
+CHOICES = ["positive", "negative"]
+FLAG = {"type": "object", "properties": {"flag": {"type": "boolean"}}, "required": ["flag"]}
+NESTED = {
+    "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "maxProperties": 1}},
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["a", "b"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3},
+        "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    },
+    "required": ["kind", "sizes", "either"],
+    "additionalProperties": False,
+}
+
+
+def text_of(http: httpx.Client, stream: bool = False, **fields: Any) -> str:
+    reply = http.post(CHAT, json={**ASK, **fields, "stream": stream})
+    assert reply.status_code == 200, reply.text
+    if stream:
+        return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in events(reply))
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize(
+    ("constraint", "schema"),
+    [
+        ({"response_format": JSON_SCHEMA}, SCHEMA),
+        ({"structured_outputs": {"json": SCHEMA}}, SCHEMA),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, SCHEMA),
+        ({"guided_json": SCHEMA}, SCHEMA),
+        ({"structured_outputs": {"json": NESTED}}, NESTED),
+    ],
+)
+def test_json_is_valid_against_its_schema(
+    http: httpx.Client, constraint: dict[str, Any], schema: Any, seed: int | None, stream: bool
+) -> None:
+    sampling = {"temperature": 1.5, "seed": seed} if seed else {}
+    jsonschema.validate(json.loads(text_of(http, stream, **constraint, **sampling)), schema)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("constraint", "pattern"),
+    [
+        ({"structured_outputs": {"regex": PATTERN}}, PATTERN),
+        ({"guided_regex": PATTERN}, PATTERN),
+        ({"structured_outputs": {"choice": CHOICES}}, "positive|negative"),
+        ({"guided_choice": CHOICES}, "positive|negative"),
+        ({"guided_choice": CHOICES, "guided_decoding_backend": "outlines"}, "positive|negative"),
+        ({"structured_outputs": {"grammar": GRAMMAR}}, r"The capital is (Paris|Berlin)\."),
+        ({"guided_grammar": GRAMMAR}, r"The capital is (Paris|Berlin)\."),
+        ({"guided_grammar": 'start: "yes" | "no"'}, "yes|no"),
+        ({"guided_json": FLAG, "guided_whitespace_pattern": "_{2}"}, r'\{__"flag"__:__(true|false)__\}'),
+        ({"response_format": {"type": "json_object"}, "max_tokens": 400}, r"(?s)\{.*"),
+    ],
+)
+def test_text_is_as_constrained(http: httpx.Client, constraint: dict[str, Any], pattern: str, stream: bool) -> None:
+    said = text_of(http, stream, **constraint)
+    assert re.fullmatch(pattern, said), said
+
+
+def test_other_endpoints_are_constrained_too(http: httpx.Client) -> None:
+    body = {"model": "rayllm-demo", "prompt": "Paris is", "temperature": 0, "guided_choice": CHOICES}
+    assert http.post(COMPLETIONS, json=body).json()["choices"][0]["text"] in CHOICES
+    body = {
+        "model": "rayllm-demo",
+        "input": "x",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+    }
+    reply = http.post("/v1/responses", json={**body, "max_output_tokens": 120}).json()
+    jsonschema.validate(json.loads(reply["output"][-1]["content"][0]["text"]), SCHEMA)
+    body = {"model": "rayllm-demo", "messages": [FRANCE], "max_tokens": 120}
+    reply = http.post(
+        "/v1/messages", json={**body, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
+    )
+    jsonschema.validate(json.loads(reply.json()["content"][0]["text"]), SCHEMA)
+
+
+DEEP: dict[str, Any] = {"type": "string"}
+for _ in range(27):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"json": {"type": "nothing"}}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {"type": "integer", "multipleOf": 3}}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {"type": "string", "pattern": "("}}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {"$ref": "https://example.com"}}}, "structured_outputs"),
+        ({"structured_outputs": {"json": DEEP | {"minLength": 7, "properties": {"a": DEEP}}}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "(.*)*" * 60}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "(" * 30_000}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": "root ::= " + '"a" ' * 20_000}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": "root ::= "}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": "root ::= root"}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": [f"choice {i}" for i in range(2000)]}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"guided_choice": ["a"], "guided_regex": "b"}, "guided_"),
+        ({"guided_decoding_backend": "magic", "guided_choice": ["a"]}, "guided_decoding_backend"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": 7}}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+    ],
+)
+def test_a_bad_constraint_is_400_in_time_and_hurts_nobody(
+    http: httpx.Client, fields: dict[str, Any], param: str
+) -> None:
+    started = time.monotonic()
+    status, error = failure(http.post(CHAT, json={**ASK, **fields}))
+    assert time.monotonic() - started < 30
+    assert status == 400, error
+    assert (error["param"] or "").startswith(param), error
+    assert text_of(http, structured_outputs={"choice": CHOICES}) in CHOICES

@@ -1,0 +1,37 @@
+"""Whether there is custom guided decoding, from the model's file and NIM's variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayllm.config.model import GuidedDecoding
+from rayllm.engine.guided import chosen_folder
+from rayllm.errors import ConfigError
+
+NIM = {"NIM_TRUST_CUSTOM_CODE": "1", "NIM_CUSTOM_GUIDED_DECODING_BACKENDS": "/b", "NIM_GUIDED_DECODING_BACKEND": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "chosen"),
+    [
+        (None, {}, None),
+        (GuidedDecoding(), {}, None),
+        (None, NIM, (Path("/b"), "mine")),
+        (None, NIM | {"NIM_GUIDED_DECODING_BACKEND": "/mine/"}, (Path("/b"), "mine")),
+        (None, NIM | {"NIM_TRUST_CUSTOM_CODE": "0"}, None),
+        (GuidedDecoding(backends_dir="/a", trust_custom_code=True), {}, (Path("/a"), None)),
+        (GuidedDecoding(backends_dir="/a", trust_custom_code=True, default_backend="x"), NIM, (Path("/a"), "x")),
+        (GuidedDecoding(backends_dir="/a"), {"NIM_TRUST_CUSTOM_CODE": "1"}, (Path("/a"), None)),
+    ],
+)
+def test_what_is_loaded(
+    config: GuidedDecoding | None, environment: dict[str, str], chosen: tuple[Path, str | None] | None
+) -> None:
+    assert chosen_folder(config, environment) == chosen
+
+
+def test_code_is_run_only_where_trusted() -> None:
+    with pytest.raises(ConfigError, match="trust_custom_code: true"):
+        chosen_folder(GuidedDecoding(backends_dir="/a"), {})
