@@ -63,6 +63,9 @@ def _check_stateless(body: Body) -> None:
         if body.get(name) is not None:
             message = f"This service stores no responses; send the whole conversation in `input` instead of `{name}`."
             raise RequestError(message, name)
+    items = body.get("input")
+    if isinstance(items, list) and any(isinstance(i, dict) and i.get("type") == "item_reference" for i in items):
+        raise RequestError("This service stores no items; send them whole instead of an `item_reference`.", "input")
     if body.get("background"):
         raise RequestError("This service does not answer in the background; leave `background` out.", "background")
 

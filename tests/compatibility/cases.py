@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MODEL = "rayllm-demo"
@@ -55,7 +55,10 @@ CALLED = [
 ]
 SCHEMA = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 12}, "population": {"type": "integer", "maximum": 99}},
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "population": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["city", "population"],
     "additionalProperties": False,
 }
@@ -109,7 +112,7 @@ CHATS = [
     _chat("Chat", "a developer message", messages=[{"role": "developer", "content": "Shout."}, FRANCE]),
     _chat("Chat", "content in parts", messages=[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]),
     _chat("Chat", "named participants", messages=[{**FRANCE, "name": "ada"}]),
-    _chat("Chat", "`n`", True, n=2),
+    _chat("Chat", "`n`", True, n=2, temperature=1, seed=5),
     _chat("Chat", "`max_completion_tokens`", True, [STORY], max_tokens=None, max_completion_tokens=7),
     _chat("Chat", "`stop` as text", True, stop=" of"),
     _chat("Chat", "`stop` as list", stop=["nothing", "Paris"]),
@@ -195,6 +198,7 @@ COMPLETION_CASES = [
     _completion("`structured_outputs`", structured_outputs={"choice": ["yes", "no"]}),
     _completion("no prompt", prompt=None),
     _completion("an empty prompt", prompt=""),
+    replace(_completion("`best_of`", best_of=3), deviation="vLLM ignores it", vllm_status=200),
 ]
 RESPONSE_CASES = [
     _response("a text", True),
@@ -204,6 +208,9 @@ RESPONSE_CASES = [
     _response("`store: false`", store=False),
     _response("`top_logprobs`", include=["message.output_text.logprobs"], top_logprobs=2),
     _response("`stop`", stop=["Paris"]),
+    replace(
+        _response("`store: true`", store=True), deviation="nothing is stored, so nothing is promised", vllm_status=200
+    ),
 ]
 MESSAGE_CASES = [
     _message("a question", True),
@@ -258,9 +265,9 @@ WRONG: dict[str, Any] = {
     "chat_template_kwargs": [],
     "add_generation_prompt": True,
 }
-_AT_ODDS = {"add_generation_prompt": {"continue_final_message": True}, "tool_choice": {"tools": [TOOL]}}
+AT_ODDS = {"add_generation_prompt": {"continue_final_message": True}, "tool_choice": {"tools": [TOOL]}}
 ERRORS = [
-    _chat("Wrong fields", f"`{field}`", **{field: value, **_AT_ODDS.get(field, {})})
+    _chat("Wrong fields", f"`{field}`", **{field: value, **AT_ODDS.get(field, {})})
     if field != "messages"
     else Case("Wrong fields", "`messages`", CHAT, {"model": MODEL, "messages": value})
     for field, value in WRONG.items()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rayllm.cli.format_prompt import command
+from tests.compatibility.cases import AT_ODDS, WRONG
 from tests.integration.service import DEMO
 
 CHAT = "/v1/chat/completions"
@@ -216,6 +217,14 @@ def test_bad_requests(
     got, error = failure(reply)
     assert (got, error["param"]) == (status, param), error
     assert said in error["message"]
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_the_wrong_field_is_named(http: httpx.Client, field: str) -> None:
+    reply = http.post(CHAT, json={**ASK, field: WRONG[field], **AT_ODDS.get(field, {})})
+    status, error = failure(reply)
+    assert status == 400
+    assert (error["param"] or "").split(".")[0] == field, error
 
 
 def test_a_wrong_method_is_told_the_right_one(http: httpx.Client) -> None:

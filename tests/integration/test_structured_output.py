@@ -113,7 +113,7 @@ for _ in range(27):
         ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "(.*)*" * 60}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "(" * 30_000}}, "structured_outputs"),
-        ({"structured_outputs": {"grammar": "root ::= " + '"a" ' * 20_000}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": "root ::= " + "a " * 40_000}}, "structured_outputs"),
         ({"structured_outputs": {"grammar": "root ::= "}}, "structured_outputs"),
         ({"structured_outputs": {"grammar": "root ::= root"}}, "structured_outputs"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs"),

@@ -67,11 +67,17 @@ def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("store", True), ("previous_response_id", "resp_1"), ("conversation", "c"), ("background", True)],
+    [
+        ("store", True),
+        ("previous_response_id", "resp_1"),
+        ("conversation", "c"),
+        ("background", True),
+        ("input", [{"type": "item_reference", "id": "x"}]),
+    ],
 )
 def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
     with pytest.raises(RequestError) as caught:
-        shape(RESPONSES, {"input": "a", field: value}, PLAN)
+        shape(RESPONSES, {"input": "a"} | {field: value}, PLAN)
     assert caught.value.param == field
     assert shape(CHAT, {field: value}, RequestPlan()) == {field: value}
 

@@ -1,0 +1,90 @@
+"""Constraints compiled for trial: a real compiler in a real process, but no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayllm.engine.constraints import Constraint, Trial
+from rayllm.errors import RequestError
+
+WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
+EXPLODES = "(.*)*" * 60
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> str:
+    import xgrammar
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    return str(xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer)).serialize_json())
+
+
+@pytest.fixture
+async def trial(vocabulary: str) -> AsyncIterator[Trial]:
+    trial = Trial(vocabulary, any_whitespace=False)
+    await trial.start()
+    yield trial
+    await trial.stop()
+
+
+async def fault(trial: Trial, kind: str, spec: Any) -> str | None:
+    try:
+        await trial.check(Constraint("here", kind, spec))
+    except RequestError as error:
+        assert error.param == "here"
+        return error.message
+    return None
+
+
+async def test_sound_and_broken_constraints(trial: Trial) -> None:
+    tag = {"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}
+    for kind, spec in [
+        ("regex", r"\d{4}-\d{2}"),
+        ("json", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}),
+        ("json", json.dumps({"type": "array", "items": {"type": "integer"}})),
+        ("grammar", 'root ::= "a" root | "b"'),
+        ("structural_tag", tag),
+    ]:
+        assert await fault(trial, kind, spec) is None, spec
+    for kind, spec, said in [
+        ("regex", "(", "parenthesis is not closed"),
+        ("json", {"type": "nothing"}, 'Unsupported type "nothing"'),
+        ("json", {"type": "string", "pattern": "("}, "parenthesis"),
+        ("grammar", "root ::= ", "EBNF"),
+        ("grammar", "root ::= root", "leaves no token"),
+        ("structural_tag", {"structures": 7, "triggers": []}, "cannot be compiled"),
+    ]:
+        told = await fault(trial, kind, spec)
+        assert said in str(told)
+        assert "/project/" not in str(told)
+
+
+async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(trial: Trial) -> None:
+    started = time.monotonic()
+    running = asyncio.create_task(fault(trial, "regex", EXPLODES))
+    await asyncio.sleep(0.2)
+    assert await fault(trial, "regex", "a+") is None
+    assert not running.done()
+    assert "too long" in str(await running)
+    assert time.monotonic() - started < 20
+    again = time.monotonic()
+    assert "too long" in str(await fault(trial, "regex", EXPLODES))
+    assert time.monotonic() - again < 0.1  # it is remembered
+
+
+async def test_the_process_is_started_anew_where_it_was_killed(trial: Trial) -> None:
+    process = trial._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    assert await fault(trial, "regex", "a|b") is None
