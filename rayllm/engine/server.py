@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 from collections.abc import Callable
@@ -14,17 +15,18 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from rayllm.config import ModelConfig
+from rayllm.endpoints import BY_PATH
 from rayllm.engine import vllm
-from rayllm.engine.adapters import AdapterGate, Adapters
 from rayllm.engine.arguments import VllmArguments, vllm_arguments
 from rayllm.engine.constraints import ConstraintGate, Trial
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
-from rayllm.engine.names import NameKeeper, answer_by_name
+from rayllm.engine.layers.adapters import AdapterGate, Adapters
+from rayllm.engine.layers.names import NameKeeper, answer_by_name
+from rayllm.engine.layers.replies import ErrorTranslator
+from rayllm.engine.layers.shaping import RequestShaper
+from rayllm.engine.layers.tasks import TaskGate
 from rayllm.engine.plan import RequestPlan, plan_requests
-from rayllm.engine.replies import ErrorTranslator
-from rayllm.engine.shaping import RequestShaper
-from rayllm.engine.tasks import TaskGate
-from rayllm.errors import EngineError
+from rayllm.errors import ConfigError, EngineError
 from rayllm.lora import AdapterFolder
 from rayllm.settings import settings
 from rayllm.sources import fetch
@@ -75,7 +77,8 @@ class EngineServer:
 
     async def _start_guided(self, host: str) -> GuidedService | None:
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
-        if chosen is None:
+        # NIM's variables are for a whole node; vLLM takes logits processors for models that generate alone.
+        if chosen is None or self._model.task not in (None, "generate"):
             return None
         guided = await GuidedService.start(*chosen, settings().cache_path, host)
         self._open.push_async_callback(guided.stop)
@@ -94,6 +97,7 @@ class EngineServer:
             vllm.resolve_adapters(adapters.locate)
         vllm.stop_at(self._engine, plan.stop_token_ids)
         server = self._server = await vllm.make_server(self._engine, arguments)
+        _check_packages(vllm.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
             self._guided.attach(server.state)
@@ -150,6 +154,13 @@ class EngineServer:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, timeout_s)
         await self._open.aclose()
+
+
+def _check_packages(paths: frozenset[str], model_id: str) -> None:
+    """Refuse a speech model that could read no sound: vLLM would call every file broken, or read some wrongly."""
+    missing = [name for name in ("soundfile", "av") if importlib.util.find_spec(name) is None]
+    if missing and any(BY_PATH[path].is_form for path in paths & BY_PATH.keys()):
+        raise ConfigError(f"model `{model_id}` takes sound; install {' and '.join(missing)} beside vLLM.")
 
 
 def _adapters(model: ModelConfig) -> Adapters | None:

@@ -58,7 +58,7 @@ def plain_model(adapters: Path) -> dict[str, Any]:
             "generate_kwargs": {"temperature": 0, "max_tokens": 24},
         },
         "max_request_context_length": 512,
-        "engine_kwargs": demo["engine_kwargs"] | {"max_num_seqs": 8},
+        "engine_kwargs": demo["engine_kwargs"] | {"max_num_seqs": 8, "num_gpu_blocks_override": 64},
         "runtime_env": demo["runtime_env"],
         "deployment_config": {"max_queued_requests": 1},
         "lora_config": {"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},

@@ -29,11 +29,19 @@ def surface_models(root: Path) -> list[dict[str, Any]]:
         _model("embedder", WEIGHTS, 512, task="embed", engine_kwargs={"hf_overrides": embedder}, chat_template=CHATML),
         _model("classifier", models.make_classifier(root / "classifier"), 512, task="classify"),
         _model("reranker", models.make_reranker(root / "reranker"), 512, task="score"),
-        _model("vision", models.make_vision(root / "vision"), 512),
+        _model("vision", models.make_vision(root / "vision"), 512, **VISION),
         _model("whisper", models.make_whisper(root / "whisper"), None),
     ]
 
 
+VISION = {
+    "engine_kwargs": {
+        "allowed_media_domains": ["localhost"],
+        # So that a test can make the model reason.
+        "structured_outputs_config": {"enable_in_reasoning": True},
+    },
+    "reasoning_parser": "granite",
+}
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
     "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -58,7 +66,6 @@ def _extras(root: Path) -> dict[str, Any]:
     return {
         "engine_kwargs": {"trust_request_chat_template": True},
         "tool_calling": {"parser": "example", "plugin": str(PLUGIN)},
-        "reasoning_parser": "granite",
         "guided_decoding": {"backends_dir": str(_backends(root / "backends")), "trust_custom_code": True},
     }
 

@@ -6,7 +6,10 @@ import base64
 import io
 import math
 import struct
+import threading
 import wave
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -72,8 +75,9 @@ def test_a_picture_is_seen_in_a_stream_and_by_the_other_apis(kinds: httpx.Client
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://127.0.0.1:1/a.png", "Send a data URL"),
-        ("https://example.com/a.png", "allowed_media_domains"),
+        ("http://127.0.0.1:1/a.png", "one of the allowed domains"),
+        ("https://example.com/a.png", "one of the allowed domains"),
+        ("http://localhost@127.0.0.1:1/a.png", "one of the allowed domains"),
         ("file:///etc/passwd", "Send a data URL"),
         ("ftp://example.com/a.png", "URL"),
         ("data:image/png;base64,AAAA", "image"),
@@ -88,6 +92,38 @@ def test_media_from_elsewhere_and_broken_ones_are_refused(
     status, error = failure(kinds.post(CHAT, json=question(url, stream=stream)))
     assert (status, error["param"]) == (400, "messages"), error
     assert said.lower() in error["message"].lower()
+
+
+@pytest.fixture
+def host() -> Iterator[str]:
+    """A web server on localhost: `/red.png`, and `/away`, which leads to another host."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/red.png":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(base64.b64decode(picture("red").split(",")[1]))
+            else:
+                self.send_response(302)
+                self.send_header("location", f"http://127.0.0.1:{self.server.server_port}/red.png")  # type: ignore[attr-defined]
+                self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_host_on_the_list_is_asked_and_leads_nowhere_else(kinds: httpx.Client, host: str) -> None:
+    reply = kinds.post(CHAT, json=question(f"{host}/red.png"))
+    assert "Paris" in reply.json()["choices"][0]["message"]["content"]
+    status, error = failure(kinds.post(CHAT, json=question(f"{host}/away")))
+    assert status == 400, error
 
 
 def test_a_model_of_text_takes_no_pictures(http: httpx.Client) -> None:

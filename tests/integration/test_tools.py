@@ -33,7 +33,7 @@ def calls_in(reply: httpx.Response, stream: bool) -> tuple[list[tuple[str, Any]]
     assert reply.status_code == 200, reply.text
     if not stream:
         [choice] = reply.json()["choices"]
-        calls = choice["message"]["tool_calls"] or []
+        calls = choice["message"].get("tool_calls") or []
         return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls], choice["finish_reason"]
     names: dict[int, str] = {}
     arguments: dict[int, str] = {}
@@ -66,16 +66,18 @@ def test_a_call_is_required(http: httpx.Client, stream: bool) -> None:
     assert call == ("get_current_temperature", PARIS)
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED])
+def test_a_model_without_a_parser_says_what_is_missing(http: httpx.Client, choice: Any) -> None:
+    status, error = failure(http.post(CHAT, json={**ASK, "model": PLAIN, "tool_choice": choice}))
+    assert (status, error["param"]) == (400, "tool_choice")
+    assert "`tool_calling.parser`" in error["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", ["rayllm-demo", PLAIN])
-def test_a_named_function_is_called_with_valid_arguments(http: httpx.Client, stream: bool, model: str) -> None:
-    """Also by a model without a parser: the arguments are constrained by the function's schema."""
-    messages = [{"role": "user", "content": "Hello"}] if model == "rayllm-demo" else [WEATHER_QUESTION]
-    body = {**ASK, "model": model, "messages": messages, "tool_choice": NAMED, "stream": stream, "max_tokens": 100}
-    if model == PLAIN:
-        status, error = failure(http.post(CHAT, json=body))
-        assert (status, error["param"]) == (400, "messages")  # it has no chat template at all
-        return
+def test_a_named_function_is_called_with_valid_arguments(http: httpx.Client, stream: bool) -> None:
+    """Whatever was asked: the arguments are constrained by the function's schema."""
+    messages = [{"role": "user", "content": "Hello"}]
+    body = {**ASK, "messages": messages, "tool_choice": NAMED, "stream": stream, "max_tokens": 100}
     [(name, arguments)], _ = calls_in(http.post(CHAT, json=body), stream)
     assert name == "get_current_temperature"
     assert arguments.keys() == {"location", "unit"}

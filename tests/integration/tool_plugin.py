@@ -24,7 +24,8 @@ class ExampleToolParser(ToolParser):  # type: ignore[misc]
         self.sent = False
 
     def adjust_request(self, request):  # type: ignore[no-untyped-def]
-        request.skip_special_tokens = False
+        if request.tools:
+            request.skip_special_tokens = False
         return request
 
     def extract_tool_calls_streaming(  # type: ignore[no-untyped-def]

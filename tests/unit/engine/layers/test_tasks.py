@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rayllm.engine.tasks import TaskGate
+from rayllm.engine.layers.tasks import TaskGate
 
 EMBEDDER = {"/v1/embeddings", "/v2/embed", "/pooling", "/tokenize", "/detokenize", "/some/other"}
 

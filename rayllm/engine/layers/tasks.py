@@ -7,7 +7,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.endpoints import BY_PATH, ENDPOINTS
-from rayllm.engine.refusal import refuse
+from rayllm.engine.layers.refusal import refuse
 from rayllm.errors import RequestError
 
 

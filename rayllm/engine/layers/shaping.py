@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import request_fields
 from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.engine.old_names import translate
+from rayllm.engine.layers.old_names import translate
+from rayllm.engine.layers.refusal import refuse
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.refusal import refuse
 from rayllm.errors import RayLLMError, RequestError
 
 Body = dict[str, Any]
@@ -43,6 +43,9 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
         _check_stateless(shaped)
     if path not in _STOPS:
         return shaped
+    if "tool_choice" in shaped and shaped["tool_choice"] is None:
+        # OpenAI takes null for the default; vLLM takes it for "none", but not in a stream.
+        del shaped["tool_choice"]
     _add_defaults(shaped, path, plan)
     _add_stops(shaped, _STOPS[path], plan)
     if path in (CHAT, CHAT_BATCH) and plan.owns_template and shaped.get("add_special_tokens") is True:

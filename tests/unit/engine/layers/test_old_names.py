@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.old_names import translate
+from rayllm.engine.layers.old_names import translate
 from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.engine.names import asked_name
-from rayllm.engine.refusal import refuse
+from rayllm.engine.layers.names import asked_name
+from rayllm.engine.layers.refusal import refuse
 from rayllm.errors import ModelNotFoundError, RayLLMError
 from rayllm.lora import AdapterFolder, AdapterName, parse_name
 

@@ -25,7 +25,7 @@ from rayllm.endpoints import (
 )
 from rayllm.engine.arguments import NO_HOST
 from rayllm.engine.guided import ERROR_TYPE
-from rayllm.engine.refusal import refuse
+from rayllm.engine.layers.refusal import refuse
 from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,11 @@ _REPETITION = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
 _ABOUT_PROMPT = re.compile(
     r"context length|role|message|prompt|maximum model length|chat template|\b(image|audio|video|multimodal)\b|\bURL",
 )
+# Flags of vLLM's command line, as a model's file has them.
+_FLAGS = {
+    "--enable-auto-tool-choice": "`tool_calling.auto`",
+    "--tool-call-parser": "`tool_calling.parser`",
+}
 _LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
 
 
@@ -71,6 +76,12 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
             "`prompt_format` or a `chat_template`.",
             "messages",
         )
+    if "--trust-request-chat-template" in message or "untrusted chat template" in message:
+        message = (
+            "This model takes no chat template from a request; "
+            "`engine_kwargs: {trust_request_chat_template: true}` in its file would let it."
+        )
+        return RequestError(message, "chat_template")
     if NO_HOST in message:
         message = (
             "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
@@ -85,6 +96,8 @@ def _sentence(message: str) -> str:
     findings = _FINDING.findall(message)
     if findings:
         return "; ".join(dict.fromkeys(f"{_field(loc)}: {msg}" for loc, msg in findings[:5])) + "."
+    for flag, key in _FLAGS.items():
+        message = message.replace(flag, key)
     return _REPETITION.sub("", re.sub(r"^\d+ validation errors?:\s+", "", message))
 
 
@@ -98,9 +111,12 @@ def _param(param: Any, message: str, path: str) -> str | None:
     if isinstance(param, str) and param:
         name = param.removeprefix("body.")
         return field if name in _LENGTH_PARAMS else name
-    first = re.match(r"\w*", message)
-    if first and first[0] in vllm_names()["request"]:
-        return first[0]
+    # vLLM's sentences begin with a field's name, or quote it.
+    for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`(\w+)`", message)):
+        if name in vllm_names()["request"]:
+            return str(name)
+    if "tool choice" in message:
+        return "tool_choice"
     if "LoRA adapter" in message:
         return "model"
     return field if _ABOUT_PROMPT.search(message) else None

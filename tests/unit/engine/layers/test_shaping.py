@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rayllm.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.engine.layers.shaping import RequestShaper, shape
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.shaping import RequestShaper, shape
 from rayllm.errors import RequestError
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
@@ -49,6 +49,11 @@ def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float
     shaped = shape(CHAT, sent, PLAN)
     assert shaped["temperature"] == temperature
     assert shaped.get("max_tokens") == max_tokens
+
+
+def test_a_choice_of_null_is_the_default() -> None:
+    assert shape(CHAT, {"tools": [1], "tool_choice": None}, RequestPlan()) == {"tools": [1]}
+    assert shape(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
 
 
 def test_defaults_go_by_the_names_of_each_endpoint() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
-from rayllm.engine.replies import ErrorTranslator
+from rayllm.engine.layers.replies import ErrorTranslator
 
 
 async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:
@@ -127,6 +127,30 @@ async def test_an_engine_that_raises_is_told_to_the_client(begun: bool, path: st
     assert b"server_error" in sent[-1]["body"]
     assert not sent[-1].get("more_body")
     assert "secret" not in str(sent)
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("top_p must be in (0, 1].", "top_p"),
+        ("Cannot set both `continue_final_message` and `add_generation_prompt` to True.", "continue_final_message"),
+        ('tool_choice="required" requires --tool-call-parser to be set', "tool_choice"),
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"),
+        ("The chat message's role must be known.", "messages"),
+        ("Something else.", None),
+    ],
+)
+async def test_the_field_is_found_in_the_sentence(message: str, param: str | None) -> None:
+    _, said = await told(400, error(message, 400))
+    assert said["param"] == param
+    assert "--" not in said["message"]
+
+
+async def test_an_untrusted_template_is_told_with_the_way_out() -> None:
+    text = "Chat template is passed with request, but --trust-request-chat-template is not set."
+    _, said = await told(400, error(text, 400))
+    assert said["param"] == "chat_template"
+    assert "trust_request_chat_template: true" in said["message"]
 
 
 async def test_media_of_other_hosts_are_refused_with_the_way_out() -> None:
