@@ -73,6 +73,8 @@ def _gathered(text: str) -> Any:
 
 def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
     for key, value in part.items():
+        if key == "text_offset":
+            continue  # vLLM counts it from the beginning of a chunk
         if isinstance(value, dict):
             _join(whole.setdefault(key, {}), value)
         elif key == "tool_calls":

@@ -7,6 +7,7 @@ grammars have crashed it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import logging
@@ -17,7 +18,7 @@ from typing import Any
 
 from rayllm.engine.constraints.find import Constraint
 from rayllm.engine.constraints.limits import refusal
-from rayllm.errors import UnavailableError
+from rayllm.errors import EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Trial:
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True) -> None:
         self._first = json.dumps({"tokenizer": tokenizer, "any_whitespace": any_whitespace}).encode() + b"\n"
-        self._known: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -54,9 +55,10 @@ class Trial:
             UnavailableError: too many trials are waiting.
         """
         text = constraint.spec if isinstance(constraint.spec, str) else json.dumps(constraint.spec)
-        key = (constraint.kind, text)
+        # A digest, since clients decide how long the text is.
+        key = hashlib.sha256(f"{constraint.kind}\0{text}".encode()).digest()
         if key not in self._known:
-            self._known[key] = await self._try(*key)
+            self._known[key] = await self._try(constraint.kind, text)
             if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
@@ -110,7 +112,8 @@ class Trial:
         self._process.stdin.write(self._first)
         await self._process.stdin.drain()
         async with asyncio.timeout(_START_S):
-            await self._process.stdout.readline()
+            if not await self._process.stdout.readline():
+                raise EngineError("Constraints on the answer cannot be checked now; the server's log says why.")
         self._reading = asyncio.create_task(self._read(self._process.stdout))
 
     async def _read(self, answers: asyncio.StreamReader) -> None:
