@@ -120,6 +120,7 @@ def test_a_response_hook_that_raises_is_told_too(kinds: httpx.Client, stream: bo
         (CHAT, {"messages": [USER], "model": "extras", "nvext": 7}, "nvext", "object"),
         (CHAT, {"messages": [USER], **asked("../say")}, "nvext.guided_decoding_backend", "There is no guided"),
         (CHAT, {"messages": [USER], **asked("say", say="x"), "use_beam_search": True}, "use_beam_search", "beam"),
+        (CHAT, {"messages": [USER], **asked("say", say="x"), "guided_choice": ["a"]}, "structured_outputs", "exclude"),
         ("/v1/responses", {"input": "x", **asked("say")}, "nvext.guided_decoding_backend", "work with"),
         ("/v1/messages", {"messages": [USER], **asked("say")}, "nvext.guided_decoding_backend", "work with"),
     ],

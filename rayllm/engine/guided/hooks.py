@@ -85,9 +85,13 @@ class _Wrapper:
     async def __call__(self, request: Any, raw_request: Any = None) -> Any:
         _strip(request)
         try:
-            backend = self._backends.choose(asked_backend(request))
-            if backend is None:
+            asked, constraint = asked_backend(request), constrained_by(request)
+            backend = self._backends.choose(asked)
+            if backend is None or (asked is None and constraint):
                 return await self._original(request, raw_request)
+            if constraint:
+                # Between the two no token might be left.
+                raise RequestError(f"`{constraint}` and a guided decoding backend exclude each other.", constraint)
             if request.use_beam_search:
                 # vLLM's beam search runs no logits processor: the answer would be unconstrained.
                 raise RequestError("Guided decoding backends do not work with beam search.", "use_beam_search")
@@ -114,6 +118,16 @@ def asked_backend(request: Any) -> str | None:
     if name is not None and not isinstance(name, str):
         raise RequestError(f"{FIELD} must be a string, the name of a backend.", FIELD)
     return name
+
+
+def constrained_by(request: Any) -> str | None:
+    """The field by which a request lets vLLM constrain its answer, if any: a default backend then stands back."""
+    if getattr(request, "structured_outputs", None) is not None:
+        return "structured_outputs"
+    response_format = getattr(request, "response_format", None)
+    if response_format is not None and response_format.type != "text":
+        return "response_format"
+    return "tool_choice" if getattr(request, "tool_choice", None) not in (None, "none", "auto") else None
 
 
 def _strip(request: Any) -> None:

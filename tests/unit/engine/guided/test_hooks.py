@@ -66,6 +66,12 @@ class Request(BaseModel):
     vllm_xargs: dict[str, Any] | None = None
 
 
+class Format(BaseModel):
+    """A request's `response_format`."""
+
+    type: str
+
+
 class Reply(BaseModel):
     """A response or, with a status, an error."""
 
@@ -215,6 +221,25 @@ async def test_beam_search_is_refused_since_it_would_not_be_guided(setup: Setup)
     reply = await setup.ask(use_beam_search=True)
     assert (reply.status, reply.param) == (400, "use_beam_search")
     assert (await setup.ask(None, use_beam_search=True)).text == "answer"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("structured_outputs", {"regex": "a"}),
+        ("response_format", Format(type="json_object")),
+        ("tool_choice", "required"),
+        ("tool_choice", {"function": {"name": "f"}}),
+    ],
+)
+async def test_vllms_own_constraints_go_with_no_backend(setup: Setup, field: str, value: Any) -> None:
+    reply = await setup.ask(**{field: value})
+    assert (reply.status, reply.param) == (400, field)
+
+
+@pytest.mark.parametrize("fields", [{"response_format": Format(type="text")}, {"tool_choice": "auto"}])
+async def test_what_constrains_nothing_goes_with_a_backend(setup: Setup, fields: dict[str, Any]) -> None:
+    assert (await setup.ask(**fields)).status == 200
 
 
 async def test_what_is_set_is_seen_by_the_response(setup: Setup) -> None:
