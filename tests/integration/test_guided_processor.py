@@ -304,7 +304,7 @@ CHAT = {
         {"role": "tool", "tool_call_id": "1", "content": "12"},
     ],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}],
-    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+    "response_format": {"type": "text"},
     "logit_bias": {"5": 1.0},
     "stop": ["a"],
     "seed": 10,
