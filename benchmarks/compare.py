@@ -9,18 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.servers import Server
-
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 ROUNDS = 5
+Asked = TypeVar("Asked")
 Round = TypeVar("Round")
 
 
-def take_turns(servers: Sequence[Server], turn: Callable[[Server], Round]) -> list[list[Round]]:
-    """What each server's rounds gave, after one round of each to warm up."""
-    for server in servers:
-        turn(server)
-    rounds = [[turn(server) for server in servers] for _ in range(ROUNDS)]
+def take_turns(all_asked: Sequence[Asked], turn: Callable[[Asked], Round]) -> list[list[Round]]:
+    """What the rounds of each gave, a server or whatever is asked, after one round of each to warm up."""
+    for asked in all_asked:
+        turn(asked)
+    rounds = [[turn(asked) for asked in all_asked] for _ in range(ROUNDS)]
     return [list(of_one) for of_one in zip(*rounds, strict=True)]
 
 

@@ -15,11 +15,13 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 
-from rayllm.config import AppConfig, BucketSource, LocalSource, ModelConfig, load_app
+from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving import cluster
+from rayllm.serving.affinity import AdapterAffinityRouter
 from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.placement import Placement, place
 from rayllm.serving.replica import ModelReplica
@@ -40,7 +42,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         ClusterError: this process is connected to a cluster that can never hold one of the models.
     """
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
-    _check_supported(config.models)
+    _check_downloads(config.models)
     _check_weights(config.models)
     check_capacity(config)
     placements = _placements(config)
@@ -60,7 +62,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         health_check_period_s=10,
         health_check_timeout_s=60,
     )
-    return router.bind(config, names, replicas)
+    return router.bind(config, names, replicas, _digests(config.router.admin_keys))
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -99,6 +101,7 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
+        "request_router_config": RequestRouterConfig(request_router_class=AdapterAffinityRouter),
     }
     for key in ("graceful_shutdown_wait_loop_s", "logging_config"):
         if getattr(options, key) is not None:
@@ -128,6 +131,12 @@ def _runtime_env(model: ModelConfig) -> dict[str, Any]:
     return expanded
 
 
+def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:
+    """Hashes of the keys that references lead to: no process but this one sees a key."""
+    read = [expand(key, os.environ, f"router.admin_keys.{index}") for index, key in enumerate(keys)]
+    return tuple(hashlib.sha256(key.encode()).digest() for key in read)
+
+
 def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
     """Deployment name of each model: its id without `/` and `.`; ids that would meet get a digest as well."""
     plain = {model_id: model_id.replace("/", "--").replace(".", "_").replace("#", "_") for model_id in model_ids}
@@ -138,18 +147,14 @@ def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _check_supported(models: Sequence[ModelConfig]) -> None:
-    """Refuse by name the keys that are part of the schema but not served yet."""
+def _check_downloads(models: Sequence[ModelConfig]) -> None:
+    """Refuse options of downloads where nothing is downloaded."""
     faults = []
     for model in models:
-        loading = model.model_loading_config
-        if isinstance(model.source, BucketSource) or isinstance(loading.tokenizer_source, BucketSource):
-            faults.append(f"model `{model.model_id}`: model_loading_config: s3:// and gs:// are not supported yet.")
         lora = model.lora_config
-        if lora and "://" in (lora.dynamic_lora_loading_path or ""):
-            where = "lora_config.dynamic_lora_loading_path"
-            faults.append(f"model `{model.model_id}`: {where}: only a local folder is supported yet.")
-        for key in sorted({"download_timeout_s", "max_download_tries"} & (lora.model_fields_set if lora else set())):
+        if lora is None or any("://" in path for path in lora.paths):
+            continue
+        for key in sorted({"download_timeout_s", "max_download_tries"} & lora.model_fields_set):
             faults.append(
                 f"model `{model.model_id}`: lora_config.{key}: a local folder has no downloads; leave it out."
             )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
-
-from rayllm.errors import RayLLMError
+from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
@@ -27,6 +24,7 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 EMBEDDINGS = "/v1/embeddings"
 TOKENIZE = "/tokenize"
+DETOKENIZE = "/detokenize"
 
 ENDPOINTS = (
     Endpoint(CHAT, "chat"),
@@ -48,25 +46,6 @@ ENDPOINTS = (
     Endpoint("/v1/audio/transcriptions", "transcription", is_form=True),
     Endpoint("/v1/audio/translations", "translation", is_form=True),
     Endpoint(TOKENIZE, "tokenization"),
-    Endpoint("/detokenize", "tokenization"),
+    Endpoint(DETOKENIZE, "tokenization"),
 )
 BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
-# Anthropic's API: its errors have a shape of their own.
-_ANTHROPIC = (MESSAGES, COUNT_TOKENS)
-
-
-def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
-    """The error object that a client of `path` expects: OpenAI's, which on Anthropic's paths is Anthropic's as well.
-
-    Source: https://docs.anthropic.com/en/api/errors
-    """
-    return {"type": "error", **error.body()} if path in _ANTHROPIC else error.body()
-
-
-def error_event(error: RayLLMError, path: str) -> bytes:
-    """The server-sent event that tells a client of `path` that the stream has failed."""
-    if path == RESPONSES:
-        # Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
-        return b"event: error\ndata: " + json.dumps({"type": "error", **error.body()["error"]}).encode() + b"\n\n"
-    name = b"event: error\n" if path in _ANTHROPIC else b""
-    return name + b"data: " + json.dumps(error_body(error, path)).encode() + b"\n\n"

@@ -5,6 +5,8 @@ RayLLMError                      500  server_error
 ├── SourceError                        weights or a tokenizer could not be had
 ├── ClusterError                       the cluster lacks what a model asks for
 ├── RequestError                 400  invalid_request_error
+│   ├── AuthenticationError      401  invalid_api_key
+│   ├── PermissionDeniedError    403  permission_denied
 │   ├── ModelNotFoundError       404  model_not_found
 │   ├── RouteNotFoundError       404  not_found
 │   ├── MethodNotAllowedError    405  method_not_allowed
@@ -19,6 +21,9 @@ Every error takes positional arguments only, so that it survives pickling betwee
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+ADAPTER_UNAVAILABLE = "adapter_unavailable"
+"""Code of an UnavailableError: the model can answer, but an adapter cannot be fetched."""
 
 
 class RayLLMError(Exception):
@@ -72,6 +77,16 @@ class RequestError(RayLLMError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class AuthenticationError(RequestError):
+    status = 401
+    default_code = "invalid_api_key"
+
+
+class PermissionDeniedError(RequestError):
+    status = 403
+    default_code = "permission_denied"
 
 
 class ModelNotFoundError(RequestError):

@@ -5,3 +5,12 @@ LEASE = "x-rayllm-lease"
 
 MODEL = "x-rayllm-model"
 """The model's name as the client wrote it: an id, an alias or an adapter's name."""
+
+ADAPTER = "x-rayllm-adapter"
+"""Name of the adapter that the model's name means, without its base; absent for a base."""
+
+ADAPTER_PATH = "x-rayllm-adapter-path"
+"""Where that adapter lies, percent-encoded, if it was loaded from a place of its own."""
+
+ADAPTER_ANEW = "x-rayllm-adapter-anew"
+"""Present where the adapter is to be had at its newest version, whatever is there or was tried before."""

@@ -19,6 +19,16 @@ PREFIX = "RAYLLM_"
 _KUBERNETES = re.compile(r"RAYLLM\w*?_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
+# Field → its smallest value.
+_LEAST = {
+    "adapter_refresh_s": 0,
+    "cache_max_gb": 0,
+    "connect_timeout_s": 0,
+    "download_threads": 1,
+    "download_tries": 1,
+    "engine_start_timeout_s": 0,
+}
+
 
 def _setting(default: object, doc: str) -> object:
     return field(default=default, metadata={"doc": doc})
@@ -44,6 +54,18 @@ class Settings:
     cache_dir: str = _setting(  # type: ignore[assignment]
         "~/.cache/rayllm", "Folder for what is fetched or unpacked; every node has its own."
     )
+    cache_max_gb: float = _setting(  # type: ignore[assignment]
+        0.0,
+        "Gigabytes (10⁹ bytes) that fetched weights and adapters may take of a node's disk; 0 is as much as it has. "
+        "What was not used for longest makes room, what is in use never does.",
+    )
+    adapter_refresh_s: float = _setting(  # type: ignore[assignment]
+        30.0, "Seconds after which the place of an adapter in use is asked for a newer version."
+    )
+    download_threads: int = _setting(16, "Ranges that a node fetches at once.")  # type: ignore[assignment]
+    download_tries: int = _setting(  # type: ignore[assignment]
+        6, "Tries in a row that bring nothing, with growing waits between them, until a download fails."
+    )
 
     @property
     def cache_path(self) -> Path:
@@ -68,6 +90,9 @@ class Settings:
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.resource_check not in ("auto", "always", "never"):
             raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")
+        for name, least in _LEAST.items():
+            if not getattr(settings, name) >= least:
+                raise ConfigError(f"{PREFIX}{name.upper()}: must be {least:g} or more.")
         if settings.log_level not in _LOG_LEVELS:
             raise ConfigError(f"RAYLLM_LOG_LEVEL: must be one of {', '.join(_LOG_LEVELS)}.")
         return settings

@@ -15,6 +15,7 @@ from rayllm.errors import RayLLMError
 _COMMANDS = {
     "build": ("rayllm.cli.build", "Print a serve config with every model inlined."),
     "format-prompt": ("rayllm.cli.format_prompt", "Print the prompt that messages become."),
+    "pull": ("rayllm.cli.pull", "Fetch a model's weights to this machine."),
     "run": ("rayllm.cli.run", "Serve a serve config or a model file on this machine or cluster."),
     "validate": ("rayllm.cli.validate", "Check serve configs and model files."),
 }

@@ -2,16 +2,19 @@
 
 from rayllm.config.app import AppConfig, CorsConfig, RouterConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from
-from rayllm.config.model import GenerationConfig, ModelConfig
-from rayllm.config.source import BucketSource, HubSource, LocalSource, Source
+from rayllm.config.model import GenerationConfig, LoraConfig, ModelConfig
+from rayllm.config.source import AwsCredentials, BucketSource, ExtraFile, HubSource, LocalSource, Source
 
 __all__ = [
     "AppConfig",
+    "AwsCredentials",
     "BucketSource",
     "CorsConfig",
+    "ExtraFile",
     "GenerationConfig",
     "HubSource",
     "LocalSource",
+    "LoraConfig",
     "ModelConfig",
     "RouterConfig",
     "Source",

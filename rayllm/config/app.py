@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -54,6 +55,16 @@ class RouterConfig(Frozen):
     """Let web pages of other origins call the service."""
     log_prompts: bool = False
     """Write request bodies to the log."""
+    admin_keys: tuple[str, ...] = ()
+    """Keys of those who may load and unload adapters, each as `${env:NAME}`; without any, nobody may."""
+
+    @field_validator("admin_keys")
+    @classmethod
+    def _are_references(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for key in value:
+            if not re.fullmatch(r"\$\{env:\w+\}", key):
+                raise ValueError("a key must not stand in a file; write `${env:NAME}` and export the variable")
+        return value
 
 
 class AppConfig(Frozen):
@@ -81,8 +92,20 @@ class AppConfig(Frozen):
                 raise ValueError(f"router.model_aliases: `{alias}` is the id of a model itself")
             if target not in ids:
                 raise ValueError(f"router.model_aliases.{alias}: no model has the id `{target}`")
+        self._adapters_have_names_of_their_own(ids | self.router.model_aliases.keys())
         for model, others in self.router.fallbacks.items():
             for name in (model, *others):
                 if name not in ids:
                     raise ValueError(f"router.fallbacks: no model has the id `{name}`")
         return self
+
+    def _adapters_have_names_of_their_own(self, taken: set[str]) -> None:
+        """Adapters of `lora_modules` also answer to their name alone, so that has to mean one thing."""
+        for model in self.models:
+            for module in model.lora_config.lora_modules if model.lora_config else ():
+                if module.name in taken:
+                    raise ValueError(
+                        f"model `{model.model_id}`: lora_config.lora_modules: `{module.name}` names a model, an alias "
+                        "or another adapter already; choose another"
+                    )
+                taken.add(module.name)

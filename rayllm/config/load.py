@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
 from rayllm.config.legacy import upgrade
-from rayllm.config.model import ModelConfig
+from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.errors import ConfigError
@@ -52,6 +52,21 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     if faults:
         raise ConfigError("\n".join(faults))
     return model
+
+
+def generation_from(path: Path) -> GenerationConfig:
+    """A file with the keys of `generation_config`, as it may lie beside an adapter.
+
+    Raises:
+        ConfigError: every fault, one a line.
+    """
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys such as `prompt_format`, not {_kind(raw)}.")
+    try:
+        return GenerationConfig.model_validate(raw)
+    except ValidationError as error:
+        raise config_error(str(path), GenerationConfig, error) from None
 
 
 def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:

@@ -14,7 +14,7 @@ from rayllm.config.base import Frozen
 from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
 from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
-from rayllm.config.source import HubSource, Source
+from rayllm.config.source import BucketSource, HubSource, Source
 from rayllm.prompt import PromptFormat
 
 # vLLM's own default for GPUs below the H100's class; what a replica takes on follows it unless the file says more.
@@ -81,17 +81,65 @@ class GenerationConfig(Frozen):
         return value
 
 
+class LoraModule(Frozen):
+    """An adapter with a place of its own."""
+
+    name: str
+    """Its name: clients ask for `<model_id>:<name>`, or for the name alone."""
+    path: str = Field(min_length=1)
+    """A local folder, `s3://…`, `gs://…`, or a repository of the hub."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", value) or ".." in value:
+            raise ValueError(f"`{value}` must be letters, digits and `. _ - @ +`, and begin with a letter or digit")
+        return value
+
+
+def _module(value: Any) -> Any:
+    """vLLM's short form, `name=path`, as a mapping."""
+    if isinstance(value, str):
+        name, _, path = value.partition("=")
+        return {"name": name, "path": path}
+    return value
+
+
 class LoraConfig(Frozen):
     """Adapters that are loaded when a request asks for them."""
 
     dynamic_lora_loading_path: str | None = None
     """Folder of adapters: a path, `s3://…`, `gs://…` or `hf://organisation`."""
+    lora_modules: tuple[Annotated[LoraModule, BeforeValidator(_module)], ...] = ()
+    """Adapters with places of their own, loaded when a replica starts; `name=path` for short, as vLLM's."""
     max_num_adapters_per_replica: int = Field(16, ge=1)
     """Adapters a replica keeps ready."""
     download_timeout_s: float | None = Field(30.0, gt=0)
     """Seconds the download of one adapter may take; null is no limit."""
     max_download_tries: int = Field(3, ge=1)
     """How often a failed download is tried."""
+
+    @field_validator("dynamic_lora_loading_path")
+    @classmethod
+    def _is_a_place(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"(s3|gs)://[^/]+.*|hf://[\w.-]+/?|(?!\w+://).+", value):
+            raise ValueError(f"`{value}` must be a folder, s3://bucket/…, gs://bucket/… or hf://organisation")
+        return value
+
+    @field_validator("lora_modules")
+    @classmethod
+    def _names_differ(cls, value: tuple[LoraModule, ...]) -> tuple[LoraModule, ...]:
+        names = [module.name for module in value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"`{name}` is given twice; every adapter needs a name of its own")
+        return value
+
+    @property
+    def paths(self) -> list[str]:
+        """Every place that adapters come from."""
+        root = [self.dynamic_lora_loading_path] if self.dynamic_lora_loading_path else []
+        return [*root, *(module.path for module in self.lora_modules)]
 
 
 class ToolCalling(Frozen):
@@ -199,6 +247,8 @@ class ModelConfig(Frozen):
     def _known_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
         if faults := faults_in(value):
             raise ValueError("; ".join(faults))
+        if "lora_modules" in value:
+            raise ValueError("`lora_modules` belongs into `lora_config`; move it there")
         return value
 
     @model_validator(mode="after")
@@ -224,6 +274,9 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"placement_group_config.bundles: {workers} workers need as many bundles with a GPU, not {gpus}"
             )
+        if self.streamed_from and isinstance(self.source, BucketSource):
+            for key in sorted(self.source.model_fields_set - {"bucket_uri"}):
+                raise ValueError(f"model_source.{key}: vLLM's streamer takes no such option; leave it or it out")
         if self.chat_template is not None and self.generation_config.prompt_format is not None:
             raise ValueError("`chat_template` and `prompt_format` exclude each other; keep one")
         if self.generation_config.prompt_format and "chat_template_content_format" in self.engine_kwargs:
@@ -241,6 +294,12 @@ class ModelConfig(Frozen):
     def model_id(self) -> str:
         """The public name."""
         return self.model_loading_config.model_id
+
+    @property
+    def streamed_from(self) -> str | None:
+        """The bucket's address that vLLM reads the weights from by itself, where it was asked to; else None."""
+        streams = str(self.engine_kwargs.get("load_format", "")).startswith("runai_streamer")
+        return self.source.bucket_uri if streams and isinstance(self.source, BucketSource) else None
 
     @property
     def source(self) -> Source:

@@ -70,3 +70,18 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Callable
             yield keys, value, lambda text, holder=holder, key=keys[-1]: holder.__setitem__(key, text)  # type: ignore[misc]
         elif isinstance(value, dict) and isinstance(value.get("path"), str):
             yield (*keys, "path"), value["path"], lambda text, value=value: value.__setitem__("path", text)  # type: ignore[misc]
+    yield from _module_paths(raw.get("lora_config"))
+
+
+def _module_paths(lora: Any) -> Iterator[tuple[tuple[str, ...], str, Callable[[str], None]]]:
+    """Paths of `lora_config.lora_modules`, in both of its forms."""
+    modules = lora.get("lora_modules") if isinstance(lora, dict) else None
+    if not isinstance(modules, list):
+        return
+    for index, module in enumerate(modules):
+        keys = ("lora_config", "lora_modules", str(index))
+        if isinstance(module, str) and "=" in module:
+            name, _, path = module.partition("=")
+            yield keys, path, lambda text, i=index, name=name: modules.__setitem__(i, f"{name}={text}")  # type: ignore[misc]
+        elif isinstance(module, dict) and isinstance(module.get("path"), str):
+            yield (*keys, "path"), module["path"], lambda text, module=module: module.__setitem__("path", text)  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, field_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 
 from rayllm.config.base import Frozen
 
@@ -39,9 +39,35 @@ class ExtraFile(Frozen):
     """One more file to put beside the model."""
 
     bucket_uri: str
-    """`s3://…` or `gs://…` of the file."""
+    """`s3://…` or `gs://…` of a file, or of a folder whose files all go there."""
     destination_path: str
-    """Where on the node it goes."""
+    """Where it goes: a path within the model's folder, or from `/` or `~` on, anywhere on the node."""
+
+    @field_validator("bucket_uri")
+    @classmethod
+    def _is_bucket(cls, value: str) -> str:
+        return _bucket(value)
+
+    @field_validator("destination_path")
+    @classmethod
+    def _stays_inside(cls, value: str) -> str:
+        if not value or ".." in value.split("/"):
+            raise ValueError(f"`{value}` must be a path without `..`")
+        return value
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it goes into the model's folder."""
+        return not self.destination_path.startswith(("/", "~", "$"))
+
+
+class S3Options(Frozen):
+    """What `s3_sync_args` say."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    no_sign_request: bool = False
 
 
 class AwsCredentials(Frozen):
@@ -61,16 +87,60 @@ class BucketSource(Frozen):
     extra_files: tuple[ExtraFile, ...] = ()
     """More files that the model needs."""
     s3_sync_args: tuple[str, ...] = ()
-    """Options of the old `aws s3 sync` call that still mean something, such as `--region us-west-2`."""
+    """Options of the AWS CLI: `--region`, `--endpoint-url`, `--profile`, each with its value, `--no-sign-request`."""
     s3_aws_credentials: AwsCredentials | None = None
     """Where temporary credentials come from."""
+    anonymous: bool = False
+    """Send no credentials: the bucket is public."""
 
     @field_validator("bucket_uri")
     @classmethod
     def _is_bucket(cls, value: str) -> str:
-        if not re.match(r"(s3|gs)://[^/]+", value):
-            raise ValueError(f"`{value}` must begin with s3://bucket or gs://bucket")
+        return _bucket(value)
+
+    @field_validator("s3_sync_args")
+    @classmethod
+    def _are_understood(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        _s3_options(value)
         return value
+
+    @model_validator(mode="after")
+    def _s3_keys_are_for_s3(self) -> BucketSource:
+        for key in ("s3_sync_args", "s3_aws_credentials"):
+            if getattr(self, key) and not self.bucket_uri.startswith("s3://"):
+                raise ValueError(f"`{key}` is for s3:// sources; leave it out")
+        if self.s3_aws_credentials and (self.anonymous or self.s3_options.no_sign_request):
+            raise ValueError("`s3_aws_credentials` and anonymous access exclude each other; keep one")
+        return self
+
+    @property
+    def s3_options(self) -> S3Options:
+        """`s3_sync_args`, understood."""
+        return _s3_options(self.s3_sync_args)
+
+
+def _bucket(value: str) -> str:
+    if not re.match(r"(s3|gs)://[^/]+", value):
+        raise ValueError(f"`{value}` must begin with s3://bucket or gs://bucket")
+    return value
+
+
+def _s3_options(args: tuple[str, ...]) -> S3Options:
+    """Raises ValueError for an option that would be ignored."""
+    given: dict[str, str | bool] = {}
+    words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
+    known = {"--" + name.replace("_", "-"): name for name in S3Options.model_fields}
+    while words:
+        option = words.pop(0)
+        if option not in known:
+            raise ValueError(f"s3_sync_args: `{option}` means nothing here; known are {', '.join(known)}")
+        if known[option] == "no_sign_request":
+            given[known[option]] = True
+        elif words:
+            given[known[option]] = words.pop(0)
+        else:
+            raise ValueError(f"s3_sync_args: `{option}` needs a value after it")
+    return S3Options.model_validate(given)
 
 
 def _from_text(value: Any) -> Any:

@@ -36,7 +36,7 @@ class VllmArguments:
 
 def vllm_arguments(
     model: ModelConfig,
-    folder: Path,
+    weights: str,
     tokenizer: Path | None,
     names: tuple[str, ...],
     on_gpu: bool,
@@ -46,7 +46,7 @@ def vllm_arguments(
 
     Args:
         model: the model.
-        folder: the local folder with its weights.
+        weights: the local folder with its weights, or an address that vLLM streams them from.
         tokenizer: the local folder with its tokenizer, where that is another.
         names: the names it answers to, the id first.
         on_gpu: its workers run in bundles of their own, so Ray places them; else they are child processes.
@@ -56,23 +56,44 @@ def vllm_arguments(
         ConfigError: two of the model's keys cannot go together.
     """
     values: dict[str, Any] = dict(model.engine_kwargs)
-    values |= {"model": str(folder), "served_model_name": list(names)}
+    values |= {"model": weights, "served_model_name": list(names)}
     if tokenizer:
         values["tokenizer"] = str(tokenizer)
     if model.max_model_len:
         values["max_model_len"] = model.max_model_len
-    values |= {
+    if model.task:
+        values = {**_RUNNER[model.task], **values}
+    values |= _parallelism(model, on_gpu)
+    values = {**_adapters(model, on_gpu), **values}
+    values |= _conversation(model)
+    if processors:
+        values["logits_processors"] = _logits_processors(values, processors)
+    if not values.get("allowed_media_domains"):
+        # An empty list would mean every host to vLLM.
+        values["allowed_media_domains"] = [NO_HOST]
+    return _split(values | _structured_outputs(values))
+
+
+def _parallelism(model: ModelConfig, on_gpu: bool) -> dict[str, Any]:
+    return {
         "tensor_parallel_size": model.tensor_parallel_size,
         "pipeline_parallel_size": model.pipeline_parallel_size,
         "distributed_executor_backend": "ray" if on_gpu else "mp",
     }
-    if lora := model.lora_config:
-        slots = lora.max_num_adapters_per_replica
-        values = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, **values}
-        if not on_gpu:
-            values.setdefault("worker_extension_cls", "rayllm.engine.cpu_lora.CpuLoraRepair")
-    if model.task:
-        values = {**_RUNNER[model.task], **values}
+
+
+def _adapters(model: ModelConfig, on_gpu: bool) -> dict[str, Any]:
+    """Defaults for a model with adapters."""
+    if model.lora_config is None:
+        return {}
+    slots = model.lora_config.max_num_adapters_per_replica
+    values: dict[str, Any] = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
+    return values if on_gpu else {**values, "worker_extension_cls": "rayllm.engine.cpu_lora.CpuLoraRepair"}
+
+
+def _conversation(model: ModelConfig) -> dict[str, Any]:
+    """How messages become a prompt, and a text becomes tool calls and reasoning."""
+    values: dict[str, Any] = {}
     if model.chat_template_kwargs:
         values["default_chat_template_kwargs"] = model.chat_template_kwargs
     if model.reasoning_parser:
@@ -81,19 +102,20 @@ def vllm_arguments(
         values |= {"tool_call_parser": tools.parser, "enable_auto_tool_choice": tools.auto}
         if tools.plugin:
             values["tool_parser_plugin"] = tools.plugin
-    if processors:
-        if values.get("speculative_config"):
-            raise ConfigError(
-                "guided_decoding: vLLM runs no logits processors with `engine_kwargs.speculative_config`."
-            )
-        values["logits_processors"] = [*(values.get("logits_processors") or ()), *processors]
-    if not values.get("allowed_media_domains"):
-        # An empty list would mean every host to vLLM.
-        values["allowed_media_domains"] = [NO_HOST]
-    structured = values.get("structured_outputs_config") or {}
-    if isinstance(structured, dict) and structured.get("backend", "xgrammar") == "xgrammar":
-        values["structured_outputs_config"] = {**STRUCTURED_OUTPUTS, **structured}
-    return _split(values)
+    return values
+
+
+def _logits_processors(values: dict[str, Any], ours: tuple[str, ...]) -> list[str]:
+    if values.get("speculative_config"):
+        raise ConfigError("guided_decoding: vLLM runs no logits processors with `engine_kwargs.speculative_config`.")
+    return [*(values.get("logits_processors") or ()), *ours]
+
+
+def _structured_outputs(values: dict[str, Any]) -> dict[str, Any]:
+    given = values.get("structured_outputs_config") or {}
+    if isinstance(given, dict) and given.get("backend", "xgrammar") == "xgrammar":
+        return {"structured_outputs_config": {**STRUCTURED_OUTPUTS, **given}}
+    return {}
 
 
 def _split(values: dict[str, Any]) -> VllmArguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,8 +43,16 @@ class RequestPlan:
     takes_backends: bool = False
 
 
-def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPlan:
-    """The plan for `model`. A model without a tokenizer gets no template, and its stops stay texts."""
+def plan_requests(
+    model: ModelConfig, tokenizer: Tokenizer | None, own_template: Callable[[], str | None] = lambda: None
+) -> RequestPlan:
+    """The plan for `model`. A model without a tokenizer gets no template, and its stops stay texts.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        own_template: gives the chat template that the model brings along for requests without tools.
+    """
     generation = model.generation_config
     texts, ids = _split_stops(generation.stopping_sequences, tokenizer)
     adds_bos = _adds_bos(tokenizer)
@@ -53,7 +61,7 @@ def plan_requests(model: ModelConfig, tokenizer: Tokenizer | None) -> RequestPla
     if not bos and adds_bos and tokenizer:
         # Mistral's own tokenizer has the id but not the text; no format can be written for it.
         bos = getattr(tokenizer, "bos_token", None) or ""
-    template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, tokenizer)
+    template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, own_template)
     return RequestPlan(
         chat_template=template,
         owns_template=prompt_format is not None,
@@ -87,13 +95,12 @@ def _adds_bos(tokenizer: Tokenizer | None) -> bool:
     return tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
 
 
-def _template_of(model: ModelConfig, tokenizer: Tokenizer | None) -> str | None:
+def _template_of(model: ModelConfig, own_template: Callable[[], str | None]) -> str | None:
     """The configured chat template as text, joined with the one for tools; None leaves the model's own in place."""
     plain = read_template(model.chat_template)
     tools = read_template(model.tool_calling.chat_template if model.tool_calling else None)
     if tools is None:
         return plain
     if plain is None:
-        own = getattr(tokenizer, "chat_template", None)
-        plain = own.get("default") if isinstance(own, dict) else own
+        plain = own_template()
     return tools if plain is None else "{%- if tools -%}" + tools + "{%- else -%}" + plain + "{%- endif -%}"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,20 @@ from starlette.types import ASGIApp
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.engine import vllm
+from rayllm.engine.adapters import load_modules, residents_of
 from rayllm.engine.arguments import VllmArguments, vllm_arguments
 from rayllm.engine.constraints import ConstraintGate, Trial
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
-from rayllm.engine.layers.adapters import AdapterGate, Adapters
+from rayllm.engine.layers.adapters import AdapterGate, adapters_plan
 from rayllm.engine.layers.names import NameKeeper, answer_by_name
 from rayllm.engine.layers.replies import ErrorTranslator
 from rayllm.engine.layers.shaping import RequestShaper
 from rayllm.engine.layers.tasks import TaskGate
 from rayllm.engine.plan import RequestPlan, plan_requests
+from rayllm.engine.residents import Residents
 from rayllm.errors import ConfigError, EngineError
-from rayllm.lora import AdapterFolder
 from rayllm.settings import settings
-from rayllm.sources import fetch
+from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -46,34 +48,44 @@ class EngineServer:
         self._server: Any = None
         self._guided: GuidedService | None = None
         self._open = AsyncExitStack()
+        self.residents: Residents | None = None
         self.app: ASGIApp
 
-    async def start(self, configure: Configure | None = None, host: str = "127.0.0.1") -> None:
-        """Fetch the weights, start the engine and build the application.
+    async def start(
+        self,
+        weights: str,
+        tokenizer_folder: Path | None,
+        configure: Configure | None = None,
+        host: str = "127.0.0.1",
+        progress: Callable[[], Progress] = LoggedProgress,
+    ) -> None:
+        """Start the engine and build the application.
 
         Args:
+            weights: the local folder with the weights, or an address that vLLM streams them from.
+            tokenizer_folder: the one with the tokenizer, where that is another.
             configure: makes vLLM's engine configuration where the device can be seen, if that is not here. With it,
                 the workers are placed by Ray.
             host: an address of this machine that the engine's workers can reach.
+            progress: makes an observer for the download of an adapter.
 
         Raises:
-            SourceError: weights or tokenizer cannot be had.
             ConfigError: vLLM refuses the configuration.
+            RayLLMError: an adapter that the configuration names cannot be had.
         """
         model = self._model
-        loading = model.model_loading_config
-        folder = await asyncio.to_thread(fetch, model.source, model.model_id, loading.allow_pickle_weights)
-        tokenizer_folder = None
-        if loading.tokenizer_source:
-            tokenizer_folder = await asyncio.to_thread(fetch, loading.tokenizer_source, model.model_id, False, False)
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
-        arguments = vllm_arguments(model, folder, tokenizer_folder, self._names, configure is not None, processors)
+        arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, configure is not None, processors)
         config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
         server_arguments = vllm.make_server_arguments(arguments)
         self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
-        await self._build(server_arguments)
-        logger.info("Model `%s` is ready.", model.model_id)
+        await self._build(server_arguments, weights, progress)
+
+    async def warm_up(self) -> None:
+        """Have the model write one token, so that the first client does not wait for what happens only once."""
+        if self._generates():
+            await vllm.generate_one(self._engine)
 
     async def _start_guided(self, host: str) -> GuidedService | None:
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
@@ -84,32 +96,39 @@ class EngineServer:
         self._open.push_async_callback(guided.stop)
         return guided
 
-    async def _build(self, arguments: Any) -> None:
-        plan = plan_requests(self._model, self._engine.get_tokenizer())
-        plan = replace(plan, takes_backends=self._guided is not None)
+    async def _build(self, arguments: Any, weights: str, progress: Callable[[], Progress]) -> None:
+        plan = self._plan(self._model)
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
             # The compiled template takes plain texts; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
-        adapters = _adapters(self._model)
-        if adapters:
-            vllm.resolve_adapters(adapters.locate)
-        vllm.stop_at(self._engine, plan.stop_token_ids)
+        vllm.stop_at(self._engine, lambda: (adapters_plan() or plan).stop_token_ids)
         server = self._server = await vllm.make_server(self._engine, arguments)
         _check_packages(vllm.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
             self._guided.attach(server.state)
         answer_by_name(server.state.openai_serving_models, self._names)
-        self.app = self._layers(server, plan, adapters)
+        self.residents = residents_of(self._model, self._engine, server, Path(weights), self._plan, progress)
+        self.app = self._layers(server, plan)
+        if self.residents:
+            vllm.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
+            await load_modules(self.residents, self._model)
 
-    def _layers(self, server: Any, plan: RequestPlan, adapters: Adapters | None) -> ASGIApp:
+    def _plan(self, model: ModelConfig) -> RequestPlan:
+        """What a configuration of the model, its own or changed by an adapter, means for a request."""
+        own_template = partial(vllm.own_chat_template, self._engine)
+        plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
+        return replace(plan, takes_backends=self._guided is not None)
+
+    def _layers(self, server: Any, plan: RequestPlan) -> ASGIApp:
         """What a request passes on its way into vLLM's application, the last one first."""
-        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce)
-        app: ASGIApp = ErrorTranslator(RequestShaper(server, plan, gate.check))
-        if adapters:
-            app = AdapterGate(app, adapters)
+        held = vllm.held_options(self._engine)
+        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce, held)
+        app: ASGIApp = ErrorTranslator(RequestShaper(server, lambda: adapters_plan() or plan, gate.admit))
+        if self.residents:
+            app = AdapterGate(app, self.residents, self._model.model_id)
         return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))
 
     def _start_trial(self) -> Trial | None:
@@ -146,8 +165,12 @@ class EngineServer:
         return int(self._engine.get_num_unfinished_requests())
 
     def describe(self) -> dict[str, Any]:
-        """What the router tells clients about the model: `max_model_len` in tokens, and the engine's version."""
-        return {"max_model_len": self._engine.model_config.max_model_len, "vllm_version": vllm.version()}
+        """The model's `max_model_len` in tokens, the engine's version, and the names of the adapters it holds."""
+        return {
+            "max_model_len": self._engine.model_config.max_model_len,
+            "vllm_version": vllm.version(),
+            "adapters": self.residents.names if self.residents else [],
+        }
 
     async def stop(self, timeout_s: float) -> None:
         """Stop the engine's processes; what is unfinished after `timeout_s` seconds is cut off."""
@@ -161,8 +184,3 @@ def _check_packages(paths: frozenset[str], model_id: str) -> None:
     missing = [name for name in ("soundfile", "av") if importlib.util.find_spec(name) is None]
     if missing and any(BY_PATH[path].is_form for path in paths & BY_PATH.keys()):
         raise ConfigError(f"model `{model_id}` takes sound; install {' and '.join(missing)} beside vLLM.")
-
-
-def _adapters(model: ModelConfig) -> Adapters | None:
-    path = model.lora_config.dynamic_lora_loading_path if model.lora_config else None
-    return Adapters(AdapterFolder(Path(path), model.model_id), model.model_id) if path else None

@@ -11,21 +11,26 @@ import importlib
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.engine import moved
 from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.constraints import OPTIONS
 from rayllm.engine.tool_plugin import load_tool_plugin
-from rayllm.errors import ConfigError
+from rayllm.errors import ConfigError, EngineError, RequestError
 
 logger = logging.getLogger(__name__)
 
 # module → the names used from it, dotted where they are attributes.
 USED = {
-    "vllm.config": ("StructuredOutputsConfig",),
+    "vllm.config": (
+        "StructuredOutputsConfig.disable_additional_properties",
+        "StructuredOutputsConfig.disable_any_whitespace",
+    ),
     "vllm.engine.arg_utils": ("AsyncEngineArgs.create_engine_config",),
     "vllm.entrypoints.launchers.app": ("build_app",),
     "vllm.entrypoints.launchers.api_server.app_state": ("init_app_state",),
@@ -39,14 +44,23 @@ USED = {
     "vllm.entrypoints.openai.completion.protocol": ("CompletionRequest.model_fields",),
     "vllm.entrypoints.openai.responses.protocol": ("ResponsesRequest.model_fields",),
     "vllm.lora.request": ("LoRARequest",),
-    "vllm.lora.resolver": ("LoRAResolver", "LoRAResolverRegistry.register_resolver"),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
+    "vllm.sampling_params": ("SamplingParams",),
     "vllm.tool_parsers": ("ToolParserManager.list_registered", "ToolParserManager.lazy_parsers"),
+    "vllm.renderers.hf": ("resolve_chat_template",),
     "vllm.usage.usage_lib": ("UsageContext.OPENAI_API_SERVER",),
     "vllm.v1.structured_output.backend_xgrammar": ("has_xgrammar_unsupported_json_features",),
-    "vllm.lora.punica_wrapper.punica_cpu": ("PunicaWrapperCPU.add_lora_logits", "PunicaWrapperCPU.token_lora_indices"),
+    "vllm.lora.ops.torch_ops.lora_ops": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
+    "vllm.lora.punica_wrapper.punica_cpu": (
+        "PunicaWrapperCPU.add_lora_logits",
+        "PunicaWrapperCPU.token_lora_indices",
+        "bgmv_shrink",
+        "bgmv_expand",
+        "bgmv_expand_slice",
+    ),
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
+    "vllm.v1.engine.exceptions": ("EngineDeadError",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (
         "AsyncLLM.from_vllm_config",
@@ -54,6 +68,9 @@ USED = {
         "AsyncLLM.get_tokenizer",
         "AsyncLLM.is_sleeping",
         "AsyncLLM.check_health",
+        "AsyncLLM.generate",
+        "AsyncLLM.add_lora",
+        "AsyncLLM.remove_lora",
         "AsyncLLM.shutdown",
     ),
 }
@@ -83,8 +100,6 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
         gpu_share: the part of a GPU that each worker's bundle holds, as Ray is to be asked for it.
     """
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    # Opens vLLM's routes for loading adapters too; the router passes on no request to them.
-    os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     # A host that may be asked for media could send vLLM on to one that may not.
     os.environ.setdefault("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
     # vLLM's own limits are far above what a shared service can give to one request.
@@ -133,6 +148,9 @@ def make_server_arguments(arguments: VllmArguments) -> Namespace:
 
     server = FrontendArgs(**{"disable_fastapi_docs": True, **arguments.server})
     engine = _engine_arguments(arguments)
+    if server.tool_parser_plugin or engine.reasoning_parser_plugin:
+        # Plugins of users import from vLLM, by the paths of its day.
+        moved.install()
     if server.tool_parser_plugin:
         load_tool_plugin(server.tool_parser_plugin, ToolParserManager)
     if engine.reasoning_parser_plugin:
@@ -165,18 +183,71 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
     )
 
 
-def resolve_adapters(locate: Callable[[str], Awaitable[Path | None]]) -> None:
-    """Let vLLM ask `locate` for the folder of each adapter it does not know. Call before `make_server`."""
-    from vllm.lora.request import LoRARequest
-    from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry
+class AdapterSlots:
+    """The adapters of an engine, as vLLM's application finds them: by the name of the model that a request asks for.
 
-    class Resolver(LoRAResolver):  # type: ignore[misc]
-        async def resolve_lora(self, base_model_name: str, lora_name: str) -> Any:
-            folder = await locate(lora_name)
-            # vLLM gives the adapter an id of its own.
-            return LoRARequest(lora_name, 1, str(folder)) if folder else None
+    Args:
+        engine: an AsyncLLM.
+        models: the application's `OpenAIServingModels`.
+    """
 
-    LoRAResolverRegistry.register_resolver("rayllm", Resolver())
+    def __init__(self, engine: Any, models: Any) -> None:
+        self._engine = engine
+        self._models = models
+
+    async def add(self, name: str, key: str, folder: Path) -> Any:
+        """Load the adapter `name`, which lies in `folder`, as `key`; returns vLLM's LoRARequest.
+
+        Raises:
+            RequestError: vLLM refuses it.
+            EngineError: the engine is dead.
+        """
+        from vllm.lora.request import LoRARequest
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        request = LoRARequest(key, self._models.lora_id_counter.inc(1), str(folder))
+        try:
+            await self._engine.add_lora(request)
+        except EngineDeadError:
+            raise EngineError("The engine died.") from None
+        except Exception as error:
+            logger.warning("vLLM refuses the adapter `%s`: %s", name, _in_one_line(error))
+            told = _in_one_line(error).replace(str(folder), "its folder")[:300]
+            message = f"The adapter `{name}` cannot be used: vLLM refuses it: {told}"
+            raise RequestError(message, "model", "adapter_broken") from None
+        return request
+
+    def answer_to(self, name: str, loaded: Any) -> None:
+        """Let requests for the model `name` use the adapter."""
+        self._models.lora_requests[name] = loaded
+
+    async def remove(self, loaded: Any) -> None:
+        """Take the adapter out of the engine, and out of the application under all its names."""
+        known = self._models.lora_requests
+        for name in [name for name, request in known.items() if request.lora_int_id == loaded.lora_int_id]:
+            del known[name]
+        await self._engine.remove_lora(loaded.lora_int_id)
+
+
+def max_lora_rank(engine: Any) -> int:
+    """The largest rank of an adapter that the engine takes."""
+    return int(engine.vllm_config.lora_config.max_lora_rank)
+
+
+def vary_templates(server: Any, choose: Callable[[], str | None]) -> None:
+    """Let `choose` give the chat template of each request, and where it gives None, the application's stay."""
+    for serving in {id(value): value for value in vars(server.state)["_state"].values()}.values():
+        if "chat_template" in getattr(serving, "__dict__", {}):
+            _vary(serving, "chat_template", lambda own: choose() or own)
+
+
+def _vary(holder: Any, name: str, change: Callable[[Any], Any]) -> None:
+    """Make an attribute of one object go through `change` whenever it is read."""
+    own = getattr(holder, name)
+    kind = type(holder)
+    varied = type(kind.__name__, (kind,), {name: property(lambda self: change(own))})
+    del holder.__dict__[name]
+    holder.__class__ = varied
 
 
 def paths(server: Any) -> frozenset[str]:
@@ -184,12 +255,32 @@ def paths(server: Any) -> frozenset[str]:
     return frozenset(route.path for route in server.routes if "POST" in (getattr(route, "methods", None) or ()))
 
 
-def stop_at(engine: Any, token_ids: Collection[int]) -> None:
-    """Let these tokens end every answer of every endpoint, as if the model's generation config named them."""
-    fields = engine.input_processor.generation_config_fields
-    own = fields.get("eos_token_id")
-    known = [own] if isinstance(own, int) else list(own or ())
-    fields["eos_token_id"] = list(dict.fromkeys([*known, *token_ids]))
+def stop_at(engine: Any, token_ids: Callable[[], Collection[int]]) -> None:
+    """Let these tokens end the answers of every endpoint, as if the model's generation config named them.
+
+    Args:
+        engine: an AsyncLLM.
+        token_ids: gives the tokens for the request that is being taken in.
+    """
+
+    def with_stops(fields: dict[str, Any]) -> dict[str, Any]:
+        own = fields.get("eos_token_id")
+        known = [own] if isinstance(own, int) else list(own or ())
+        return {**fields, "eos_token_id": list(dict.fromkeys([*known, *token_ids()]))}
+
+    _vary(engine.input_processor, "generation_config_fields", with_stops)
+
+
+def own_chat_template(engine: Any) -> str | None:
+    """The chat template that vLLM finds with the model for requests without tools: the processor's goes first."""
+    from vllm.renderers.hf import resolve_chat_template
+
+    tokenizer = engine.get_tokenizer()
+    if not hasattr(tokenizer, "get_chat_template"):
+        # Mistral's own tokenizers have no template in text.
+        return None
+    template = resolve_chat_template(tokenizer, None, None, model_config=engine.model_config)
+    return str(template) if template is not None else None
 
 
 def grammar_vocabulary(engine: Any) -> str | None:
@@ -227,6 +318,14 @@ def can_enforce(schema: dict[str, Any]) -> bool:
     return not has_xgrammar_unsupported_json_features(schema)
 
 
+def held_options(engine: Any) -> frozenset[str]:
+    """Options of a request's `structured_outputs` that hold for every request: vLLM obeys its own configuration."""
+    config = engine.vllm_config.structured_outputs_config
+    held = {name for name in OPTIONS if getattr(config, name)}
+    # It compiles schemas strictly: a property that is not named is not allowed.
+    return frozenset(held | ({"disable_additional_properties"} if config.backend == "xgrammar" else set()))
+
+
 async def make_server(engine: Any, arguments: Namespace) -> Any:
     """vLLM's own FastAPI application on `engine`. Once a process: vLLM keeps its routers in module globals."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -238,6 +337,14 @@ async def make_server(engine: Any, arguments: Namespace) -> Any:
     # Its error handlers set `should_exit` here when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     return app
+
+
+async def generate_one(engine: Any) -> None:
+    """Generate one token after an arbitrary prompt of one token."""
+    from vllm.sampling_params import SamplingParams
+
+    async for _ in engine.generate({"prompt_token_ids": [1]}, SamplingParams(max_tokens=1), "rayllm-warm-up"):
+        pass
 
 
 def request_fields() -> dict[str, list[str]]:

@@ -1,6 +1,18 @@
-"""LoRA adapters: their names, and where they lie."""
+"""LoRA adapters: their names, where they lie, and what is looked at before an engine sees them."""
 
-from rayllm.lora.folder import AdapterFolder
+from rayllm.lora.base import BaseModules
+from rayllm.lora.check import AdapterLimits
 from rayllm.lora.names import AdapterName, parse_name
+from rayllm.lora.place import Place, open_place
+from rayllm.lora.store import AdapterFiles, AdapterStore
 
-__all__ = ["AdapterFolder", "AdapterName", "parse_name"]
+__all__ = [
+    "AdapterFiles",
+    "AdapterLimits",
+    "AdapterName",
+    "AdapterStore",
+    "BaseModules",
+    "Place",
+    "open_place",
+    "parse_name",
+]

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
+from urllib.parse import quote
 
+from rayllm import headers
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
 from rayllm.errors import ModelNotFoundError
-from rayllm.lora import AdapterFolder, parse_name
+from rayllm.lora import AdapterName, parse_name
+from rayllm.serving.loaded_adapters import LoadedAdapter
 
 OWNER = "rayllm"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a name means: a model, perhaps with an adapter ("" for none), which may have a place of its own."""
+
+    model_id: str
+    adapter: str = ""
+    path: str = ""
+
+    def headers(self, name: str) -> dict[str, str]:
+        """The headers that tell a replica."""
+        told = {headers.MODEL: name}
+        if self.adapter:
+            told[headers.ADAPTER] = self.adapter
+        if self.path:
+            told[headers.ADAPTER_PATH] = quote(self.path)
+        return told
 
 
 class Catalogue:
@@ -21,10 +43,11 @@ class Catalogue:
         self._aliases = dict(config.router.model_aliases)
         self._fallbacks = config.router.fallbacks
         self._created = int(time.time())
-        self._folders = {
-            model.model_id: AdapterFolder(Path(model.lora_config.dynamic_lora_loading_path), model.model_id)
+        self._adaptable = [model.model_id for model in config.models if model.lora_config]
+        self._modules = {
+            module.name: AdapterName(model.model_id, module.name)
             for model in config.models
-            if model.lora_config and model.lora_config.dynamic_lora_loading_path
+            for module in (model.lora_config.lora_modules if model.lora_config else ())
         }
         self._max_model_len = {model.model_id: model.max_model_len for model in config.models}
         self._described: set[str] = set()
@@ -34,28 +57,48 @@ class Catalogue:
         """Every name that a client may write in `model`."""
         return [*self._models, *self._aliases]
 
-    def adapters(self) -> list[str]:
-        """Names of the adapters that lie in the models' folders now. Reads the disk."""
-        return [str(name) for folder in self._folders.values() for name in folder.names()]
+    @property
+    def adaptable(self) -> list[str]:
+        """Ids of the models that take adapters."""
+        return self._adaptable
+
+    @property
+    def modules(self) -> list[AdapterName]:
+        """The adapters that the configuration names."""
+        return list(self._modules.values())
+
+    def parse(self, name: str) -> AdapterName | None:
+        """What `name` means as an adapter of one of the models, or None where it means none."""
+        return parse_name(name, self._adaptable)
 
     @property
     def models(self) -> list[ModelConfig]:
         """The models."""
         return list(self._models.values())
 
-    def find(self, name: str) -> str:
-        """The id of the model that `name` means; of an adapter's name, the base's.
+    def find(self, name: str, loaded: Mapping[str, LoadedAdapter] | None = None) -> Meaning:
+        """What `name` means.
+
+        Args:
+            name: an id, an alias, an adapter's name, or that of an adapter that was loaded.
+            loaded: the adapters that were loaded.
 
         Raises:
-            ModelNotFoundError: no model has that name; the message lists those there are.
+            ModelNotFoundError: it means nothing; the message lists the models.
         """
         model_id = self._aliases.get(name, name)
-        adapter = None if model_id in self._models else parse_name(name, self._folders)
-        if adapter:
-            return adapter.base
-        if model_id not in self._models:
+        if model_id in self._models:
+            return Meaning(model_id)
+        loaded = loaded or {}
+        if found := loaded.get(name):
+            return Meaning(found.base, found.adapter, found.path)
+        adapter = self.parse(name) or self._modules.get(name)
+        if adapter and (found := loaded.get(adapter.adapter)) and found.base == adapter.base:
+            # In the engine an adapter goes by its base's name and its own, even if it was loaded by its own alone.
+            return Meaning(found.base, found.adapter, found.path)
+        if adapter is None:
             self.refuse(name)
-        return model_id
+        return Meaning(adapter.base, adapter.adapter)
 
     def refuse(self, name: str) -> NoReturn:
         """Raise the error for a name that means no model; its message lists those there are."""
@@ -75,13 +118,8 @@ class Catalogue:
         self._max_model_len[model_id] = description["max_model_len"]
         self._described.add(model_id)
 
-    def card(self, name: str) -> dict[str, Any]:
-        """The model object of `GET /v1/models/{id}`, with vLLM's additions `root`, `parent` and `max_model_len`.
-
-        Raises:
-            ModelNotFoundError: no model has that name.
-        """
-        model_id = self.find(name)
+    def card(self, name: str, model_id: str) -> dict[str, Any]:
+        """The model object of `GET /v1/models/{id}`, with vLLM's additions `root`, `parent` and `max_model_len`."""
         return {
             "id": name,
             "object": "model",

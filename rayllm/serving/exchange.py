@@ -21,6 +21,7 @@ from ray.serve.handle import DeploymentHandle
 
 from rayllm.errors import UnavailableError
 from rayllm.headers import LEASE
+from rayllm.serving.catalogue import Meaning
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,9 @@ class Exchanger:
 
     @asynccontextmanager
     async def send(
-        self, model_id: str, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, meaning: Meaning, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
-        """Send a request to a replica of `model_id` and hold its slot until the block ends.
+        """Send a request to a replica of the model that is meant, and hold its slot until the block ends.
 
         Leaving the block before the body's end closes the connection, which aborts the request in the engine.
 
@@ -76,20 +77,21 @@ class Exchanger:
             aiohttp.ClientError: the replica broke off; here, or from reading the reply's content.
         """
         for attempt in range(1, _TRIES + 1):
-            async with self._lease(model_id) as lease:
+            async with self._lease(meaning) as lease:
                 try:
                     response = await self._http().request(
                         method, lease.address + path, data=body, headers={**headers, LEASE: lease.id}
                     )
                 except _NOT_SENT as error:
-                    logger.warning("A replica of `%s` cannot be reached (try %d): %r", model_id, attempt, error)
+                    logger.warning("A replica of `%s` cannot be reached (try %d): %r", meaning.model_id, attempt, error)
                     lease.give_up()
                     continue
                 async with _closing(response, lease):
                     kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
                     yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
                 return
-        raise UnavailableError(f"No replica of the model `{model_id}` could be reached.", "model", retry_after_s=2)
+        message = f"No replica of the model `{meaning.model_id}` could be reached."
+        raise UnavailableError(message, "model", retry_after_s=2)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -97,15 +99,16 @@ class Exchanger:
             await self._session.close()
 
     @asynccontextmanager
-    async def _lease(self, model_id: str) -> AsyncIterator[_Lease]:
+    async def _lease(self, meaning: Meaning) -> AsyncIterator[_Lease]:
         lease_id = uuid.uuid4().hex
-        response = self._handles[model_id].remote(lease_id)
+        # The adapter's name is for Serve's request router, which chooses the replica by it.
+        response = self._handles[meaning.model_id].remote(lease_id, meaning.adapter)
         try:
             async with asyncio.timeout(self._queue_timeout_s):
                 address = await anext(response)
         except BaseException as error:
             response.cancel()
-            if refusal := _refusal(model_id, error):
+            if refusal := _refusal(meaning.model_id, error):
                 raise refusal from None
             raise
         lease = _Lease(lease_id, address, response)

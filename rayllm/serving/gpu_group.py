@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rayllm.config import LocalSource, ModelConfig
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm import make_engine_config
-from rayllm.sources import fetch
 
 
-def fetch_on_other_nodes(model: ModelConfig) -> None:
-    """Have the weights on every node of the group but this one, where the engine fetches them itself.
-
-    Raises:
-        SourceError: a node cannot have them.
-    """
-    if isinstance(model.source, LocalSource):
-        return
+def call_on_other_nodes(function: Callable[[], Any]) -> None:
+    """Call `function` on each node of this replica's placement group but this one, and wait until all are done."""
     here = ray.get_runtime_context().get_node_id()
     others = set(_nodes_of_bundles(_group()).values()) - {here}
-    task = ray.remote(fetch).options(num_cpus=0)
-    pickle = model.model_loading_config.allow_pickle_weights
-    ray.get(
-        [
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-                model.source, model.model_id, pickle
-            )
-            for node in others
-        ]
-    )
+    task = ray.remote(lambda: function()).options(num_cpus=0)
+    placed = (task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in others)
+    ray.get([on_node.remote() for on_node in placed])
 
 
 def configure_on_gpu(arguments: VllmArguments) -> Any:

@@ -9,8 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from rayllm.endpoints import error_body
+from rayllm.error_shapes import error_body
 from rayllm.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
+from rayllm.serving.paths import path_of
 
 logger = logging.getLogger(__name__)
 
@@ -18,12 +19,6 @@ logger = logging.getLogger(__name__)
 def error_response(error: RayLLMError, path: str) -> Response:
     """The reply for `error` on `path`."""
     return JSONResponse(error_body(error, path), error.status, headers=error.headers())
-
-
-def path_of(request: Request) -> str:
-    """The path of a request below the application's `route_prefix`."""
-    path: str = request.scope["path"]
-    return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
 
 
 def install_error_handlers(app: FastAPI) -> None:

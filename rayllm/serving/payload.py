@@ -32,6 +32,11 @@ class Payload(ABC):
     content_type: str
     model: str
 
+    @property
+    @abstractmethod
+    def for_log(self) -> str:
+        """What the log may hold of it: texts, but not the bytes of files."""
+
     @abstractmethod
     async def for_model(self, name: str) -> Payload:
         """The same request to another model."""
@@ -52,6 +57,10 @@ class JsonPayload(Payload):
         """
         body = parse_body(raw)
         return cls(raw, content_type, checked_model(body.get("model")), body)
+
+    @property
+    def for_log(self) -> str:
+        return self.raw.decode(errors="replace")
 
     async def for_model(self, name: str) -> JsonPayload:
         body = {**self.body, "model": name}
@@ -85,6 +94,14 @@ class FormPayload(Payload):
             told = error.detail if isinstance(error, HTTPException) else error.message
             raise RequestError(f"The request body is no multipart form: {told}") from None
         return cls(raw, content_type, checked_model(form.get("model")), form)
+
+    @property
+    def for_log(self) -> str:
+        fields = (
+            f"{key}={value!r}" if isinstance(value, str) else f"{key}={value.filename!r} ({value.size} bytes)"
+            for key, value in self.form.multi_items()
+        )
+        return ", ".join(fields)
 
     async def for_model(self, name: str) -> FormPayload:
         form = aiohttp.FormData(default_to_multipart=True)

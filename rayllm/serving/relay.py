@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -14,13 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rayllm.config import RouterConfig
-from rayllm.endpoints import BY_PATH, error_event
-from rayllm.errors import EngineError, RequestTimeoutError, UnavailableError
-from rayllm.headers import MODEL
+from rayllm.endpoints import BY_PATH
+from rayllm.error_shapes import error_event
+from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, RequestTimeoutError, UnavailableError
 from rayllm.serving.body import read_body
-from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.catalogue import Catalogue, Meaning
 from rayllm.serving.exchange import Exchanger, Reply
-from rayllm.serving.http_errors import path_of
+from rayllm.serving.loaded_adapters import LoadedAdapters
+from rayllm.serving.paths import path_of
 from rayllm.serving.payload import FormPayload, JsonPayload, Payload
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,11 @@ _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", "x-session-
 class Relay:
     """Passes requests on to models and their replies back."""
 
-    def __init__(self, catalogue: Catalogue, exchanger: Exchanger, config: RouterConfig) -> None:
+    def __init__(
+        self, catalogue: Catalogue, loaded: LoadedAdapters, exchanger: Exchanger, config: RouterConfig
+    ) -> None:
         self._catalogue = catalogue
+        self._loaded = loaded
         self._exchanger = exchanger
         self._config = config
 
@@ -46,7 +51,7 @@ class Relay:
         """
         payload = await self._read(request)
         if self._config.log_prompts:
-            logger.info("Request to `%s`: %s", payload.model, payload.raw.decode(errors="replace"))
+            logger.info("Request to `%s`: %s", payload.model, payload.for_log)
         open_reply = AsyncExitStack()
         work = self._first_bytes(open_reply, request, payload)
         try:
@@ -64,12 +69,12 @@ class Relay:
 
     async def _first_bytes(self, stack: AsyncExitStack, request: Request, payload: Payload) -> tuple[Reply, bytes]:
         """The reply of the first candidate that has room, and its first bytes; of a plain reply, all of them."""
-        model_id = self._catalogue.find(payload.model)
-        candidates = self._catalogue.candidates(model_id)
+        meaning = await self._meaning(payload.model)
+        candidates = self._catalogue.candidates(meaning.model_id)
         for candidate in candidates:
             async with AsyncExitStack() as attempt:
                 try:
-                    reply, first = await self._ask(attempt, request, candidate, payload)
+                    reply, first = await self._ask(attempt, request, meaning, payload)
                     stack.push_async_exit(attempt.pop_all())
                     return reply, first
                 except UnavailableError as error:
@@ -77,35 +82,52 @@ class Relay:
                         raise
                     logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
             # A fallback answers by its own name: the client should know who spoke.
-            payload = await payload.for_model(candidates[candidates.index(candidate) + 1])
+            meaning = Meaning(candidates[candidates.index(candidate) + 1])
+            payload = await payload.for_model(meaning.model_id)
         raise AssertionError("a model has at least itself as a candidate")
 
+    async def _meaning(self, name: str) -> Meaning:
+        # Only administrators load adapters, so without them there is nothing to ask for.
+        loaded = await self._loaded.all() if self._config.admin_keys else None
+        return self._catalogue.find(name, loaded)
+
     async def _ask(
-        self, stack: AsyncExitStack, request: Request, model_id: str, payload: Payload
+        self, stack: AsyncExitStack, request: Request, meaning: Meaning, payload: Payload
     ) -> tuple[Reply, bytes]:
-        """Send the request to a replica of `model_id` and wait for the first bytes."""
+        """Send the request to a replica of the model that is meant, and wait for the first bytes."""
         headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        headers |= {"content-type": payload.content_type, MODEL: payload.model}
+        headers |= {"content-type": payload.content_type, **meaning.headers(payload.model)}
         path = path_of(request)
         try:
-            exchange = self._exchanger.send(model_id, request.method, path, payload.raw, headers)
+            exchange = self._exchanger.send(meaning, request.method, path, payload.raw, headers)
             reply = await stack.enter_async_context(exchange)
             first = await (reply.content.readany() if reply.is_stream else reply.content.read())
         except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("A replica of `%s` broke off before it answered: %r", model_id, error)
+            logger.warning("A replica of `%s` broke off before it answered: %r", meaning.model_id, error)
             raise EngineError("The model's replica broke off before it answered; try again.") from None
         if reply.status >= 400:
-            _check_refusal(model_id, reply, first)
+            _check_refusal(meaning.model_id, reply, first)
         return reply, first
 
 
 def _check_refusal(model_id: str, reply: Reply, body: bytes) -> None:
     """Let a replica's own error objects pass; all else that it may refuse with becomes an error of ours."""
     if reply.status == 503:
-        raise UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
+        raise _unavailable(model_id, body)
     if not reply.content_type.startswith("application/json"):
         logger.error("A replica of `%s` answered %d: %s", model_id, reply.status, body[:500])
         raise EngineError("The model's replica failed on this request; its log says why.")
+
+
+def _unavailable(model_id: str, body: bytes) -> UnavailableError:
+    """What a replica says of an adapter that cannot be had is told; all else is a matter of room."""
+    try:
+        error = json.loads(body)["error"]
+        if error["code"] == ADAPTER_UNAVAILABLE:
+            return UnavailableError(str(error["message"]), "model", ADAPTER_UNAVAILABLE, 10)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
 
 
 class _Relayed(Response):

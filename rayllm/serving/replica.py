@@ -9,14 +9,19 @@ from typing import Any
 
 import ray
 import uvicorn
+from ray import serve
 
 from rayllm.config import ModelConfig
+from rayllm.engine.adapters import MAX_STOPS
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm import prepare_environment
-from rayllm.errors import EngineError
+from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.gpu_group import configure_on_gpu, fetch_on_other_nodes
+from rayllm.serving.gpu_group import configure_on_gpu
 from rayllm.serving.lease import LeaseGate, Leases
+from rayllm.serving.loaded_adapters import LoadedAdapters
+from rayllm.serving.metrics import ReplicaMetrics
+from rayllm.serving.weights import ReplicaWeights
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -39,22 +44,36 @@ class ModelReplica:
         self._model = model
         self._leases = Leases()
         self._engine = EngineServer(model, aliases)
-        prepare_environment(len(model.generation_config.stopping_sequences), gpu_share)
+        self._weights = ReplicaWeights(model)
+        self._metrics = ReplicaMetrics(model.model_id)
+        self._loaded = LoadedAdapters(serve.get_replica_context().app_name)
+        stops = len(model.generation_config.stopping_sequences)
+        prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         try:
             async with asyncio.timeout(settings().engine_start_timeout_s):
-                if gpu_share:
-                    await asyncio.to_thread(fetch_on_other_nodes, model)
-                host = ray.util.get_node_ip_address() if gpu_share else "127.0.0.1"
-                await self._engine.start(configure_on_gpu if gpu_share else None, host)
+                await self._start(gpu_share)
         except TimeoutError:
             raise EngineError(
                 f"model `{model.model_id}` was not ready within {settings().engine_start_timeout_s:g} s; "
                 "raise RAYLLM_ENGINE_START_TIMEOUT_S if its weights take longer."
             ) from None
-        await self._listen()
+        logger.info("Model `%s` is ready.", model.model_id)
 
-    async def _listen(self) -> None:
+    async def _start(self, gpu_share: float) -> None:
+        metrics = self._metrics
         host = ray.util.get_node_ip_address()
+        with metrics.phase("fetch"):
+            folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
+        with metrics.phase("load"):
+            if gpu_share:
+                await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress)
+            else:
+                await self._engine.start(folder, tokenizer, progress=metrics.new_progress)
+            await self._listen(host)
+        with metrics.phase("warm_up"):
+            await self._engine.warm_up()
+
+    async def _listen(self, host: str) -> None:
         config = uvicorn.Config(
             LeaseGate(self._engine.app, self._leases),
             host=host,
@@ -75,15 +94,34 @@ class ModelReplica:
         port = self._http.servers[0].sockets[0].getsockname()[1]
         self._address = f"http://{host}:{port}"
 
-    async def lease(self, lease_id: str) -> AsyncIterator[str]:
-        """Hold one request slot: yields the address to use, and ends when the exchange has ended."""
+    async def lease(self, lease_id: str, adapter: str) -> AsyncIterator[str]:
+        """Hold one request slot: yields the address to use, and ends when the exchange has ended.
+
+        Args:
+            lease_id: names the lease.
+            adapter: name of the adapter that the request asks for, by which Serve's request router chose this replica.
+        """
         async with self._leases.hold(lease_id) as lease:
             yield self._address
             await lease.finished()
 
     async def describe(self) -> dict[str, Any]:
-        """What the router tells clients about the model."""
-        return self._engine.describe()
+        """What the router tells clients about the model, and what operators may ask of a replica."""
+        return {
+            **self._engine.describe(),
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "weights": self._weights.version.snapshot,
+        }
+
+    async def adapters(self) -> list[str] | None:
+        """Names of the adapters that may be had; None where they cannot be listed now."""
+        if self._engine.residents is None:
+            return []
+        try:
+            return [name.adapter for name in await self._engine.residents.found()]
+        except SourceError as error:
+            logger.warning("The adapters of `%s` cannot be listed: %s", self._model.model_id, error.message)
+            return None
 
     async def unfinished_requests(self) -> int:
         """Requests in the engine now: for tests and operators."""
@@ -97,7 +135,18 @@ class ModelReplica:
         """
         if self._serving.done():
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
+        self._metrics.tell(len(self._engine.residents.names) if self._engine.residents else 0)
+        await self._forget_unloaded()
         await self._engine.check(0.8 * self._model.deployment_config.health_check_timeout_s)
+
+    async def _forget_unloaded(self) -> None:
+        """Drop the adapters that were loaded by name and unloaded since."""
+        if self._engine.residents and self._engine.residents.has_loaded:
+            try:
+                loaded = await self._loaded.all()
+            except UnavailableError:
+                return
+            self._engine.residents.keep_loaded([entry.path for entry in loaded.values()])
 
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when the replica has finished its last request."""

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,9 +23,13 @@ from rayllm.config import AppConfig
 from rayllm.endpoints import ENDPOINTS, RESPONSES
 from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.adapter_admin import AdapterAdmin
+from rayllm.serving.adapter_index import AdapterIndex
+from rayllm.serving.background import in_background
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.relay import Relay
 from rayllm.serving.states import DeploymentStates
 from rayllm.settings import settings
@@ -40,16 +45,28 @@ class Router:
         config: the service.
         names: deployment name of each model.
         handles: handle of each model's deployment, by model id.
+        admin_digests: SHA-256 of each administrator's key.
     """
 
-    def __init__(self, config: AppConfig, names: dict[str, str], handles: dict[str, DeploymentHandle[Any]]) -> None:
+    def __init__(
+        self,
+        config: AppConfig,
+        names: dict[str, str],
+        handles: dict[str, DeploymentHandle[Any]],
+        admin_digests: tuple[bytes, ...] = (),
+    ) -> None:
         set_up_logging(settings().log_level)
         self._config = config
         self._handles = handles
         self._catalogue = Catalogue(config)
-        self._states = DeploymentStates(config, names, serve.get_replica_context().app_name)
+        app = serve.get_replica_context().app_name
+        self._states = DeploymentStates(config, names, app)
+        finders = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
+        self._index = AdapterIndex(finders, self._adapters_of)
+        self._loaded = LoadedAdapters(app)
         exchanger = Exchanger(handles, settings().connect_timeout_s, config.router.queue_timeout_s)
-        self._relay = Relay(self._catalogue, exchanger, config.router)
+        self._relay = Relay(self._catalogue, self._loaded, exchanger, config.router)
+        self._admin = AdapterAdmin(self._catalogue, self._loaded, exchanger, admin_digests)
         self._vllm_version: str | None = None
         self._learning: asyncio.Task[None] | None = None
 
@@ -58,6 +75,8 @@ class Router:
         app = FastAPI(openapi_url=None)
         for endpoint in ENDPOINTS:
             app.add_api_route(endpoint.path, self._relay.handle, methods=["POST"])
+        app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
+        app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
         for path, handler in {
             "/v1/models": self.list_models,
@@ -82,16 +101,37 @@ class Router:
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`"""
         self._learn_soon()
-        names = [*self._catalogue.names, *await asyncio.to_thread(self._catalogue.adapters)]
-        return JSONResponse({"object": "list", "data": [self._catalogue.card(name) for name in names]})
+        bases = {name: self._catalogue.find(name).model_id for name in self._catalogue.names}
+        known = bases | await self._adapters()
+        return JSONResponse({"object": "list", "data": [self._catalogue.card(*entry) for entry in known.items()]})
 
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; an id may hold slashes."""
         self._learn_soon()
         name = request.path_params["name"]
-        if name not in self._catalogue.names and name not in await asyncio.to_thread(self._catalogue.adapters):
+        if name in self._catalogue.names:
+            return JSONResponse(self._catalogue.card(name, self._catalogue.find(name).model_id))
+        adapters = await self._adapters()
+        if name not in adapters:
             self._catalogue.refuse(name)
-        return JSONResponse(self._catalogue.card(name))
+        return JSONResponse(self._catalogue.card(name, adapters[name]))
+
+    async def _adapters_of(self, model_id: str) -> list[str] | None:
+        """The adapters that a model finds, as a replica tells, which has the credentials. A sleeper is not woken."""
+        if not await self._states.running(model_id):
+            return None
+        try:
+            names: list[str] | None = await asyncio.wait_for(self._handles[model_id].adapters.remote(), timeout=60)
+        except (TimeoutError, RayError) as error:
+            logger.warning("No replica of `%s` tells its adapters: %r", model_id, error)
+            return None
+        return names
+
+    async def _adapters(self) -> dict[str, str]:
+        """The base of each adapter that is known to be there."""
+        found = [*self._catalogue.modules, *await self._index.names()]
+        loaded = await self._loaded.all() if self._config.router.admin_keys else {}
+        return {str(name): name.base for name in found} | {name: entry.base for name, entry in loaded.items()}
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: a replica keeps nothing of what it answered, and neither does the router."""
@@ -117,12 +157,13 @@ class Router:
 
     async def version(self, request: Request) -> Response:
         """`GET /version`: of RayLLM and of what it stands on; vLLM's is known once a replica has answered."""
-        await self._learn()
+        await asyncio.shield(self._learn_soon())
         return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
 
-    def _learn_soon(self) -> None:
+    def _learn_soon(self) -> asyncio.Task[None]:
         if self._learning is None or self._learning.done():
-            self._learning = asyncio.create_task(self._learn())
+            self._learning = in_background(self._learn())
+        return self._learning
 
     async def _learn(self) -> None:
         """Ask a running replica of each model about it. A sleeping model is left asleep."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator
 
@@ -12,7 +13,12 @@ from openai import OpenAI
 from ray import serve
 
 from rayllm import build_app
-from tests.integration.service import APP, DEMO, Service, make_adapters, plain_model
+from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapters, plain_model
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what needs the application with a model of every kind last: it stays, and leaves no memory for others."""
+    items.sort(key=lambda item: bool({"surface", "kinds"} & set(getattr(item, "fixturenames", ()))))
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +42,14 @@ def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
     """The application, ready."""
     adapters = tmp_path_factory.mktemp("adapters")
     make_adapters(adapters)
+    backends = tmp_path_factory.mktemp("backends")
+    shutil.copytree(BACKENDS / "by-default", backends / "by-default")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     args = {
-        "llm_configs": [str(DEMO), plain_model(adapters)],
+        "llm_configs": [str(DEMO), plain_model(adapters, backends)],
         "router": {
             "model_aliases": {"gpt-demo": "rayllm-demo"},
             "max_body_bytes": 100_000,

@@ -17,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models" / "rayllm-demo.yaml"
 APP = "rayllm"
+BACKENDS = Path(__file__).parent / "backends"
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ def _handle(deployment: str) -> DeploymentHandle[Any]:
     return serve.get_deployment_handle(deployment, APP)
 
 
-def plain_model(adapters: Path) -> dict[str, Any]:
+def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
     """The demo's weights as a second model with no prompt format.
 
-    Its id holds a slash and a colon; it has defaults, stops and a folder of adapters of its own.
+    Its id holds a slash and a colon; it has defaults, stops, a folder of adapters and one of guided decoding backends,
+    and another library for structured output than the others.
     """
     demo = yaml.safe_load(DEMO.read_text())
     weights = DEMO.parent / demo["model_loading_config"]["model_source"]
@@ -58,10 +60,16 @@ def plain_model(adapters: Path) -> dict[str, Any]:
             "generate_kwargs": {"temperature": 0, "max_tokens": 24},
         },
         "max_request_context_length": 512,
-        "engine_kwargs": demo["engine_kwargs"] | {"max_num_seqs": 8, "num_gpu_blocks_override": 64},
+        "engine_kwargs": demo["engine_kwargs"]
+        | {
+            "max_num_seqs": 8,
+            "num_gpu_blocks_override": 64,
+            "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+        },
         "runtime_env": demo["runtime_env"],
         "deployment_config": {"max_queued_requests": 1},
         "lora_config": {"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},
+        "guided_decoding": {"backends_dir": str(backends), "trust_custom_code": True, "default_backend": "by-default"},
     }
 
 

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import AutoTokenizer
 
 from rayllm.config import load_model
 from rayllm.prompt import compile_template
 from tests.integration import models
-from tests.integration.service import DEMO
+from tests.integration.service import BACKENDS, DEMO
 
 PREFIX = "/surface"
-BACKENDS = Path(__file__).parent / "backends"
+# What ends every answer of the model `extras`, by its configuration: a text, and a token.
+STOP_TEXT = "Germany"
+STOP_TOKEN = " Japan"
+MAX_TOKENS = 100
+BARE = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
 PLUGIN = Path(__file__).parent / "tool_plugin.py"
 WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"
 
@@ -27,7 +32,7 @@ def surface_models(root: Path) -> list[dict[str, Any]]:
     return [
         _model("extras", _with_named_templates(root / "extras"), 1024, **_extras(root)),
         _model("embedder", WEIGHTS, 512, task="embed", engine_kwargs={"hf_overrides": embedder}, chat_template=CHATML),
-        _model("classifier", models.make_classifier(root / "classifier"), 512, task="classify"),
+        _model("classifier", models.make_classifier(root / "classifier"), 512, **_classifier(root)),
         _model("reranker", models.make_reranker(root / "reranker"), 512, task="score"),
         _model("vision", models.make_vision(root / "vision"), 512, **VISION),
         _model("whisper", models.make_whisper(root / "whisper"), None),
@@ -41,6 +46,7 @@ VISION = {
         "structured_outputs_config": {"enable_in_reasoning": True},
     },
     "reasoning_parser": "granite",
+    "tool_calling": {"parser": "hermes", "chat_template": "hermes"},
 }
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
@@ -53,10 +59,11 @@ def _model(name: str, folder: Path, length: int | None, **keys: Any) -> dict[str
     # Many engines stand side by side: none may take a gigabyte for its KV cache, of which a few blocks are used.
     engine = {"dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 8, "num_gpu_blocks_override": 64}
     engine |= keys.pop("engine_kwargs", {})
+    variables = demo["runtime_env"]["env_vars"] | keys.pop("env_vars", {})
     config = {
         "model_loading_config": {"model_id": name, "model_source": str(folder.resolve())},
         "engine_kwargs": engine,
-        "runtime_env": demo["runtime_env"],
+        "runtime_env": {"env_vars": variables},
         **keys,
     }
     return config | ({"max_request_context_length": length} if length else {})
@@ -66,8 +73,23 @@ def _extras(root: Path) -> dict[str, Any]:
     return {
         "engine_kwargs": {"trust_request_chat_template": True},
         "tool_calling": {"parser": "example", "plugin": str(PLUGIN)},
-        "guided_decoding": {"backends_dir": str(_backends(root / "backends")), "trust_custom_code": True},
+        "generation_config": {
+            "stopping_sequences": [STOP_TEXT],
+            "stopping_tokens": AutoTokenizer.from_pretrained(WEIGHTS).encode(STOP_TOKEN, add_special_tokens=False),
+            "generate_kwargs": {"max_tokens": MAX_TOKENS},
+        },
+        "env_vars": {
+            "NIM_TRUST_CUSTOM_CODE": "1",
+            "NIM_CUSTOM_GUIDED_DECODING_BACKENDS": str(_backends(root / "backends")),
+            "NIM_GUIDED_DECODING_BACKEND": "by-default",
+        },
     }
+
+
+def _classifier(root: Path) -> dict[str, Any]:
+    template = root / "bare.jinja"
+    template.write_text(BARE)
+    return {"task": "classify", "chat_template": str(template)}
 
 
 def _with_named_templates(folder: Path) -> Path:

@@ -54,7 +54,7 @@ def test_a_base_id_may_hold_a_colon(http: httpx.Client) -> None:
         ("rayllm-demo:../../weights", 404, "model_not_found", "does not exist"),
         ("gpt-demo:pirate", 404, "model_not_found", "does not exist"),
         (f"{PLAIN}:no-weights", 400, "adapter_broken", "has no adapter_model.safetensors"),
-        (f"{PLAIN}:cut-short", 400, None, "could not be loaded"),
+        (f"{PLAIN}:cut-short", 400, "adapter_broken", "adapter_model.safetensors: it is cut short"),
     ],
 )
 def test_adapters_that_cannot_be_had(http: httpx.Client, model: str, status: int, code: str | None, said: str) -> None:

@@ -7,33 +7,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-FRANCE = {"role": "user", "content": "What is the capital of France?"}
-PARIS = {"role": "assistant", "content": "The capital of France is Paris."}
-GERMANY = {"role": "user", "content": "What about Germany?"}
-SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
+from tests.compatibility.cases import FRANCE, GERMANY, PARIS, TOOL
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_current_temperature",
-        "description": "Get the current temperature at a location.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "location": {
-                    "type": "string",
-                    "description": 'The location to get the temperature for, in the format "City, Country"',
-                },
-                "unit": {
-                    "type": "string",
-                    "enum": ["celsius", "fahrenheit"],
-                    "description": "The unit to return the temperature in.",
-                },
-            },
-            "required": ["location", "unit"],
-        },
-    },
-}
+SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 
 
 def ask(openai: OpenAI, messages: list[Any], stream: bool, **more: Any) -> str:
@@ -70,7 +46,7 @@ def test_the_weather_tool_is_called(openai: OpenAI) -> None:
     reply = openai.chat.completions.create(
         model="rayllm-demo",
         messages=[{"role": "user", "content": "What's the temperature in Paris?"}],
-        tools=[WEATHER],  # type: ignore[list-item]
+        tools=[TOOL],  # type: ignore[list-item]
         tool_choice="auto",
         temperature=0,
         max_tokens=64,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
+from ray import serve
 
-from tests.integration.test_openai_api import CHAT, COMPLETIONS, USER, events, failure
+from rayllm import build_app
+from tests.integration.service import DEMO, Service
+from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, USER, events, failure
 
 PROMPT = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -135,6 +140,44 @@ def test_a_model_without_backends_says_so(http: httpx.Client) -> None:
     body = {"messages": [USER], **asked("say"), "model": "rayllm-demo"}
     status, error = failure(http.post(CHAT, json=body))
     assert (status, error["param"]) == (400, "nvext.guided_decoding_backend")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_default_backend_from_nims_variables(kinds: httpx.Client, stream: bool) -> None:
+    assert chat(kinds, stream, **asked(None), user="say:By default.") == "By default."
+    assert chat(kinds, stream, **asked("say", say="Named."), user="say:By default.") == "Named."
+    # A constraint of the request's own goes before a default.
+    assert chat(kinds, stream, **asked(None), user="say:By default.", guided_choice=["chosen"]) == "chosen"
+
+
+@pytest.mark.parametrize("adapter", ["", ":pirate"])
+def test_backends_of_the_models_file_beside_adapters(http: httpx.Client, adapter: str) -> None:
+    body = {"model": PLAIN + adapter, "prompt": PROMPT, "max_tokens": 32, "temperature": 0}
+    assert http.post(COMPLETIONS, json={**body, "user": "say:Ahoy."}).json()["choices"][0]["text"] == "Ahoy."
+    free = [
+        http.post(COMPLETIONS, json={**body, "model": PLAIN + a}).json()["choices"][0]["text"] for a in ("", adapter)
+    ]
+    assert (free[0] != free[1]) == bool(adapter)
+
+
+def test_a_broken_backend_is_told_where_serve_shows_it(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "backend.py").write_text("import nobody_has_this\n")
+    model = yaml.safe_load(DEMO.read_text())
+    model["model_loading_config"] = {"model_id": "broken", "model_source": str(DEMO.parent / "rayllm-demo" / "weights")}
+    model.pop("lora_config", None)
+    model |= {
+        "guided_decoding": {"backends_dir": str(tmp_path), "trust_custom_code": True},
+        "deployment_config": {"max_constructor_retry_count": 1},
+    }
+    try:
+        with pytest.raises(RuntimeError):
+            serve.run(build_app({"llm_configs": [model]}), name="broken", route_prefix="/broken")
+        deployments = serve.status().applications["broken"].deployments
+        [message] = [found.message for found in deployments.values() if "nobody_has_this" in found.message]
+        assert "broken" in message
+    finally:
+        serve.delete("broken")
 
 
 def test_a_forged_envelope_does_nothing(kinds: httpx.Client) -> None:

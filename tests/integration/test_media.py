@@ -153,8 +153,11 @@ def test_openais_client_transcribes(surface: Service) -> None:
 @pytest.mark.parametrize(
     ("form", "file", "status", "param"),
     [
-        ({"model": "whisper"}, b"no sound", 400, None),
-        ({"model": "whisper", "language": "klingon"}, None, 400, None),
+        ({"model": "whisper"}, b"no sound", 400, "file"),
+        ({"model": "whisper", "language": "klingon"}, None, 400, "language"),
+        ({"model": "whisper", "temperature": "hot"}, None, 400, "temperature"),
+        ({"model": "whisper", "response_format": "pdf"}, None, 400, "response_format"),
+        ({"model": "whisper", "timestamp_granularities[]": "era"}, None, 400, "timestamp_granularities[]"),
         ({"model": "nobody"}, None, 404, "model"),
         ({}, None, 400, "model"),
         ({"model": "extras"}, None, 400, "model"),

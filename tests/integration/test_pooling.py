@@ -123,18 +123,27 @@ def test_what_a_model_cannot_do_is_answered_with_what_it_can(
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "param"),
     [
-        (EMBEDDINGS, {"model": "embedder"}),
-        (EMBEDDINGS, {"model": "embedder", "input": {"a": 1}}),
-        (EMBEDDINGS, {"model": "embedder", "input": [10_000_000]}),
-        (EMBEDDINGS, {"model": "embedder", "input": "x", "encoding_format": "hex"}),
-        (EMBEDDINGS, {"model": "embedder", "input": "word " * 3000}),
-        ("/v1/score", {"model": "reranker", "text_1": "x"}),
-        ("/v1/rerank", {"model": "reranker", "query": "x"}),
-        ("/classify", {"model": "classifier", "input": None}),
+        (EMBEDDINGS, {"model": "embedder"}, "input"),
+        (EMBEDDINGS, {"model": "embedder", "input": {"a": 1}}, "input"),
+        (EMBEDDINGS, {"model": "embedder", "input": [10_000_000]}, "input"),
+        (EMBEDDINGS, {"model": "embedder", "input": "x", "encoding_format": "hex"}, "encoding_format"),
+        (EMBEDDINGS, {"model": "embedder", "input": "x", "dimensions": 100}, "dimensions"),
+        (EMBEDDINGS, {"model": "embedder", "input": "word " * 3000}, "input"),
+        (EMBEDDINGS, {"model": "embedder", "messages": [{"role": 7}]}, "messages"),
+        ("/v1/score", {"model": "reranker", "text_1": 7, "text_2": "x"}, "text_1"),
+        ("/v1/score", {"model": "reranker", "text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_2"),
+        ("/v1/rerank", {"model": "reranker", "query": "x"}, "documents"),
+        ("/v1/rerank", {"model": "reranker", "query": "x", "documents": []}, "documents"),
+        ("/v1/rerank", {"model": "reranker", "query": "x", "documents": ["a"], "top_n": "z"}, "top_n"),
+        ("/classify", {"model": "classifier", "input": None}, "input"),
+        ("/classify", {"model": "classifier", "input": "word " * 3000}, "input"),
+        ("/tokenize", {"model": "classifier", "prompt": 7}, "prompt"),
+        ("/detokenize", {"model": "classifier", "tokens": "x"}, "tokens"),
     ],
 )
-def test_wrong_fields_are_400(kinds: httpx.Client, path: str, body: dict[str, Any]) -> None:
+def test_wrong_fields_are_400_and_named(kinds: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
     status, error = failure(kinds.post(path, json=body))
-    assert status == 400, error
+    assert (status, error["param"]) == (400, param), error
+    assert "'input':" not in error["message"]

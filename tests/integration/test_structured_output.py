@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from tests.compatibility.cases import FRANCE, GRAMMAR, JSON_SCHEMA, SCHEMA
-from tests.integration.test_openai_api import CHAT, COMPLETIONS, events, failure
+from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, events, failure
 
 ASK = {"model": "rayllm-demo", "messages": [FRANCE], "temperature": 0, "max_tokens": 120}
 PATTERN = r"[A-Z][a-z]{2,8}\.[0-9]{3}"
@@ -79,6 +79,43 @@ def test_text_is_as_constrained(http: httpx.Client, constraint: dict[str, Any], 
     assert re.fullmatch(pattern, said), said
 
 
+TAG = {"type": "tag", "begin": "<n>", "content": {"type": "json_schema", "json_schema": {"enum": [7]}}, "end": "</n>"}
+TAGGED = {"type": "structural_tag", "format": TAG}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "constraint", [{"response_format": TAGGED}, {"structured_outputs": {"structural_tag": json.dumps(TAGGED)}}]
+)
+def test_a_structural_tag_holds(http: httpx.Client, constraint: dict[str, Any], stream: bool) -> None:
+    assert text_of(http, stream, **constraint) == "<n>7</n>"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_backend_enforces_what_xgrammar_cannot(http: httpx.Client, stream: bool) -> None:
+    schema = {"type": "integer", "multipleOf": 37, "minimum": 1, "maximum": 999}
+    body = {"model": PLAIN, "prompt": "A number: ", "structured_outputs": {"json": schema}, "stream": stream}
+    reply = http.post(COMPLETIONS, json=body)
+    assert reply.status_code == 200, reply.text
+    chunks = events(reply) if stream else [reply.json()]
+    said = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+    assert int(said) % 37 == 0
+
+
+@pytest.mark.parametrize("option", ["disable_any_whitespace", "disable_additional_properties"])
+def test_options_hold_or_are_refused(http: httpx.Client, option: str) -> None:
+    """xgrammar's engine has both; the other model's configuration has one of them."""
+    asked = {"structured_outputs": {"json": {**FLAG, "additionalProperties": False}, option: True}}
+    compact = r'\{"flag": ?(true|false)\}'
+    assert re.fullmatch(compact, text_of(http, **asked))
+    reply = http.post(COMPLETIONS, json={"model": PLAIN, "prompt": "x", **asked})
+    if option == "disable_any_whitespace":
+        assert re.fullmatch(compact, reply.json()["choices"][0]["text"])
+    else:
+        status, error = failure(reply)
+        assert (status, error["param"]) == (400, f"structured_outputs.{option}")
+
+
 def test_other_endpoints_are_constrained_too(http: httpx.Client) -> None:
     body = {"model": "rayllm-demo", "prompt": "Paris is", "temperature": 0, "guided_choice": CHOICES}
     assert http.post(COMPLETIONS, json=body).json()["choices"][0]["text"] in CHOICES
@@ -96,6 +133,9 @@ def test_other_endpoints_are_constrained_too(http: httpx.Client) -> None:
     jsonschema.validate(json.loads(reply.json()["content"][0]["text"]), SCHEMA)
 
 
+LISTS: dict[str, Any] = {"type": "integer"}
+for _ in range(30):
+    LISTS = {"type": "array", "items": LISTS}
 DEEP: dict[str, Any] = {"type": "string"}
 for _ in range(27):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
@@ -110,6 +150,7 @@ for _ in range(27):
         ({"structured_outputs": {"json": {"type": "string", "pattern": "("}}}, "structured_outputs"),
         ({"structured_outputs": {"json": {"$ref": "https://example.com"}}}, "structured_outputs"),
         ({"structured_outputs": {"json": DEEP | {"minLength": 7, "properties": {"a": DEEP}}}}, "structured_outputs"),
+        ({"guided_json": LISTS, "guided_whitespace_pattern": " "}, "structured_outputs"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "(.*)*" * 60}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "(" * 30_000}}, "structured_outputs"),

@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.compatibility.cases import TOOL
+from tests.integration.test_media import picture, question
 from tests.integration.test_openai_api import CHAT, PLAIN, USER, events, failure
 
 ASK = {"model": "extras", "messages": [USER], "temperature": 0, "max_tokens": 32}
@@ -72,6 +74,27 @@ def test_reasoning_has_a_field_of_its_own(kinds: httpx.Client, stream: bool) -> 
     # vLLM's parser gives a stream's reasoning a word too many.
     assert reasoning.strip().removesuffix("Here").strip() == "France is easy."
     assert content.strip() == "Paris."
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt"), [("classifier", "<What is the capital of France?>"), ("embedder", "<|im_start|>user\n")]
+)
+def test_templates_from_a_file_and_in_the_configuration(kinds: httpx.Client, model: str, prompt: str) -> None:
+    tokens = kinds.post("/tokenize", json={"model": model, "messages": [USER]}).json()["tokens"]
+    told = kinds.post("/detokenize", json={"model": model, "tokens": tokens}).json()["prompt"]
+    assert told.removeprefix("<|begin_of_text|>").startswith(prompt)
+
+
+def test_a_shipped_template_for_tools_stands_beside_the_models_own(kinds: httpx.Client) -> None:
+    tools = {"model": "vision", "messages": [USER], "tools": [TOOL]}
+    tokens = kinds.post("/tokenize", json=tools).json()["tokens"]
+    prompt = kinds.post("/detokenize", json={"model": "vision", "tokens": tokens}).json()["prompt"]
+    assert "function calling AI model" in prompt
+    assert TOOL["function"]["name"] in prompt
+    assert prompt_of(kinds, model="vision").startswith("<|begin_of_text|><|im_start|>user\n")
+    status, error = failure(kinds.post(CHAT, json=question(picture("red"), tools=[TOOL])))
+    assert (status, error["param"]) == (400, "messages"), error
+    assert "renders text only" in error["message"]
 
 
 def test_an_unknown_field_is_ignored_as_by_vllm(kinds: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +88,34 @@ def test_a_secret_that_is_not_there_is_named() -> None:
         deployments(config(runtime_env={"env_vars": {"B": "${env:NO_SUCH}"}}))
 
 
+@pytest.mark.parametrize("key", ["download_timeout_s", "max_download_tries"])
+def test_a_folder_of_adapters_has_no_options_of_downloads(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model `m`: lora_config\.{key}: a local folder has no downloads"):
+        deployments(config(lora_config={"dynamic_lora_loading_path": "/x", key: 2}))
+
+
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    "lora",
     [
-        ({"lora_config": {"dynamic_lora_loading_path": "s3://x/y"}}, "only a local folder is supported yet"),
-        (
-            {"lora_config": {"dynamic_lora_loading_path": "/x", "max_download_tries": 2}},
-            r"lora_config\.max_download_tries: a local folder has no downloads",
-        ),
-        ({"model_loading_config": {"model_id": "m", "model_source": "s3://b/x"}}, "s3:// and gs:// are not supported"),
+        {"dynamic_lora_loading_path": "s3://x/y"},
+        {"dynamic_lora_loading_path": "hf://org"},
+        {"dynamic_lora_loading_path": "/x", "lora_modules": ["a=gs://x/y"]},
     ],
 )
-def test_what_is_not_served_yet_is_refused_by_name(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        deployments(config(**keys))
+def test_adapters_of_a_store_have_options_of_downloads(lora: dict[str, Any]) -> None:
+    assert "m" in deployments(config(lora_config={**lora, "download_timeout_s": 2, "max_download_tries": 2}))
+
+
+def test_the_router_has_only_digests_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "s3cret")
+    router = deployments(config(), admin_keys=["${env:ADMIN_KEY}"])["Router"]
+    assert router.init_args[-1] == (sha256(b"s3cret").digest(),)
+    assert "s3cret" not in repr(router.init_args)
+
+
+def test_a_key_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"router\.admin_keys\.0: the environment variable `NO_SUCH` is not set"):
+        deployments(config(), admin_keys=["${env:NO_SUCH}"])
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 from rayllm.engine.constraints.find import Constraint, constraints_in
 from rayllm.engine.constraints.limits import check_limits, check_one, needs_trial, parsed, refusal
 from rayllm.engine.constraints.trial import Trial
+from rayllm.engine.constraints.whitespace import WhitespacePatterns
+from rayllm.errors import RequestError
+
+# Fields of a request's `structured_outputs` that vLLM takes, but obeys as its own configuration has them.
+OPTIONS = ("disable_any_whitespace", "disable_additional_properties")
 
 
 class ConstraintGate:
@@ -18,6 +23,7 @@ class ConstraintGate:
         trial: compiles for trial; None where the server's backend cannot be tried out, so that only the bounds hold.
         as_ebnf: what the server makes of a grammar before it is compiled; raises ValueError for a broken one.
         can_enforce: whether the server's backend can enforce all of a JSON schema.
+        held: those of OPTIONS that hold for every request.
     """
 
     def __init__(
@@ -25,28 +31,52 @@ class ConstraintGate:
         trial: Trial | None,
         as_ebnf: Callable[[str], str] = str,
         can_enforce: Callable[[dict[str, Any]], bool] = lambda schema: True,
+        held: Collection[str] = (),
     ) -> None:
         self._trial = trial
         self._as_ebnf = as_ebnf
         self._can_enforce = can_enforce
+        self._held = held
+        self._whitespace = WhitespacePatterns()
 
-    async def check(self, body: dict[str, Any]) -> None:
+    async def admit(self, body: dict[str, Any]) -> dict[str, Any]:
         """Look at all constraints of a request.
+
+        Returns:
+            The body for the engine; where nothing needed to be rewritten, the caller's own.
 
         Raises:
             RequestError: names the field at fault and says why.
+            UnavailableError: too many constraints are waiting.
         """
         check_one(body)
+        self._check_options(body)
+        body = await self._whitespace.resolve(body)
         for constraint in constraints_in(body):
             check_limits(constraint)
-            if self._trial is None or not needs_trial(constraint):
-                continue
-            if constraint.kind == "grammar":
-                constraint = self._in_ebnf(constraint)
-            await self._trial.check(constraint)
-            # Only what compiles has the shape that this looks for. Tools are constrained as far as can be.
-            if constraint.kind == "json" and constraint.param != "tools":
-                self._check_enforced(constraint)
+            if self._trial is not None and needs_trial(constraint):
+                await self._try(self._trial, constraint)
+        return body
+
+    async def _try(self, trial: Trial, constraint: Constraint) -> None:
+        if constraint.kind == "grammar":
+            constraint = self._in_ebnf(constraint)
+        await trial.check(constraint)
+        # Only what compiles has the shape that this looks for. Tools are constrained as far as can be.
+        if constraint.kind == "json" and constraint.param != "tools":
+            self._check_enforced(constraint)
+
+    def _check_options(self, body: dict[str, Any]) -> None:
+        asked = body.get("structured_outputs")
+        if not isinstance(asked, dict):
+            return
+        for name in OPTIONS:
+            if asked.get(name) and name not in self._held:
+                raise RequestError(
+                    f"`structured_outputs.{name}` cannot be had by request; leave it out, or give the model "
+                    f"`engine_kwargs.structured_outputs_config: {{backend: guidance, {name}: true}}`.",
+                    f"structured_outputs.{name}",
+                )
 
     def _check_enforced(self, constraint: Constraint) -> None:
         if not self._can_enforce(parsed(constraint)):

@@ -7,25 +7,20 @@ grammars have crashed it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import json
 import logging
 import sys
-from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
+from rayllm.engine.constraints.costly import Costly
 from rayllm.engine.constraints.find import Constraint
 from rayllm.engine.constraints.limits import refusal
 from rayllm.errors import EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-_CACHED = 1024
-# Trials at once; a flood of costly constraints leaves the other cores alone.
-_AT_ONCE = 2
-_QUEUE_S = 20.0
 _START_S = 120.0
 
 
@@ -39,10 +34,9 @@ class Trial:
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True) -> None:
         self._first = json.dumps({"tokenizer": tokenizer, "any_whitespace": any_whitespace}).encode() + b"\n"
-        self._known: OrderedDict[bytes, str | None] = OrderedDict()
+        self._faults: Costly[str | None] = Costly(self._try)
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -55,14 +49,7 @@ class Trial:
             UnavailableError: too many trials are waiting.
         """
         text = constraint.spec if isinstance(constraint.spec, str) else json.dumps(constraint.spec)
-        # A digest, since clients decide how long the text is.
-        key = hashlib.sha256(f"{constraint.kind}\0{text}".encode()).digest()
-        if key not in self._known:
-            self._known[key] = await self._try(constraint.kind, text)
-            if len(self._known) > _CACHED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        if (fault := self._known[key]) is not None:
+        if (fault := await self._faults.answer(constraint.kind, text)) is not None:
             raise refusal(constraint, fault)
 
     async def start(self) -> None:
@@ -81,23 +68,14 @@ class Trial:
             await self._process.wait()
 
     async def _try(self, kind: str, text: str) -> str | None:
-        try:
-            async with asyncio.timeout(_QUEUE_S):
-                await self._room.acquire()
-        except TimeoutError:
-            message = "Too many structured-output constraints are waiting to be checked."
-            raise UnavailableError(message, None, None, 5) from None
-        try:
-            await self.start()
-            assert self._process is not None  # noqa: S101  (just started)
-            assert self._process.stdin is not None  # noqa: S101  (a pipe)
-            job = next(self._ids)
-            self._waiting[job] = asyncio.get_running_loop().create_future()
-            self._process.stdin.write(json.dumps({"id": job, "kind": kind, "spec": text}).encode() + b"\n")
-            await self._process.stdin.drain()
-            return await self._waiting[job]
-        finally:
-            self._room.release()
+        await self.start()
+        assert self._process is not None  # noqa: S101  (just started)
+        assert self._process.stdin is not None  # noqa: S101  (a pipe)
+        job = next(self._ids)
+        self._waiting[job] = asyncio.get_running_loop().create_future()
+        self._process.stdin.write(json.dumps({"id": job, "kind": kind, "spec": text}).encode() + b"\n")
+        await self._process.stdin.drain()
+        return await self._waiting[job]
 
     async def _start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(

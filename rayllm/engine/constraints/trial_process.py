@@ -10,20 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import select
-import signal
 from typing import Any
 
-CPU_S = 2
-# A machine under load gives a fork less than a core.
-WALL_S = 10
-MEMORY_BYTES = 1 << 30
+from rayllm.engine.constraints.restraint import TOO_COSTLY, restrain
+
 # Steps of generation that are tried: some grammars compile at once and then take minutes for a token.
 STEPS = 16
 
 _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is false: )?")
-_TOO_COSTLY = "takes too long or too much memory to compile; make it simpler"
 
 
 def main() -> None:
@@ -71,7 +66,7 @@ def _reap(running: dict[int, int], answers: int) -> None:
             return
         job = running.pop(pid)
         if status != 0:
-            _answer(answers, job, _TOO_COSTLY)
+            _answer(answers, job, TOO_COSTLY)
 
 
 def _answer(answers: int, job: int, fault: str | None) -> None:
@@ -81,16 +76,12 @@ def _answer(answers: int, job: int, fault: str | None) -> None:
 
 def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:
     """One trial, in a fork that never returns."""
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.alarm(WALL_S)
+    restrain()
     try:
         try_out(info, job["kind"], job["spec"], any_whitespace)
         fault = None
     except MemoryError:
-        fault = _TOO_COSTLY
+        fault = TOO_COSTLY
     except Exception as error:
         fault = f"cannot be compiled: {_first_line(error)}"
     _answer(answers, job["id"], fault)

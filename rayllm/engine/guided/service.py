@@ -31,21 +31,33 @@ def chosen_folder(config: GuidedDecoding | None, environment: Mapping[str, str])
     """The folder of backends and the default one, or None where there is no custom guided decoding.
 
     Raises:
-        ConfigError: there are backends, but nobody said that their code is to be trusted.
+        ConfigError: there are backends, but nobody said that their code is to be trusted; or the file asks for a
+            default backend, or says to trust them, and there are none.
     """
-    folder = (config and config.backends_dir) or environment.get(_FOLDER)
+    config = config or GuidedDecoding()
+    folder = config.backends_dir or environment.get(_FOLDER)
     if not folder:
+        _check_unused(config)
         return None
-    if not (config and config.trust_custom_code) and environment.get(_TRUST) != "1":
-        if not (config and config.backends_dir):
+    if not config.trust_custom_code and environment.get(_TRUST) != "1":
+        if config == GuidedDecoding():
             # As with NIM: the feature is off, and a request that asks for it says so.
             return None
         raise ConfigError(
             f"guided_decoding.backends_dir: {folder} holds Python code; set `guided_decoding.trust_custom_code: true` "
             f"(or {_TRUST}=1) to run it."
         )
-    default = (config and config.default_backend) or environment.get(_DEFAULT, "").strip("/") or None
+    default = config.default_backend or environment.get(_DEFAULT, "").strip("/") or None
     return Path(folder), default
+
+
+def _check_unused(config: GuidedDecoding) -> None:
+    for key in ("default_backend", "trust_custom_code"):
+        if getattr(config, key):
+            raise ConfigError(
+                f"guided_decoding.{key}: there are no backends; name their folder in `guided_decoding.backends_dir` "
+                f"(or {_FOLDER}), or leave `{key}` out."
+            )
 
 
 class GuidedService:

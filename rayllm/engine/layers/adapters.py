@@ -1,67 +1,59 @@
-"""Adapters on their way into the engine."""
+"""Requests for adapters: each is in the engine before vLLM sees the request, and stays there until the answer ends."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rayllm import headers
 from rayllm.engine.layers.names import asked_name
 from rayllm.engine.layers.refusal import refuse
-from rayllm.errors import ModelNotFoundError, RayLLMError
-from rayllm.lora import AdapterFolder, AdapterName, parse_name
+from rayllm.engine.plan import RequestPlan
+from rayllm.engine.residents import Residents
+from rayllm.errors import RayLLMError
+from rayllm.lora import AdapterName
+
+_plan: ContextVar[RequestPlan | None] = ContextVar("adapters_plan", default=None)
 
 
-class Adapters:
-    """Which adapters the engine may load, and whence.
-
-    Args:
-        folder: where they lie.
-        base: id of the base model.
-    """
-
-    def __init__(self, folder: AdapterFolder, base: str) -> None:
-        self._folder = folder
-        self._base = base
-
-    def parse(self, name: str) -> AdapterName | None:
-        """The adapter that `name` means, or None for the base itself."""
-        return parse_name(name, [self._base])
-
-    async def locate(self, name: str) -> Path | None:
-        """The folder that vLLM is to load for the model name `name`; what vLLM's resolver asks."""
-        adapter = self.parse(name)
-        return await asyncio.to_thread(self._folder.find, adapter) if adapter else None
-
-    async def check(self, name: AdapterName) -> None:
-        """Refuse what cannot be loaded, before vLLM sees the name.
-
-        vLLM keeps a lock for ever for each name that it was asked to resolve, so unknown names must not get there.
-
-        Raises:
-            ModelNotFoundError: there is no such adapter.
-            RequestError: it is broken.
-        """
-        found = await asyncio.to_thread(self._folder.find, name)
-        if found is None:
-            raise ModelNotFoundError(f"The model `{self._base}` has no adapter `{name.adapter}`.", "model")
-        await asyncio.to_thread(self._folder.check, name, found)
+def adapters_plan() -> RequestPlan | None:
+    """What the adapter of the request that is being answered adds to it, where it has settings of its own."""
+    return _plan.get()
 
 
 class AdapterGate:
-    """ASGI middleware that answers requests for adapters that cannot be had."""
+    """ASGI middleware that has the adapter ready, or answers why it cannot be had.
 
-    def __init__(self, app: ASGIApp, adapters: Adapters) -> None:
+    Args:
+        app: what comes next.
+        residents: the adapters in the engine.
+        base: id of the base model.
+    """
+
+    def __init__(self, app: ASGIApp, residents: Residents, base: str) -> None:
         self._app = app
-        self._adapters = adapters
+        self._residents = residents
+        self._base = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = self._adapters.parse(asked_name() or "")
-        if name is not None:
+        told = {key.decode(): value.decode() for key, value in scope["headers"]}
+        adapter = told.get(headers.ADAPTER)
+        if adapter is None:
+            await self._app(scope, receive, send)
+            return
+        name, path = AdapterName(self._base, adapter), unquote(told.get(headers.ADAPTER_PATH, "")) or None
+        asked = asked_name() or str(name)
+        async with AsyncExitStack() as stack:
             try:
-                await self._adapters.check(name)
+                if headers.ADAPTER_ANEW in told:
+                    await self._residents.load(name, path)
+                resident = await stack.enter_async_context(self._residents.use(name, path, asked))
             except RayLLMError as error:
                 await refuse(send, error, scope["path"])
                 return
-        await self._app(scope, receive, send)
+            # One task answers one request, so nothing has to be put back.
+            _plan.set(resident.plan)
+            await self._app(scope, receive, send)

@@ -30,7 +30,7 @@ class NameKeeper:
 
 
 def answer_by_name(models: Any, names: tuple[str, ...]) -> None:
-    """Make vLLM's model registry answer with the name asked for, where it is one of `names`.
+    """Make vLLM's model registry answer with the name asked for, where it is an adapter's or one of `names`.
 
     Args:
         models: vLLM's `OpenAIServingModels`; it names every reply through `model_name`.
@@ -40,6 +40,7 @@ def answer_by_name(models: Any, names: tuple[str, ...]) -> None:
 
     def model_name(lora_request: Any = None) -> str:
         asked = _asked_for.get()
-        return asked if lora_request is None and asked in names else str(original(lora_request))
+        # What the engine calls an adapter is a name with its version; the router knows what the client asked for.
+        return asked if asked and (lora_request is not None or asked in names) else str(original(lora_request))
 
     models.model_name = model_name

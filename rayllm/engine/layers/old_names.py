@@ -6,7 +6,6 @@ them all.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rayllm.errors import RequestError
@@ -33,10 +32,14 @@ def translate(body: Body) -> Body:
     Raises:
         RequestError: old names contradict each other or today's, or ask for what is gone.
     """
-    old = _old(body)
     _check_best_of(body)
-    if not old:
-        return _with_whitespace(body)
+    if old := _old(body):
+        body = _renamed(body, old)
+    _check_whitespace(body)
+    return body
+
+
+def _renamed(body: Body, old: Body) -> Body:
     _check_backend(old.pop(_BACKEND, None))
     body = {name: value for name, value in body.items() if name not in (*CONSTRAINTS, _WHITESPACE, _BACKEND)}
     today = {CONSTRAINTS.get(name, "whitespace_pattern"): value for name, value in old.items()}
@@ -47,7 +50,7 @@ def translate(body: Body) -> Body:
         if len(given) > 1:
             raise RequestError(f"`{given[0]}` and `{given[1]}` exclude each other; give one constraint.", given[1])
         body["structured_outputs"] = today
-    return _with_whitespace(body)
+    return body
 
 
 def _old(body: Body) -> Body:
@@ -72,28 +75,15 @@ def _check_backend(name: Any) -> None:
         raise RequestError(f"`{_BACKEND}` must be one of {', '.join(_BACKENDS)}.", _BACKEND)
 
 
-def _with_whitespace(body: Body) -> Body:
-    """A JSON schema with a whitespace pattern becomes a regular expression: vLLM's backends ignore the pattern."""
+def _check_whitespace(body: Body) -> None:
+    """A whitespace pattern has a meaning beside a JSON schema only; the two become one later, since that is costly."""
     asked = body.get("structured_outputs")
     if not isinstance(asked, dict) or asked.get("whitespace_pattern") is None:
-        return body
-    pattern = asked["whitespace_pattern"]
-    if not isinstance(pattern, str):
+        return
+    if not isinstance(asked["whitespace_pattern"], str):
         raise RequestError("`structured_outputs.whitespace_pattern` must be a text.", "structured_outputs")
-    rest = {name: value for name, value in asked.items() if name != "whitespace_pattern"}
-    schema = rest.pop("json", None)
-    if schema is None:
+    if asked.get("json") is None:
         raise RequestError("A whitespace pattern goes with a JSON schema; give one.", "structured_outputs")
-    return {**body, "structured_outputs": {**rest, "regex": _as_regex(schema, pattern)}}
-
-
-def _as_regex(schema: Any, whitespace_pattern: str) -> str:
-    from outlines_core.json_schema import build_regex_from_schema
-
-    text = schema if isinstance(schema, str) else json.dumps(schema)
-    try:
-        regex: str = build_regex_from_schema(text, whitespace_pattern)
-    except (ValueError, TypeError) as error:
-        message = f"The JSON schema cannot be used with a whitespace pattern: {error}"
-        raise RequestError(message, "structured_outputs") from None
-    return regex
+    if asked.get("disable_any_whitespace"):
+        name = "structured_outputs.disable_any_whitespace"
+        raise RequestError(f"A whitespace pattern and `{name}` exclude each other.", name)

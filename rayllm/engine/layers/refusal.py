@@ -6,7 +6,7 @@ import json
 
 from starlette.types import Send
 
-from rayllm.endpoints import error_body
+from rayllm.error_shapes import error_body
 from rayllm.errors import RayLLMError
 
 

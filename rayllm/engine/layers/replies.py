@@ -6,26 +6,30 @@ stream whose first event is an error never was a stream: it becomes a plain repl
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import vllm_names
 from rayllm.endpoints import (
+    BY_PATH,
     CHAT,
     CHAT_BATCH,
     COMPLETIONS,
     EMBEDDINGS,
     MESSAGES,
     RESPONSES,
-    error_event,
+    TOKENIZE,
 )
 from rayllm.engine.arguments import NO_HOST
 from rayllm.engine.guided import ERROR_TYPE
 from rayllm.engine.layers.refusal import refuse
+from rayllm.error_shapes import error_event
 from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -33,18 +37,56 @@ logger = logging.getLogger(__name__)
 # How streams tell of an error: OpenAI's way, and Anthropic's.
 _EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
 _PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
-_PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+_PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/classify": "input", "/pooling": "input"}
+_PROMPT_FIELD |= {TOKENIZE: "prompt", "/detokenize": "tokens"}
+_SPEECH = tuple(path for path, endpoint in BY_PATH.items() if endpoint.is_form)
+# Fields that vLLM's sentences do not name: endpoints → what a sentence holds → the field.
+_UNNAMED = (
+    (_SPEECH, "Unsupported language", "language"),
+    (_SPEECH, "udio", "file"),
+    (_SPEECH, "'file'", "file"),
+    ((EMBEDDINGS, "/pooling"), "atryoshka", "dimensions"),
+    (("/score", "/v1/score"), "text element", "text_1"),
+    (("/score", "/v1/score"), "text_pair element", "text_2"),
+    (("/score", "/v1/score"), "Input lengths", "text_2"),
+    (("/rerank", "/v1/rerank", "/v2/rerank"), "text_pair element", "documents"),
+)
 # vLLM's names for the length of the prompt, which is no field that a client sent.
-_FINDING = re.compile(r"'loc': \(([^)]*)\), 'msg': (?:'|\")(.*?)(?:'|\")(?:, 'input'|, 'ctx'|\})")
+_FINDING = re.compile(r"'loc': (\(.*?\)), 'msg': (?:'|\")(.*?)(?:'|\")(?:, 'input'|, 'ctx'|\})")
 _REPETITION = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
 _ABOUT_PROMPT = re.compile(
-    r"context length|role|message|prompt|maximum model length|chat template|\b(image|audio|video|multimodal)\b|\bURL",
+    r"context length|role|message|prompt|maximum model length|chat template|vocabulary|\bURL"
+    r"|\b(image|audio|video|multimodal)\b"
 )
 # Flags of vLLM's command line, as a model's file has them.
 _FLAGS = {
     "--enable-auto-tool-choice": "`tool_calling.auto`",
     "--tool-call-parser": "`tool_calling.parser`",
 }
+# The field of the prompt, which has another name at each endpoint.
+_PROMPT = "the prompt"
+# vLLM answers 500 to this one.
+_LOCAL_FILE = "Cannot load local files"
+_NO_TEMPLATE = (
+    "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
+    "`prompt_format` or a `chat_template`."
+)
+_UNTRUSTED = (
+    "This model takes no chat template from a request; `engine_kwargs: {trust_request_chat_template: true}` in its "
+    "file would let it."
+)
+_OTHER_HOST = (
+    "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
+    "`engine_kwargs.allowed_media_domains`."
+)
+# What vLLM's message holds → what is told instead, since vLLM speaks to who starts its server, and the field.
+_KNOWN = (
+    (_LOCAL_FILE, "This model takes no local files (`file://`). Send a data URL.", _PROMPT),
+    ("default chat template is no longer allowed", _NO_TEMPLATE, "messages"),
+    ("--trust-request-chat-template", _UNTRUSTED, "chat_template"),
+    ("untrusted chat template", _UNTRUSTED, "chat_template"),
+    (NO_HOST, _OTHER_HOST, _PROMPT),
+)
 _LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
 
 
@@ -62,55 +104,57 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
         return UnavailableError(message)
     if error.get("type") == ERROR_TYPE:
         return EngineError(message)
-    if "Cannot load local files" in message:
-        return RequestError("This model takes no local files (`file://`). Send a data URL.", _PROMPT_FIELD.get(path))
-    if status >= 500 and status != 501:
+    if status >= 500 and status != 501 and _LOCAL_FILE not in message:
         # The text may hold paths or addresses; it belongs into the log.
         logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
         return EngineError("The engine failed on this request; the server's log says why.")
+    for part, told, param in _KNOWN:
+        if part in message:
+            return RequestError(told, _PROMPT_FIELD.get(path) if param is _PROMPT else param)
     if status == 404 and "model" in message.lower():
         return ModelNotFoundError(message, "model")
-    if "default chat template is no longer allowed" in message:
-        return RequestError(
-            "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
-            "`prompt_format` or a `chat_template`.",
-            "messages",
-        )
-    if "--trust-request-chat-template" in message or "untrusted chat template" in message:
-        message = (
-            "This model takes no chat template from a request; "
-            "`engine_kwargs: {trust_request_chat_template: true}` in its file would let it."
-        )
-        return RequestError(message, "chat_template")
-    if NO_HOST in message:
-        message = (
-            "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
-            "`engine_kwargs.allowed_media_domains`."
-        )
-        return RequestError(message, _PROMPT_FIELD.get(path))
-    return RequestError(message, _param(error.get("param"), message, path))
+    return RequestError(message, _param(error, message, path))
 
 
 def _sentence(message: str) -> str:
     """vLLM's message without its repetition of the parameter, and pydantic's list of findings as sentences."""
-    findings = _FINDING.findall(message)
-    if findings:
-        return "; ".join(dict.fromkeys(f"{_field(loc)}: {msg}" for loc, msg in findings[:5])) + "."
+    if findings := _findings(message):
+        return "; ".join(dict.fromkeys(f"{'.'.join(place)}: {told}" for place, told in findings[:5])) + "."
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
     return _REPETITION.sub("", re.sub(r"^\d+ validation errors?:\s+", "", message))
 
 
-def _field(loc: str) -> str:
-    parts = [part.strip(" '\"") for part in loc.split(",")]
-    return ".".join(part for part in parts if part and part != "body" and "[" not in part)
+def _findings(message: str) -> list[tuple[list[str], str]]:
+    """Where in the request pydantic has found something, and what. Names of types are left out of the places."""
+    findings = []
+    for loc, told in _FINDING.findall(message):
+        # A request's own text, which pydantic quotes, may look like a place but be none.
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            parts = [str(part) for part in ast.literal_eval(loc)[1:]]
+            findings.append(([part for part in parts if not _is_type(part)], told.rstrip(".")))
+    return findings
 
 
-def _param(param: Any, message: str, path: str) -> str | None:
-    field = _PROMPT_FIELD.get(path)
-    if isinstance(param, str) and param:
-        name = param.removeprefix("body.")
-        return field if name in _LENGTH_PARAMS else name
+def _is_type(part: str) -> bool:
+    return ("[" in part or "(" in part) and not part.endswith("[]")
+
+
+def _param(error: dict[str, Any], message: str, path: str) -> str | None:
+    """The field at fault; `message` is what is told."""
+    if findings := _findings(str(error.get("message"))):
+        # Where a request may have one of several shapes, what the others lack is no fault.
+        places = [place for place, told in findings if told != "Field required"] or [place for place, _ in findings]
+        if field := next((place[0] for place in places if place), None):
+            return field
+    given = error.get("param")
+    if isinstance(given, str) and given not in ("", "body"):
+        name = given.removeprefix("body.")
+        return _PROMPT_FIELD.get(path) if name in _LENGTH_PARAMS else name
+    return _named_in(message, path)
+
+
+def _named_in(message: str, path: str) -> str | None:
     # vLLM's sentences begin with a field's name, or quote it.
     for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`(\w+)`", message)):
         if name in vllm_names()["request"]:
@@ -119,7 +163,10 @@ def _param(param: Any, message: str, path: str) -> str | None:
         return "tool_choice"
     if "LoRA adapter" in message:
         return "model"
-    return field if _ABOUT_PROMPT.search(message) else None
+    for paths, part, field in _UNNAMED:
+        if path in paths and part in message:
+            return field
+    return _PROMPT_FIELD.get(path) if _ABOUT_PROMPT.search(message) else None
 
 
 class ErrorTranslator:

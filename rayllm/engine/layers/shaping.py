@@ -19,7 +19,7 @@ from rayllm.engine.plan import RequestPlan
 from rayllm.errors import RayLLMError, RequestError
 
 Body = dict[str, Any]
-Check = Callable[[Body], Awaitable[None]]
+Admit = Callable[[Body], Awaitable[Body]]
 
 # Endpoints that generate text, and their field for texts that end it.
 _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
@@ -116,18 +116,18 @@ def _with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
 
 
 class RequestShaper:
-    """ASGI middleware that shapes JSON bodies, and refuses those that fail its check.
+    """ASGI middleware that shapes JSON bodies, and refuses those that are not admitted.
 
     Args:
         app: vLLM's application.
-        plan: what is added to each request.
-        check: raises a RayLLMError for a body that the engine should not see.
+        plan: gives what is added to the request that is being answered.
+        admit: gives the body for the engine; raises a RayLLMError for one that it should not see.
     """
 
-    def __init__(self, app: ASGIApp, plan: RequestPlan, check: Check) -> None:
+    def __init__(self, app: ASGIApp, plan: Callable[[], RequestPlan], admit: Admit) -> None:
         self._app = app
         self._plan = plan
-        self._check = check
+        self._admit = admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -148,8 +148,7 @@ class RequestShaper:
 
     async def _shaped(self, path: str, raw: bytes) -> bytes:
         body = json.loads(raw)  # the router has read it before
-        shaped = shape(path, body, self._plan)
-        await self._check(shaped)
+        shaped = await self._admit(shape(path, body, self._plan()))
         return raw if shaped == body else json.dumps(shaped).encode()
 
 

@@ -9,16 +9,27 @@ import pytest
 
 from rayllm.config import model_from
 from rayllm.engine.arguments import VllmArguments, vllm_arguments
+from rayllm.errors import ConfigError
 
 
 def arguments(on_gpu: bool = False, tokenizer: Path | None = None, **keys: Any) -> VllmArguments:
     model = model_from({"model_loading_config": {"model_id": "m"}} | keys, "m.yaml", ())
-    return vllm_arguments(model, Path("/w"), tokenizer, ("m", "alias"), on_gpu)
+    return vllm_arguments(model, model.streamed_from or "/w", tokenizer, ("m", "alias"), on_gpu)
 
 
 def test_the_folder_is_loaded_and_the_names_are_served() -> None:
     engine = arguments(tokenizer=Path("/t")).engine
     assert (engine["model"], engine["tokenizer"], engine["served_model_name"]) == ("/w", "/t", ["m", "alias"])
+
+
+def test_a_bucket_is_streamed_where_that_is_asked_for() -> None:
+    streamed = {"engine_kwargs": {"load_format": "runai_streamer"}}
+    source = {"model_id": "m", "model_source": "s3://b/m"}
+    assert arguments(model_loading_config=source, **streamed).engine["model"] == "s3://b/m"
+    assert arguments(model_loading_config=source).engine["model"] == "/w"
+    options = {"model_id": "m", "model_source": {"bucket_uri": "s3://b/m", "anonymous": True}}
+    with pytest.raises(ConfigError, match=r"model_source\.anonymous: vLLM's streamer takes no such option"):
+        arguments(model_loading_config=options, **streamed)
 
 
 @pytest.mark.parametrize(("on_gpu", "executor"), [(True, "ray"), (False, "mp")])

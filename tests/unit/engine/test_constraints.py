@@ -113,17 +113,17 @@ async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> 
         return f"converted {text}"
 
     gate = ConstraintGate(compiler, as_ebnf)  # type: ignore[arg-type]
-    await gate.check({"structured_outputs": {"grammar": "start: x"}, "tools": [{"parameters": SCHEMA}]})
+    await gate.admit({"structured_outputs": {"grammar": "start: x"}, "tools": [{"parameters": SCHEMA}]})
     assert [constraint.spec for constraint in compiler.given] == ["converted start: x"]
     with pytest.raises(RequestError, match="cannot be read: line 1"):
-        await gate.check({"structured_outputs": {"grammar": "broken"}})
+        await gate.admit({"structured_outputs": {"grammar": "broken"}})
     picky = ConstraintGate(compiler, can_enforce=lambda schema: "multipleOf" not in schema)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="xgrammar cannot enforce"):
-        await picky.check({"structured_outputs": {"json": '{"multipleOf": 3}'}})
-    await picky.check({"tools": [{"parameters": {"multipleOf": 3, "maxLength": 99}}]})
+        await picky.admit({"structured_outputs": {"json": '{"multipleOf": 3}'}})
+    await picky.admit({"tools": [{"parameters": {"multipleOf": 3, "maxLength": 99}}]})
     for several in ({}, {"json": {}, "regex": "a"}, {"json_object": True, "choice": ["a"]}):
         with pytest.raises(RequestError, match="exactly one of"):
-            await picky.check({"structured_outputs": several})
+            await picky.admit({"structured_outputs": several})
     with pytest.raises(RequestError, match="must be a text"):
-        await ConstraintGate(None).check({"structured_outputs": {"regex": 3}})
-    await ConstraintGate(None).check({"structured_outputs": {"regex": "a"}})
+        await ConstraintGate(None).admit({"structured_outputs": {"regex": 3}})
+    await ConstraintGate(None).admit({"structured_outputs": {"regex": "a"}})

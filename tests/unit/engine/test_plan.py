@@ -14,7 +14,7 @@ from rayllm.engine.plan import plan_requests
 FORMAT = {"system": "S{instruction}", "user": "U{instruction}", "assistant": "A{instruction}"}
 
 
-def tokenizer(adds_bos: bool, chat_template: Any = None) -> PreTrainedTokenizerFast:
+def tokenizer(adds_bos: bool) -> PreTrainedTokenizerFast:
     plain = Tokenizer(models.BPE())
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -22,9 +22,7 @@ def tokenizer(adds_bos: bool, chat_template: Any = None) -> PreTrainedTokenizerF
     plain.train_from_iterator([], trainer)
     if adds_bos:
         plain.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=plain, bos_token="<s>", eos_token="<|eot|>", chat_template=chat_template
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=plain, bos_token="<s>", eos_token="<|eot|>")
 
 
 def model(**keys: Any) -> ModelConfig:
@@ -61,7 +59,7 @@ def test_without_configuration_the_models_own_template_stays() -> None:
 
 def test_a_template_for_tools_joins_the_models_own() -> None:
     config = model(tool_calling={"parser": "hermes", "chat_template": "T{{ tools | length }}"})
-    template = plan_requests(config, tokenizer(True, "plain{{ messages | length }}")).chat_template
+    template = plan_requests(config, tokenizer(True), lambda: "plain{{ messages | length }}").chat_template
     chat, tools = [{"role": "user", "content": "x"}], [{"type": "function", "function": {"name": "f"}}]
 
     def render(**more: Any) -> str:

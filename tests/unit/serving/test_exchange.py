@@ -20,9 +20,11 @@ from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.http_errors import install_error_handlers
 from rayllm.serving.lease import LeaseGate, Leases
+from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.relay import Relay
 
 PATH = "/v1/chat/completions"
+FORM_PATH = "/v1/audio/transcriptions"
 
 
 class Replica:
@@ -35,6 +37,7 @@ class Replica:
         self.starting = False
         self.address = ""
         self.responses: list[Response] = []
+        self.adapters: list[str] = []
         self.server = uvicorn.Server(
             uvicorn.Config(LeaseGate(answer, self.leases), port=0, log_level="error", lifespan="off")
         )
@@ -62,7 +65,8 @@ class Replica:
         assert (stream, method_name) == (True, "lease")
         return self
 
-    def remote(self, lease_id: str) -> Response:
+    def remote(self, lease_id: str, adapter: str = "") -> Response:
+        self.adapters.append(adapter)
         self.responses.append(Response(self, lease_id))
         return self.responses[-1]
 
@@ -141,12 +145,15 @@ class Answer:
 
 @asynccontextmanager
 async def service(replicas: dict[str, Replica], **router: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a router in front of `replicas`, everything over real sockets."""
-    models = [{"model_loading_config": {"model_id": name}} for name in replicas]
+    """A client of a router in front of `replicas`, which take adapters, everything over real sockets."""
+    lora = {"dynamic_lora_loading_path": "/x"}
+    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
     exchanger = Exchanger(replicas, connect_timeout_s=1, queue_timeout_s=0.5)  # type: ignore[arg-type]
     app = FastAPI()
-    app.add_api_route(PATH, Relay(Catalogue(config), exchanger, config.router).handle, methods=["POST"])
+    relay = Relay(Catalogue(config), LoadedAdapters("app"), exchanger, config.router)
+    for path in (PATH, FORM_PATH):
+        app.add_api_route(path, relay.handle, methods=["POST"])
     install_error_handlers(app)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     task = asyncio.create_task(server.serve())
@@ -182,6 +189,27 @@ async def test_a_plain_reply_comes_through_whole() -> None:
         assert replica.cancelled == 0
 
 
+async def test_an_adapters_name_chooses_the_replica_and_reaches_it() -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service({"m": replica}) as client:
+        await client.post(PATH, json={"model": "m:x"}, headers={"x-rayllm-adapter-path": "/etc"})
+        await client.post(PATH, json={"model": "m"}, headers={"x-rayllm-adapter": "x"})
+    told = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
+    assert [headers.pop(b"x-rayllm-lease") for headers in told]
+    assert told == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
+    assert replica.adapters == ["x", ""]
+
+
+async def test_a_fallback_is_asked_for_itself_not_for_the_adapter() -> None:
+    answer = Answer(b"{}")
+    full = Replica(Answer(b"{}"))
+    full.full = True
+    async with Replica(answer).listening() as free, service({"a": full, "b": free}, fallbacks={"a": ["b"]}) as client:
+        assert (await client.post(PATH, json={"model": "a:x"})).status_code == 200
+    assert (full.adapters, free.adapters) == (["x"], [""])
+    assert b"x-rayllm-adapter" not in dict(answer.scopes[0]["headers"])
+
+
 async def test_headers_that_steer_ray_serve_stop_at_the_router() -> None:
     answer = Answer(b"{}")
     async with Replica(answer).listening() as replica, service({"m": replica}) as client:
@@ -196,7 +224,10 @@ async def test_prompts_are_logged_only_where_asked_for(logged: bool, caplog: pyt
     async with Replica(Answer(b"{}")).listening() as replica, service({"m": replica}, log_prompts=logged) as client:
         with caplog.at_level("INFO", "rayllm"):
             await client.post(PATH, json={"model": "m", "messages": "a secret"})
-    assert ("a secret" in caplog.text) == logged
+            files = {"file": ("a.wav", b"sound of it", "audio/wav")}
+            await client.post(FORM_PATH, data={"model": "m", "prompt": "another one"}, files=files)
+    assert ("a secret" in caplog.text, "another one" in caplog.text) == (logged, logged)
+    assert "sound of it" not in caplog.text
 
 
 async def test_a_stream_comes_through_chunk_by_chunk() -> None:

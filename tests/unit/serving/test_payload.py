@@ -50,6 +50,11 @@ async def test_a_form_for_another_model_keeps_its_file() -> None:
     assert (file.filename, file.content_type, await file.read()) == ("a.wav", "audio/wav", SOUND)
 
 
+async def test_the_log_gets_the_texts_of_a_form_and_not_its_file() -> None:
+    payload = await FormPayload.parse(*form({"model": "a", "prompt": "a secret\nline"}))
+    assert payload.for_log == rf"model='a', prompt='a secret\nline', file='a.wav' ({len(SOUND)} bytes)"
+
+
 async def test_what_is_no_form_is_refused() -> None:
     raw, request = form({"language": "en"})
     with pytest.raises(RequestError, match="`model` is required") as caught:

@@ -35,3 +35,15 @@ def test_what_is_loaded(
 def test_code_is_run_only_where_trusted() -> None:
     with pytest.raises(ConfigError, match="trust_custom_code: true"):
         chosen_folder(GuidedDecoding(backends_dir="/a"), {})
+    with pytest.raises(ConfigError, match="trust_custom_code: true"):
+        chosen_folder(GuidedDecoding(default_backend="x"), NIM | {"NIM_TRUST_CUSTOM_CODE": "0"})
+
+
+@pytest.mark.parametrize("config", [GuidedDecoding(default_backend="x"), GuidedDecoding(trust_custom_code=True)])
+@pytest.mark.parametrize("environment", [{}, {"NIM_TRUST_CUSTOM_CODE": "1"}])
+def test_what_asks_for_backends_that_are_nowhere_is_refused(
+    config: GuidedDecoding, environment: dict[str, str]
+) -> None:
+    [key] = config.model_fields_set
+    with pytest.raises(ConfigError, match=rf"guided_decoding\.{key}: there are no backends.*backends_dir"):
+        chosen_folder(config, environment)

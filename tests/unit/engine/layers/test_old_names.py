@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         ({"guided_choice": ["a"], "guided_decoding_backend": "outlines"}, {"choice": ["a"]}),
         ({"guided_choice": ["a"], "guided_decoding_backend": "xgrammar:no-fallback"}, {"choice": ["a"]}),
         ({"guided_choice": ["a"], "guided_json": None}, {"choice": ["a"]}),
+        ({"guided_json": SCHEMA, "guided_whitespace_pattern": " "}, {"json": SCHEMA, "whitespace_pattern": " "}),
     ],
 )
 def test_old_constraints_are_todays(old: dict[str, Any], today: dict[str, Any]) -> None:
@@ -38,16 +38,6 @@ def test_old_constraints_are_todays(old: dict[str, Any], today: dict[str, Any]) 
 def test_nims_place_for_constraints_is_known() -> None:
     sent = {"nvext": {"guided_choice": ["a"], "guided_decoding_backend": "mine"}}
     assert translate(sent) == {**sent, "structured_outputs": {"choice": ["a"]}}
-
-
-def test_a_whitespace_pattern_holds() -> None:
-    for sent in (
-        {"guided_json": SCHEMA, "guided_whitespace_pattern": "_?"},
-        {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "_?"}},
-    ):
-        regex = translate(sent)["structured_outputs"]["regex"]
-        assert re.fullmatch(regex, '{_"a":_7_}')
-        assert not re.fullmatch(regex, '{ "a": 7 }')
 
 
 def test_a_request_without_old_names_is_left_alone() -> None:
@@ -63,8 +53,13 @@ def test_a_request_without_old_names_is_left_alone() -> None:
         ({"guided_decoding_backend": "magic"}, "guided_decoding_backend", "must be one of auto, xgrammar"),
         ({"guided_decoding_backend": 7}, "guided_decoding_backend", "must be one of"),
         ({"guided_whitespace_pattern": " "}, "structured_outputs", "goes with a JSON schema"),
-        ({"guided_json": "{", "guided_whitespace_pattern": " "}, "structured_outputs", "cannot be used"),
+        ({"guided_regex": "a", "guided_whitespace_pattern": " "}, "structured_outputs", "goes with a JSON schema"),
         ({"structured_outputs": {"json": {}, "whitespace_pattern": 7}}, "structured_outputs", "must be a text"),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+            "exclude each other",
+        ),
         ({"best_of": 3}, "best_of", "no longer supported"),
     ],
 )

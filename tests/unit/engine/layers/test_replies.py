@@ -146,6 +146,55 @@ async def test_the_field_is_found_in_the_sentence(message: str, param: str | Non
     assert "--" not in said["message"]
 
 
+SHAPE = "('body', 'function-wrap[__log_extra_fields__()]', %s), 'msg': '%s', 'input': 'secret'}"
+
+
+@pytest.mark.parametrize(
+    ("path", "findings", "param", "said"),
+    [
+        ("/v1/embeddings", [SHAPE % ("'input'", "Field required")], "input", "input: Field required."),
+        (
+            "/v1/embeddings",
+            [SHAPE % ("'messages'", "Field required"), SHAPE % ("'input', 'list[int]'", "Not a list")],
+            "input",
+            "messages: Field required; input: Not a list.",
+        ),
+        (
+            "/v1/audio/transcriptions",
+            ["('body', 'timestamp_granularities[]', 0), 'msg': \"Input should be 'word'\", 'input': 'era'}"],
+            "timestamp_granularities[]",
+            "timestamp_granularities[].0: Input should be 'word'.",
+        ),
+        (CHAT, ["('body', 'messages', 0, 'role'), 'msg': 'No.', 'input': 7}"], "messages", "messages.0.role: No."),
+    ],
+)
+async def test_the_field_of_pydantics_findings_is_the_requests_own(
+    path: str, findings: list[str], param: str, said: str
+) -> None:
+    text = f"{len(findings)} validation errors:\n" + "\n".join("  {'type': 'x', 'loc': " + one for one in findings)
+    _, error_told = await told(400, error(text, 400, "body.0"), path)
+    assert (error_told["param"], error_told["message"]) == (param, said)
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "param"),
+    [
+        ("/v1/audio/transcriptions", "Unsupported language: 'x'.  Must be one of ['en'].", "language"),
+        ("/v1/audio/translations", "Invalid or unsupported audio file.", "file"),
+        ("/v1/audio/transcriptions", "Expected 'file' to be a file-like object, not 'str'.", "file"),
+        ("/v1/embeddings", "Model 'm' only supports Matryoshka representation with [64].", "dimensions"),
+        ("/v1/embeddings", "Token id 10000000 is out of vocabulary", "input"),
+        ("/classify", "This model's maximum context length is 512 tokens.", "input"),
+        ("/v1/score", "At least one text element must be given", "text_1"),
+        ("/score", "Input lengths must be either 1:1, 1:N or N:N", "text_2"),
+        ("/v2/rerank", "At least one text_pair element must be given", "documents"),
+    ],
+)
+async def test_the_field_of_every_endpoint_is_told(path: str, message: str, param: str) -> None:
+    _, said = await told(400, error(message, 400), path)
+    assert said["param"] == param
+
+
 async def test_an_untrusted_template_is_told_with_the_way_out() -> None:
     text = "Chat template is passed with request, but --trust-request-chat-template is not set."
     _, said = await told(400, error(text, 400))

@@ -131,8 +131,9 @@ def test_a_chat_has_one_bos_when_the_tokenizer_is_asked_for_it() -> None:
     assert "chat_template_kwargs" not in shape(CHAT, {}, plan)
 
 
-async def accept(body: dict[str, Any]) -> None:
-    """A check that lets all pass."""
+async def accept(body: dict[str, Any]) -> dict[str, Any]:
+    """Admits all as they are."""
+    return body
 
 
 async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
@@ -155,7 +156,7 @@ async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         raise AssertionError(message)
 
     scope = {"type": "http", "path": path, "headers": [(b"content-length", b"1"), (b"x", b"y")]}
-    await RequestShaper(app, PLAN, accept)(scope, receive, send)
+    await RequestShaper(app, lambda: PLAN, accept)(scope, receive, send)
     assert given["then"] == "http.disconnect"
     return given["scope"], given["body"]
 
@@ -171,10 +172,10 @@ async def test_a_body_with_nothing_to_add_stays_byte_for_byte() -> None:
     assert (await through("/v1/embeddings", raw))[1] == raw
 
 
-async def test_a_body_that_fails_the_check_is_refused_in_the_shape_of_its_api() -> None:
+async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() -> None:
     sent: list[dict[str, Any]] = []
 
-    async def check(body: dict[str, Any]) -> None:
+    async def admit(body: dict[str, Any]) -> dict[str, Any]:
         raise RequestError("No.", "tools")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -186,7 +187,7 @@ async def test_a_body_that_fails_the_check_is_refused_in_the_shape_of_its_api() 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await RequestShaper(app, PLAN, check)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
+    await RequestShaper(app, lambda: PLAN, admit)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
     assert sent[0]["status"] == 400
     error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
     assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}

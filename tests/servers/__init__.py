@@ -1,0 +1,1 @@
+"""Servers like those that weights are downloaded from."""

@@ -1,0 +1,51 @@
+"""`rayllm pull`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rayllm.cli.progress import progress
+from rayllm.cli.pull import command
+from rayllm.errors import SourceError
+
+DEMO = Path(__file__).parents[3] / "models/rayllm-demo.yaml"
+
+
+def test_the_last_line_is_the_folder() -> None:
+    result = CliRunner().invoke(command, [str(DEMO)])
+    assert result.exit_code == 0, result.output
+    assert Path(result.stdout.splitlines()[-1]) == DEMO.parent / "rayllm-demo/weights"
+
+
+def test_what_cannot_be_had_fails(tmp_path: Path) -> None:
+    model = tmp_path / "m.yaml"
+    model.write_text("model_loading_config: {model_id: m, model_source: /nowhere/at/all}")
+    result = CliRunner().invoke(command, [str(model)])
+    assert isinstance(result.exception, SourceError)
+    assert "is no folder on this node" in result.exception.message
+    assert not result.stdout
+
+
+def follow(quiet: bool) -> None:
+    shown = progress(quiet)
+    shown.start("s3://b/m", 1000)
+    shown.advance(600)
+    shown.advance(400)
+    shown.finish()
+
+
+def test_a_bar_is_full_in_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+    follow(quiet=False)
+    shown = capfd.readouterr()
+    assert "s3://b/m" in shown.err
+    assert "1.0/1.0 kB" in shown.err
+    assert not shown.out
+
+
+def test_where_nobody_looks_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "rayllm"):
+        follow(quiet=True)
+    assert [line.split(" in ")[0] for line in caplog.messages] == ["Fetching s3://b/m: 1 kB.", "Fetched s3://b/m"]

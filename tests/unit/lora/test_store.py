@@ -1,0 +1,230 @@
+"""Having adapters on this node: from real stores, through the node's cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rayllm.config import GenerationConfig
+from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
+from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_place
+from rayllm.sources import LoggedProgress, http, node_cache
+from rayllm.sources.download import Limits
+from tests.servers.faults import FaultProxy
+from tests.servers.gcs import GcsServer
+from tests.servers.hub import HubServer
+from tests.servers.s3 import S3Server
+from tests.unit.lora.files import adapter, write
+
+QUICK = Limits(threads=2, tries=1, deadline_s=5)
+X = AdapterName("m", "x")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_LONGEST_WAIT_S", 0.01)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "place"
+
+
+def adapters(place: Path | str | None, base: str = "m", max_rank: int = 8, **modules: str) -> AdapterStore:
+    """The adapters of a base of which nothing is known but the largest rank."""
+    opened = open_place(str(place), base) if place else None
+    return AdapterStore(base, opened, modules, QUICK, AdapterLimits(max_rank, BaseModules({})), LoggedProgress)
+
+
+def refused(store: AdapterStore, name: AdapterName = X, path: str | None = None) -> RayLLMError:
+    with pytest.raises(RayLLMError) as caught:
+        store.have(name, path)
+    return caught.value
+
+
+def weights(files: AdapterFiles) -> bytes:
+    return (files.folder / "adapter_model.safetensors").read_bytes()
+
+
+def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None:
+    more = {
+        "rayllm.yaml": b"stopping_sequences: [a]",
+        "optimizer.pt": b"o" * 9,
+        "README.md": b"r",
+        "sub/rayllm.yaml": b"",
+    }
+    s3.put(place, {f"x/{name}": content for name, content in (adapter() | more).items()})
+    found = adapters(f"s3://{place}").have(X)
+    assert {path.name for path in found.folder.rglob("*")} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "rayllm.yaml",
+    }
+
+
+def test_an_adapter_of_the_hub_is_had(hub: HubServer) -> None:
+    hub.commit("org/x", adapter(fill=b"h"))
+    assert weights(adapters("hf://org").have(X)) == weights(adapters(None, x="org/x").have(X))
+    assert weights(adapters(None).have(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3", "gs"])
+def test_a_changed_adapter_is_another_version_and_the_old_one_stays(
+    request: pytest.FixtureRequest, kind: str, root: Path, place: str
+) -> None:
+    def put(fill: bytes) -> None:
+        if kind == "folder":
+            (root / "new").mkdir(parents=True, exist_ok=True)
+            # A new file, as tools that publish make it.
+            write(root / "new", adapter(fill=fill))
+            for path in (root / "new").iterdir():
+                path.rename(write(root / "x", {}) / path.name)
+            (root / "new").rmdir()
+            return
+        server: S3Server | GcsServer = request.getfixturevalue("gcs" if kind == "gs" else "s3")
+        server.put(place, {f"x/{name}": content for name, content in adapter(fill=fill).items()})
+
+    put(b"1")
+    store = adapters(root if kind == "folder" else f"{kind}://{place}")
+    old, same = store.have(X), store.have(X)
+    assert (old.version, old.folder) == (same.version, same.folder)
+    put(b"2")
+    new = store.have(X)
+    assert new.version != old.version
+    assert weights(old) == adapter(fill=b"1")["adapter_model.safetensors"]
+    assert weights(new) == adapter(fill=b"2")["adapter_model.safetensors"]
+
+
+def test_two_bases_of_one_place_have_what_is_theirs(root: Path) -> None:
+    write(root / "a:x", adapter(fill=b"a"))
+    write(root / "b:x", adapter(fill=b"b"))
+    write(root / "both", adapter(r=8))
+    a, b = adapters(root, "a"), adapters(root, "b", max_rank=4)
+    found = [store.have(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
+    assert [weights(files) for files in found] == [
+        adapter(fill=fill)["adapter_model.safetensors"] for fill in (b"a", b"b")
+    ]
+    assert found[0].version != found[1].version
+    assert a.have(AdapterName("a", "both"))
+    # What one base takes, another may not, though it is in the cache already.
+    assert "`b:both` cannot be used" in refused(b, AdapterName("b", "both")).message
+
+
+def test_a_store_that_is_down_serves_what_the_node_has(
+    s3_proxy: FaultProxy, s3: S3Server, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3.put(place, {f"x/{name}": content for name, content in adapter().items()})
+    store = adapters(f"s3://{place}")
+    before = store.have(X)
+    s3_proxy.fault("status", value=500)
+    after = store.have(X)
+    assert (after.version, after.folder) == (before.version, before.folder)
+    error = refused(store, AdapterName("m", "other"))
+    assert isinstance(error, UnavailableError)
+    assert (error.code, error.retry_after_s) == ("adapter_unavailable", 10)
+    assert place not in error.message
+    assert place in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_credentials_that_were_taken_away_take_the_adapter_too(
+    request: pytest.FixtureRequest, kind: str, place: str
+) -> None:
+    server: S3Server | GcsServer = request.getfixturevalue(kind)
+    proxy: FaultProxy = request.getfixturevalue(f"{kind}_proxy")
+    server.put(place, {f"x/{name}": content for name, content in adapter().items()})
+    store = adapters(f"{'gs' if kind == 'gcs' else 's3'}://{place}")
+    store.have(X)
+    proxy.fault("status", value=403)
+    assert isinstance(refused(store), UnavailableError)
+
+
+def test_a_hub_that_is_down_serves_what_the_node_has(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rayllm.sources import hub as client
+
+    hub.commit("org/x", adapter())
+    store = adapters("hf://org")
+    before = store.have(X)
+    monkeypatch.setattr(client, "_TRIES", 1)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert store.have(X).version == before.version
+    assert isinstance(refused(store, AdapterName("m", "y")), UnavailableError)
+
+
+def test_what_is_not_there_is_told_without_its_place(root: Path, hub: HubServer) -> None:
+    write(root / "empty", {})
+    for store in (adapters(root), adapters("hf://org"), adapters(None)):
+        for adapter_name in ("x", "empty"):
+            error = refused(store, AdapterName("m", adapter_name))
+            assert isinstance(error, ModelNotFoundError)
+            assert error.message == f"The model `m` has no adapter `{adapter_name}`."
+
+
+def test_an_adapter_that_was_removed_is_gone_though_the_node_has_a_copy(root: Path) -> None:
+    store = adapters(write(root / "x", adapter()).parent)
+    store.have(X)
+    (root / "x").rename(root.parent / "removed")
+    assert isinstance(refused(store), ModelNotFoundError)
+
+
+def test_pickled_weights_are_refused_and_not_fetched(root: Path, cache_folder: Path) -> None:
+    files = adapter()
+    files["adapter_model.bin"] = files.pop("adapter_model.safetensors")
+    error = refused(adapters(write(root / "x", files).parent))
+    assert isinstance(error, RequestError)
+    assert "only pickled weights; save it as safetensors" in error.message
+    assert not cache_folder.exists()
+
+
+def test_safetensors_beside_pickled_weights_are_taken(root: Path) -> None:
+    assert adapters(write(root / "x", adapter() | {"adapter_model.bin": b"p"}).parent).have(X)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"adapter_config.json": b"{}"}, "adapter_config.json: `r` is no rank"),
+        ({"adapter_config.json": json.dumps({"r": 2}).encode()}, "it has no adapter_model.safetensors"),
+        ({"README.md": b""}, "it has no adapter_config.json"),
+        (adapter() | {"rayllm.yaml": b"[1]"}, "rayllm.yaml: must be a mapping"),
+        (adapter() | {"rayllm.yaml": b"a: ["}, "rayllm.yaml"),
+        (adapter() | {"rayllm.yaml": b"stoping_sequences: [a]"}, "rayllm.yaml: stoping_sequences"),
+        (adapter() | {"rayllm.yaml": b"generate_kwargs: {model: x}"}, "`model` is the client's to say"),
+    ],
+)
+def test_what_is_broken_is_named_and_keeps_no_room(
+    root: Path, files: dict[str, bytes], said: str, cache_folder: Path
+) -> None:
+    error = refused(adapters(write(root / "x", files).parent))
+    assert (error.status, error.code) == (400, "adapter_broken")
+    assert said in error.message
+    assert str(root.parent) not in error.message
+    assert node_cache()._locks == {}
+
+
+def test_settings_beside_an_adapter_are_read(root: Path) -> None:
+    told = b"stopping_sequences: [END]\ngenerate_kwargs: {temperature: 0.5}"
+    store = adapters(write(root / "x", adapter() | {"rayllm.yaml": told}).parent)
+    expected = GenerationConfig(stopping_sequences=("END",), generate_kwargs={"temperature": 0.5})
+    assert store.have(X).generation == expected
+    (root / "x" / "rayllm.yaml").unlink()
+    assert store.have(X).generation is None
+
+
+def test_a_named_adapter_wins_over_the_places_and_a_loaded_one_over_both(root: Path) -> None:
+    for name in ("x", "named", "loaded"):
+        write(root / name, adapter(fill=name[:1].encode()))
+    store = adapters(root, x=str(root / "named"))
+    assert weights(store.have(X))[-1:] == b"n"
+    assert weights(store.have(X, str(root / "loaded")))[-1:] == b"l"
+    assert isinstance(refused(store, X, str(root / "none")), ModelNotFoundError)
+
+
+@pytest.mark.parametrize("path", ["s3://", "a/b/c", "http://x/y", "x y", "file:///x", "/x\0", "hf://"])
+def test_what_is_no_place_is_refused_at_once(hub: HubServer, path: str) -> None:
+    error = refused(adapters(None), X, path)
+    assert (error.status, error.param) == (400, "model")
+    assert "is no folder, no address of a bucket and no repository of the hub" in error.message
+    assert hub.requests == []

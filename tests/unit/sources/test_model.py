@@ -1,0 +1,154 @@
+"""Having a model on this node, from every kind of place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayllm.config import BucketSource, ExtraFile, LocalSource, Source
+from rayllm.errors import ConfigError, SourceError
+from rayllm.sources import Version, fetch, find_weights
+from tests.servers.gcs import GcsServer
+from tests.servers.s3 import S3Server
+
+MODEL = {
+    "config.json": b"{}",
+    "tokenizer.json": b"[1]",
+    "a.safetensors": b"a" * 100_000,
+    "b.safetensors": b"b" * 50_000,
+    "model.safetensors.index.json": b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}',
+    "chat_template.jinja": b"x",
+}
+UNWANTED = {"pytorch_model.bin": b"p", "original/c.safetensors": b"o", "README.md": b"r", "model.gguf": b"g"}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_local_folder_is_taken_where_it_is(tmp_path: Path) -> None:
+    for name in ("config.json", "b.safetensors", "a.safetensors"):
+        (tmp_path / name).touch()
+    assert fetch(LocalSource(path=str(tmp_path)), "m").folder == tmp_path
+    assert [path.name for path in find_weights(tmp_path, False, "m")] == ["a.safetensors", "b.safetensors"]
+
+
+def test_a_local_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"model `m`: model_source .*none is no folder on this node"):
+        fetch(LocalSource(path=str(tmp_path / "none")), "m")
+
+
+def test_a_tokenizer_needs_no_weights(tmp_path: Path) -> None:
+    assert fetch(LocalSource(path=str(tmp_path)), "m", weights=False).folder == tmp_path
+    with pytest.raises(ConfigError):
+        fetch(LocalSource(path=str(tmp_path)), "m")
+
+
+@pytest.fixture(params=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> tuple[str, S3Server | GcsServer]:
+    server = request.getfixturevalue("gcs" if request.param == "gs" else "s3")
+    return f"{request.param}://bucket-{abs(hash(request.node.name)) % 10**8}", server
+
+
+def put(bucket: tuple[str, S3Server | GcsServer], objects: dict[str, bytes]) -> None:
+    bucket[1].put(bucket[0].split("//")[1], objects)
+
+
+def test_a_bucket_gives_what_serving_needs(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, {f"some/model/{name}": content for name, content in (MODEL | UNWANTED | {"dir/": b""}).items()})
+    put(bucket, {"some/model-2/config.json": b"another"})
+    fetched = fetch(BucketSource(bucket_uri=f"{bucket[0]}/some/model/"), "m")
+    assert contents(fetched.folder) == MODEL
+    assert fetched.version.snapshot
+    assert fetch(BucketSource(bucket_uri=f"{bucket[0]}/some/model"), "m") == fetched
+
+
+def test_a_tokenizer_of_a_bucket(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, MODEL)
+    found = contents(fetch(BucketSource(bucket_uri=bucket[0]), "m", weights=False).folder)
+    assert found == {name: content for name, content in MODEL.items() if not name.endswith(".safetensors")}
+
+
+def test_a_changed_bucket_is_another_version(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, MODEL)
+    source = BucketSource(bucket_uri=bucket[0])
+    old = fetch(source, "m")
+    put(bucket, {"tokenizer.json": b"[2]"})
+    new = fetch(source, "m")
+    assert new.version != old.version
+    assert (new.folder / "tokenizer.json").read_bytes() == b"[2]"
+    # A replica of the old rollout gets what its siblings serve, or is told why not.
+    assert fetch(source, "m", pinned=old.version) == old
+    with pytest.raises(SourceError, match="changed since the running replicas loaded it"):
+        fetch(source, "m", pinned=Version("0" * 24))
+
+
+def test_pickled_weights_only_where_allowed(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, {"p/config.json": b"{}", "p/pytorch_model.bin": b"p"})
+    source = BucketSource(bucket_uri=f"{bucket[0]}/p")
+    with pytest.raises(ConfigError, match=r"model `m`: .*/p holds only pickled weights .pytorch_model.bin"):
+        fetch(source, "m")
+    assert "pytorch_model.bin" in contents(fetch(source, "m", allow_pickle=True).folder)
+
+
+def test_extra_files_in_the_model_and_on_the_node(bucket: tuple[str, S3Server | GcsServer], tmp_path: Path) -> None:
+    uri = bucket[0]
+    put(bucket, {**MODEL, "more/x.jinja": b"x", "more/deep/y.jinja": b"y", "one.txt": b"1"})
+    extras = (
+        ExtraFile(bucket_uri=f"{uri}/one.txt", destination_path="tokenizer.json"),
+        ExtraFile(bucket_uri=f"{uri}/more", destination_path="templates"),
+        ExtraFile(bucket_uri=f"{uri}/one.txt", destination_path=str(tmp_path / "alone.txt")),
+        ExtraFile(bucket_uri=f"{uri}/more/", destination_path=str(tmp_path / "all")),
+    )
+    found = contents(fetch(BucketSource(bucket_uri=uri, extra_files=extras), "m").folder)
+    assert found["tokenizer.json"] == b"1"
+    assert (tmp_path / "alone.txt").read_bytes() == b"1"
+    assert contents(tmp_path / "all") == {"x.jinja": b"x", "deep/y.jinja": b"y"}
+    assert found["templates/deep/y.jinja"] == b"y"
+
+
+def test_half_an_upload_is_no_model(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, {name: content for name, content in MODEL.items() if name != "b.safetensors"})
+    source = BucketSource(bucket_uri=bucket[0])
+    with pytest.raises(ConfigError, match=r"model `m`: .* is not complete: .*index\.json names b\.safetensors"):
+        fetch(source, "m")
+    put(bucket, {"b.safetensors": b"b"})
+    assert "b.safetensors" in contents(fetch(source, "m").folder)
+
+
+@pytest.mark.parametrize("index", [b"", b"[]", b'{"weight_map": 1}'])
+def test_an_index_that_is_none(tmp_path: Path, index: bytes) -> None:
+    for name, content in (MODEL | {"model.safetensors.index.json": index}).items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="is no index of weights"):
+        find_weights(tmp_path, False, "m")
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s3://no-such-bucket-here/x", "there is no bucket `no-such-bucket-here`"),
+        ("gs://no-such-bucket-here/x", "there is no bucket `no-such-bucket-here`"),
+    ],
+)
+def test_a_bucket_that_is_not_there(s3: S3Server, gcs: GcsServer, uri: str, said: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        fetch(BucketSource(bucket_uri=uri), "m")
+    assert caught.value.message.startswith("model `m`: ")
+    assert said in caught.value.message
+
+
+def test_an_empty_place(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, {"a": b""})
+    with pytest.raises(SourceError, match="holds nothing; check the address"):
+        fetch(BucketSource(bucket_uri=f"{bucket[0]}/nowhere"), "m")
+
+
+@pytest.mark.parametrize("key", ["../x.safetensors", "a/../../x.json", "/x.json", "a\\b.json"])
+def test_names_that_lead_out(s3: S3Server, key: str) -> None:
+    s3.put("traps", {"m/config.json": b"{}", "m/a.safetensors": b"", f"m/{key}": b"!"})
+    source: Source = BucketSource(bucket_uri="s3://traps/m")
+    with pytest.raises(SourceError, match="which is no path below a folder"):
+        fetch(source, "m")
+    s3.client().delete_object(Bucket="traps", Key=f"m/{key}")

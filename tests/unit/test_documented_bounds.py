@@ -1,0 +1,30 @@
+"""Numbers in docs/api.md are those of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayllm.engine.constraints.limits import MAX_CHARACTERS, MAX_CHOICES, MAX_DEPTH, MAX_ENUM, MAX_NODES, MAX_PATTERN
+from rayllm.engine.constraints.restraint import CPU_S, MEMORY_BYTES
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"a schema, a grammar or a list of choices of {MAX_CHARACTERS['json']} characters,",
+        f"a regular expression of {MAX_CHARACTERS['regex']};",
+        f"in a schema {MAX_DEPTH} levels, {MAX_NODES} parts, {MAX_ENUM} enum values and patterns of {MAX_PATTERN} char",
+        f"; {MAX_CHOICES} choices;",
+        f"stopped after {CPU_S} s of CPU or {MEMORY_BYTES / (1 << 30):g} GiB of memory",
+    ],
+)
+def test_the_page_names_the_bounds_that_hold(said: str) -> None:
+    assert said in " ".join(PAGE.read_text().split())
+
+
+def test_what_shares_a_number_in_the_page_shares_it_in_the_code() -> None:
+    assert MAX_CHARACTERS["json"] == MAX_CHARACTERS["grammar"] == MAX_CHARACTERS["choice"]
