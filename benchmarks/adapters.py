@@ -6,13 +6,12 @@ python -m benchmarks.adapters --write    also put it into docs/performance.md
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import sys
 from collections.abc import Callable
 
 from benchmarks.compare import publish, take_turns
-from benchmarks.load import Seen, run
+from benchmarks.load import Seen, measure
 from benchmarks.servers import Server, bare_vllm, rayllm
 
 BASE, ADAPTER = "rayllm-demo", "rayllm-demo:pirate"
@@ -28,7 +27,7 @@ MEASURES: dict[str, Callable[[Seen], float]] = {
 def turn(asked: tuple[Server, str], concurrency: int) -> Seen:
     """One round of one model on one server."""
     server, model = asked
-    return asyncio.run(run(server.url, model, concurrency, REQUESTS, TOKENS))
+    return measure(server.url, model, concurrency, REQUESTS, TOKENS)
 
 
 def rows(concurrency: int, rounds: list[list[Seen]]) -> list[str]:

@@ -6,13 +6,12 @@ python -m benchmarks.chat --write    also put it into docs/performance.md
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from benchmarks.compare import publish, rows, take_turns
-from benchmarks.load import Seen, run
+from benchmarks.load import Seen, measure
 from benchmarks.servers import Server, bare_vllm, rayllm
 
 MODEL = "rayllm-demo"
@@ -36,7 +35,7 @@ class Round:
 def turn(server: Server, concurrency: int) -> Round:
     """One round of load on `server`."""
     before = server.cpu_s()
-    seen = asyncio.run(run(server.url, MODEL, concurrency, REQUESTS[concurrency], MAX_TOKENS))
+    seen = measure(server.url, MODEL, concurrency, REQUESTS[concurrency], MAX_TOKENS)
     return Round(seen, server.cpu_s() - before)
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
-import aiohttp
+import uvloop
 
+from benchmarks.connection import Answer, Connection
+
+CHAT = "/v1/chat/completions"
 QUESTION = "Tell me a story."
 
 
@@ -21,6 +26,8 @@ class Seen:
     wall: float
     first_token: list[float]
     gaps: list[float]
+    own_cpu_s: float
+    """CPU seconds that the load itself took; where they come near to the wall time, it is what was measured."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -28,14 +35,61 @@ class Seen:
         return self.tokens / self.wall
 
     @property
+    def requests_per_s(self) -> float:
+        """Answers a second over all streams."""
+        return len(self.first_token) / self.wall
+
+    @property
     def first_token_p50(self) -> float:
         """Median time from sending a request to the first token of its answer."""
-        return statistics.median(self.first_token)
+        return percentile(self.first_token, 50)
+
+    @property
+    def first_token_p99(self) -> float:
+        """99th percentile of the same."""
+        return percentile(self.first_token, 99)
+
+    @property
+    def gap_p50(self) -> float:
+        """Median time between two chunks of an answer."""
+        return percentile(self.gaps, 50)
 
     @property
     def gap_p99(self) -> float:
-        """99th percentile of the time between two chunks of an answer."""
-        return statistics.quantiles(self.gaps, n=100)[98]
+        """99th percentile of the same."""
+        return percentile(self.gaps, 99)
+
+    @property
+    def own_cpu_share(self) -> float:
+        """The part of one core that the load itself took."""
+        return self.own_cpu_s / self.wall
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """A percentile of what was seen, never beyond its extremes."""
+    if len(values) < 2:
+        return values[0] if values else float("nan")
+    return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
+
+
+def chat(model: str, max_tokens: int, question: str = QUESTION, **more: Any) -> dict[str, Any]:
+    """A request for an answer of exactly `max_tokens` tokens, streamed."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "min_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **more,
+    }
+
+
+def measure(base_url: str, model: str, concurrency: int, requests: int, max_tokens: int) -> Seen:
+    """`run` on an event loop that costs as little as can be had."""
+    return uvloop.run(run(base_url, model, concurrency, requests, max_tokens))
 
 
 async def run(base_url: str, model: str, concurrency: int, requests: int, max_tokens: int) -> Seen:
@@ -43,46 +97,41 @@ async def run(base_url: str, model: str, concurrency: int, requests: int, max_to
 
     Raises:
         RuntimeError: a request failed.
+        ConnectionError: the server cannot be reached, or broke a connection.
     """
-    gate = asyncio.Semaphore(concurrency)
-    first_token: list[float] = []
+    connections = [Connection(base_url) for _ in range(concurrency)]
+    request = connections[0].request(CHAT, chat(model, max_tokens))
+    cpu, started = time.process_time(), time.perf_counter()
+    try:
+        answers = await ask_all(connections, request, requests)
+        wall, cpu = time.perf_counter() - started, time.process_time() - cpu
+    finally:
+        for connection in connections:
+            connection.close()
+    for answer in answers:
+        answer.check()
+    return summary(answers, wall, cpu)
+
+
+async def ask_all(connections: Sequence[Connection], request: bytes, times: int) -> list[Answer]:
+    """Send the same request `times` times, each over the connection that is free next."""
+    answers: list[Answer] = []
+    left = iter(range(times))
+
+    async def client(connection: Connection) -> None:
+        for _ in left:
+            answers.append(await connection.ask(request))
+
+    await asyncio.gather(*map(client, connections))
+    return answers
+
+
+def summary(answers: Sequence[Answer], wall: float, own_cpu_s: float) -> Seen:
+    """What the answers of one round say together."""
+    first = [answer.token_times[0] - answer.sent for answer in answers if answer.token_times]
     gaps: list[float] = []
-
-    async def one(session: aiohttp.ClientSession) -> int:
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": QUESTION}],
-            "temperature": 0,
-            "max_tokens": max_tokens,
-            "min_tokens": max_tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        async with gate:
-            last = time.perf_counter()
-            started, tokens, seen_first = last, 0, False
-            async with session.post(f"{base_url}/v1/chat/completions", json=body) as reply:
-                if reply.status != 200:
-                    raise RuntimeError(f"{reply.status}: {await reply.text()}")
-                async for line in reply.content:
-                    if not line.startswith(b"data: {"):
-                        continue
-                    now = time.perf_counter()
-                    if b'"usage":{' in line:
-                        tokens = json.loads(line[6:])["usage"]["completion_tokens"]
-                    elif b'"content":""' in line:
-                        continue  # the opening chunk names the role and holds no token
-                    elif not seen_first:
-                        first_token.append(now - started)
-                        seen_first = True
-                    else:
-                        gaps.append(now - last)
-                    last = now
-        return tokens
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
-        started = time.perf_counter()
-        tokens = sum(await asyncio.gather(*(one(session) for _ in range(requests))))
-        return Seen(tokens, time.perf_counter() - started, first_token, gaps)
+    for answer in answers:
+        times = answer.token_times
+        gaps += [later - sooner for sooner, later in pairwise(times)]
+    tokens = sum(answer.usage.get("completion_tokens", 0) for answer in answers)
+    return Seen(tokens, wall, first, gaps, own_cpu_s)
