@@ -22,6 +22,7 @@ from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving import cluster
 from rayllm.serving.affinity import AdapterAffinityRouter
+from rayllm.serving.autoscaling import serve_scaling
 from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.placement import Placement, place
 from rayllm.serving.replica import ModelReplica
@@ -107,9 +108,7 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         if getattr(options, key) is not None:
             given[key] = getattr(options, key)
     if options.autoscaling_config:
-        scaling = options.autoscaling_config.model_dump(exclude_none=True)
-        scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * most, 1)))
-        given["autoscaling_config"] = scaling
+        given["autoscaling_config"] = serve_scaling(options.autoscaling_config, most)
     else:
         given["num_replicas"] = options.num_replicas or 1
     aliases = [alias for alias, target in config.router.model_aliases.items() if target == model.model_id]

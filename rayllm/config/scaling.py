@@ -10,7 +10,10 @@ from rayllm.config.base import Frozen
 
 
 class AutoscalingConfig(Frozen):
-    """Ray Serve's autoscaling options. Source: ray.serve.config.AutoscalingConfig, Ray 2.60."""
+    """Ray Serve's autoscaling options and two targets of ours. Source: ray.serve.config.AutoscalingConfig, Ray 2.60.
+
+    The target that asks for most replicas decides. None is taken away before the others would stay below every target.
+    """
 
     min_replicas: int = Field(1, ge=0)
     """Fewest replicas; 0 lets the model sleep until a request comes."""
@@ -20,6 +23,12 @@ class AutoscalingConfig(Frozen):
     """Most replicas."""
     target_ongoing_requests: float | None = Field(None, gt=0)
     """Requests a replica should have in hand; null is 60 % of `max_ongoing_requests`."""
+    target_queued_tokens: float | None = Field(16384, gt=0)
+    """Prompt tokens that may wait in a replica's engine, on average; null: they do not count. The default is two of
+    vLLM's usual prefill steps, a second or two on a GPU."""
+    target_kv_use: float | None = Field(0.9, gt=0, le=1)
+    """Share of a replica's KV cache that running requests may have, on average; null: it does not count. What the cache
+    keeps of earlier prompts is not in use. At 1, vLLM takes running requests back and computes them again later."""
     metrics_interval_s: float = Field(10.0, gt=0)
     """Seconds between two measurements."""
     look_back_period_s: float = Field(30.0, gt=0)
@@ -31,13 +40,13 @@ class AutoscalingConfig(Frozen):
     downscale_to_zero_delay_s: float | None = Field(None, ge=0)
     """Seconds without a request before the last replica goes; null is `downscale_delay_s`."""
     upscaling_factor: float | None = Field(None, gt=0)
-    """Multiplies each step up."""
+    """Multiplies each step up, but for the step from zero, which is one replica."""
     downscaling_factor: float | None = Field(None, gt=0)
     """Multiplies each step down."""
     aggregation_function: Literal["mean", "max", "min"] | None = None
     """How measurements over the look-back period become one number."""
     policy: dict[str, Any] | None = None
-    """A custom Ray Serve autoscaling policy."""
+    """A custom Ray Serve autoscaling policy instead of RayLLM's, which follows the targets above."""
 
     @model_validator(mode="after")
     def _ordered(self) -> AutoscalingConfig:
@@ -45,6 +54,13 @@ class AutoscalingConfig(Frozen):
             raise ValueError(f"min_replicas ({self.min_replicas}) is above max_replicas ({self.max_replicas})")
         if self.initial_replicas is not None and not self.min_replicas <= self.initial_replicas <= self.max_replicas:
             raise ValueError(f"initial_replicas ({self.initial_replicas}) is outside min_replicas..max_replicas")
+        return self
+
+    @model_validator(mode="after")
+    def _targets_of_ours(self) -> AutoscalingConfig:
+        for key in sorted({"target_queued_tokens", "target_kv_use"} & self.model_fields_set):
+            if self.policy is not None:
+                raise ValueError(f"`{key}` is RayLLM's policy's and would have no effect beside `policy`; keep one")
         return self
 
 
