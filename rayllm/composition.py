@@ -24,7 +24,9 @@ from rayllm.serving import cluster
 from rayllm.serving.affinity import AdapterAffinityRouter
 from rayllm.serving.autoscaling import serve_scaling
 from rayllm.serving.capacity import shortage, total_shortage
+from rayllm.serving.code_version import versioned
 from rayllm.serving.placement import Placement, place
+from rayllm.serving.process_part import process_part
 from rayllm.serving.replica import ModelReplica
 from rayllm.serving.router import Router
 from rayllm.settings import settings
@@ -62,8 +64,13 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         max_queued_requests=config.router.max_queued_requests,
         health_check_period_s=10,
         health_check_timeout_s=60,
+        # It leaves when the last answer that passes through it has ended, and the next one is there before.
+        graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
+        max_surge_percent=100,
     )
-    return router.bind(config, names, replicas, _digests(config.router.admin_keys))
+    digests = _digests(config.router.admin_keys)
+    made_of = [config.model_dump(mode="json"), names, [digest.hex() for digest in digests]]
+    return versioned(router, made_of).bind(config, names, replicas, digests)
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -104,7 +111,7 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         "ray_actor_options": actor,
         "request_router_config": RequestRouterConfig(request_router_class=AdapterAffinityRouter),
     }
-    for key in ("graceful_shutdown_wait_loop_s", "logging_config"):
+    for key in ("graceful_shutdown_wait_loop_s", "logging_config", "max_surge_percent", "rolling_update_percentage"):
         if getattr(options, key) is not None:
             given[key] = getattr(options, key)
     if options.autoscaling_config:
@@ -116,7 +123,9 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         deployment = serve.deployment(ModelReplica, name=name, **given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
-    return deployment.bind(model, tuple(aliases), placement.gpu_share)
+    part = process_part(model)
+    made_of = [part.model_dump(mode="json"), aliases, placement.gpu_share]
+    return versioned(deployment, made_of).bind(part, tuple(aliases), placement.gpu_share)
 
 
 def _runtime_env(model: ModelConfig) -> dict[str, Any]:

@@ -103,6 +103,11 @@ class DeploymentConfig(Frozen):
     """Seconds a health check may take."""
     max_constructor_retry_count: int = Field(3, ge=1)
     """How often a replica that fails to start is tried again before the deployment counts as failed."""
+    max_surge_percent: int | None = Field(None, ge=0, le=100)
+    """Replicas that may be started beyond their number when they are replaced, in percent, so that old ones serve until
+    new ones are ready; needs the GPUs. Null: old ones go first, and requests wait."""
+    rolling_update_percentage: float | None = Field(None, gt=0, le=1)
+    """Share of the replicas that is replaced at a time; null is Ray Serve's, a fifth."""
     ray_actor_options: ActorOptions = ActorOptions()
     """What the replica actor itself takes; its engine's GPUs follow from the parallelism."""
     logging_config: dict[str, Any] | None = None

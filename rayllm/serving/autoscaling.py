@@ -75,7 +75,7 @@ class EngineLoadPolicy:
         """Whether a replica has its hands full now. In front of replicas with room nothing waits: what the look-back
         period still shows is the queue of a cold start, which the first replica has taken on since."""
         series = (ctx.raw_metrics or {}).get("ongoing", {})
-        latest = [points[-1].value for points in series.values() if points]
+        latest: list[float] = [points[-1].value for points in series.values() if points]
         return max(latest, default=requests / ctx.current_num_replicas) >= self._full
 
     def _for_tokens(self, tokens: Told) -> float:
@@ -113,7 +113,8 @@ class EngineLoadPolicy:
 
 def _told(ctx: AutoscalingContext, name: str) -> Told:
     """What each running replica told, averaged over the look-back period."""
-    return (ctx.aggregated_metrics or {}).get(name, {})
+    told: Told = (ctx.aggregated_metrics or {}).get(name, {})
+    return told
 
 
 def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[str, Any]:
