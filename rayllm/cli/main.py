@@ -13,6 +13,10 @@ from rayllm.errors import RayLLMError
 
 # verb → module; a module is imported when its verb is used, so that `--help` is quick.
 _COMMANDS = {
+    "apply": (
+        "rayllm.cli.apply",
+        "Have a running cluster serve a serve config or a model file; only what changed starts anew.",
+    ),
     "build": ("rayllm.cli.build", "Print a serve config with every model inlined."),
     "format-prompt": ("rayllm.cli.format_prompt", "Print the prompt that messages become."),
     "pull": ("rayllm.cli.pull", "Fetch a model's weights to this machine."),

@@ -6,29 +6,15 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rayllm.config import load_app, load_model, load_serve_file
-from rayllm.config.app import AppConfig
-from rayllm.config.yaml import read_yaml
+from rayllm.cli.application import Application, read_application, reason
 from rayllm.errors import ClusterError, ConfigError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True)
-class _Application:
-    """What a file asks to be served, and where."""
-
-    config: AppConfig
-    name: str = "rayllm"
-    route_prefix: str = "/"
-    runtime_env: dict[str, Any] = field(default_factory=dict)
-    http_options: dict[str, Any] = field(default_factory=dict)
 
 
 @click.command("run", help="Serve FILE, a serve config or a model's YAML, and stay in the foreground.")
@@ -38,7 +24,7 @@ class _Application:
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
 @click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
 def command(file: Path, host: str | None, port: int | None, allow_anyone: bool, address: str | None) -> None:
-    application = _read(file)
+    application = read_application(file)
     http = {"host": "127.0.0.1", "port": 8000, **application.http_options}
     http |= {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
     if http["host"] not in _LOOPBACK and not allow_anyone:
@@ -49,32 +35,6 @@ def command(file: Path, host: str | None, port: int | None, allow_anyone: bool, 
     if address is None:
         _check_port(http["host"], http["port"])
     _serve(application, http, address)
-
-
-def _read(file: Path) -> _Application:
-    raw = read_yaml(file)
-    if not isinstance(raw, dict) or "applications" not in raw:
-        return _Application(AppConfig(models=(load_model(file),)))
-    applications = load_serve_file(file)
-    if len(applications) != 1:
-        raise ConfigError(f"{file}: applications: `rayllm run` takes one; use `serve run` for {len(applications)}.")
-    application = applications[0]
-    if application.get("import_path") != "rayllm:app":
-        raise ConfigError(f"{file}: applications.0.import_path: must be `rayllm:app`.")
-    _refuse_rest(file, "", raw, {"applications", "http_options"})
-    _refuse_rest(file, "applications.0.", application, {"name", "route_prefix", "import_path", "args", "runtime_env"})
-    return _Application(
-        load_app(application.get("args") or {}, file.resolve().parent),
-        application.get("name", "default"),
-        application.get("route_prefix", "/"),
-        dict(application.get("runtime_env") or {}),
-        dict(raw.get("http_options") or {}),
-    )
-
-
-def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str]) -> None:
-    for key in mapping.keys() - known:
-        raise ConfigError(f"{file}: {where}{key}: `rayllm run` does not apply it; use `serve run`, or leave it out.")
 
 
 def _check_port(host: str, port: int) -> None:
@@ -88,7 +48,7 @@ def _check_port(host: str, port: int) -> None:
             ) from None
 
 
-def _serve(application: _Application, http: dict[str, Any], address: str | None) -> None:
+def _serve(application: Application, http: dict[str, Any], address: str | None) -> None:
     import ray
     from ray import serve
 
@@ -103,7 +63,7 @@ def _serve(application: _Application, http: dict[str, Any], address: str | None)
     try:
         check_capacity(application.config)
         serve.start(http_options=http)
-        click.echo(f"Starting {_models(application)} …", err=True)
+        click.echo(f"Starting {application.models} …", err=True)
         try:
             _deploy(application, built)
             _announce(application, http)
@@ -118,7 +78,7 @@ def _serve(application: _Application, http: dict[str, Any], address: str | None)
         ray.shutdown()
 
 
-def _deploy(application: _Application, built: Any) -> None:
+def _deploy(application: Application, built: Any) -> None:
     """Deploy and wait until it runs.
 
     Raises:
@@ -131,20 +91,13 @@ def _deploy(application: _Application, built: Any) -> None:
     except RuntimeError as error:
         status = serve.status().applications.get(application.name)
         reasons = [d.message for d in status.deployments.values() if d.message] if status else []
-        raise ClusterError(_reason("\n".join(reasons) or str(error))) from None
+        raise ClusterError(reason("\n".join(reasons) or str(error))) from None
 
 
-def _reason(text: str) -> str:
-    """The sentence at the end of a replica's traceback that says what is wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("rayllm.errors.")]
-    return ours[-1].partition(": ")[2] if ours else "\n".join(lines[-5:])
-
-
-def _announce(application: _Application, http: dict[str, Any]) -> None:
+def _announce(application: Application, http: dict[str, Any]) -> None:
     host = "127.0.0.1" if http["host"] in ("0.0.0.0", "::", "") else http["host"]
     base = f"http://{host}:{http['port']}{application.route_prefix.rstrip('/')}"
-    click.echo(f"\nReady: {base}/v1   (models: {_models(application)})")
+    click.echo(f"\nReady: {base}/v1   (models: {application.models})")
     if http["host"] in _LOOPBACK:
         click.echo("Only this machine can reach it, since there are no API keys.")
     model = application.config.models[0].model_id
@@ -154,7 +107,3 @@ def _announce(application: _Application, http: dict[str, Any]) -> None:
         f'    -d \'{{"model": "{model}", "messages": [{message}]}}\'\n'
     )
     sys.stdout.flush()
-
-
-def _models(application: _Application) -> str:
-    return ", ".join(model.model_id for model in application.config.models)

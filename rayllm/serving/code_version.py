@@ -17,8 +17,6 @@ from pydantic import PrivateAttr
 from ray.serve import Deployment
 from ray.serve._private.config import DeploymentConfig
 
-import rayllm
-
 
 class _OwnVersion(DeploymentConfig):  # type: ignore[misc]
     """Options that keep their version when Serve sets the application's."""
@@ -52,6 +50,6 @@ def _digest(value: Any) -> str:
 @functools.cache
 def _source_digest() -> str:
     """Of RayLLM's own code and data, so that a new RayLLM starts everything anew."""
-    home = Path(rayllm.__file__).parent
+    home = Path(__file__).parents[1]
     files = sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return _digest([[str(path.relative_to(home)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])

@@ -1,0 +1,93 @@
+"""Applications as files describe them, for the commands that serve them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayllm.config import load_app, load_model, load_serve_file
+from rayllm.config.app import AppConfig
+from rayllm.config.templates import read_template
+from rayllm.config.yaml import read_yaml
+from rayllm.errors import ConfigError
+
+IMPORT_PATH = "rayllm:app"
+MODEL_APPLICATION = "rayllm"
+"""Name of the application that a model's file alone becomes."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a file asks to be served, and where."""
+
+    config: AppConfig
+    name: str = MODEL_APPLICATION
+    route_prefix: str = "/"
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    http_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def models(self) -> str:
+        """The models' ids in one line."""
+        return ", ".join(model.model_id for model in self.config.models)
+
+
+def is_serve_file(raw: Any) -> bool:
+    """Whether what was read from a file is a serve config, and not a model."""
+    return isinstance(raw, dict) and "applications" in raw
+
+
+def read_application(file: Path) -> Application:
+    """The one application of a serve config, or of a model's file.
+
+    Raises:
+        ConfigError: the file is wrong, or asks for what `rayllm run` does not do.
+    """
+    raw = read_yaml(file)
+    if not is_serve_file(raw):
+        return Application(AppConfig(models=(load_model(file),)))
+    applications = load_serve_file(file)
+    if len(applications) != 1:
+        raise ConfigError(f"{file}: applications: `rayllm run` takes one; use `serve run` for {len(applications)}.")
+    application = applications[0]
+    if application.get("import_path") != IMPORT_PATH:
+        raise ConfigError(f"{file}: applications.0.import_path: must be `{IMPORT_PATH}`.")
+    _refuse_rest(file, "", raw, {"applications", "http_options"})
+    _refuse_rest(file, "applications.0.", application, {"name", "route_prefix", "import_path", "args", "runtime_env"})
+    return Application(
+        load_app(application.get("args") or {}, file.resolve().parent),
+        application.get("name", "default"),
+        application.get("route_prefix", "/"),
+        dict(application.get("runtime_env") or {}),
+        dict(raw.get("http_options") or {}),
+    )
+
+
+def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str]) -> None:
+    for key in mapping.keys() - known:
+        raise ConfigError(f"{file}: {where}{key}: `rayllm run` does not apply it; use `serve run`, or leave it out.")
+
+
+def inlined(application: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """An application of a serve config with each model as a mapping. References to secrets stay references."""
+    args = application.get("args") or {}
+    return {**application, "args": {**args, "llm_configs": inlined_models(load_app(args, folder))}}
+
+
+def inlined_models(config: AppConfig) -> list[dict[str, Any]]:
+    """The models as a serve config's `llm_configs` holds them without any file."""
+    # What a file leaves out stays out, so that the defaults are those of the RayLLM that serves it.
+    models = [model.model_dump(mode="json", exclude_unset=True) for model in config.models]
+    for model in models:
+        for holder in (model, model.get("tool_calling") or {}):
+            if "chat_template" in holder:
+                holder["chat_template"] = read_template(holder["chat_template"])
+    return models
+
+
+def reason(text: str) -> str:
+    """The sentence at the end of a replica's traceback that says what is wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("rayllm.errors.")]
+    return ours[-1].partition(": ")[2] if ours else "\n".join(lines[-5:])
