@@ -15,12 +15,12 @@ Asked = TypeVar("Asked")
 Round = TypeVar("Round")
 
 
-def take_turns(all_asked: Sequence[Asked], turn: Callable[[Asked], Round]) -> list[list[Round]]:
+def take_turns(all_asked: Sequence[Asked], turn: Callable[[Asked], Round], rounds: int = ROUNDS) -> list[list[Round]]:
     """What the rounds of each gave, a server or whatever is asked, after one round of each to warm up."""
     for asked in all_asked:
         turn(asked)
-    rounds = [[turn(asked) for asked in all_asked] for _ in range(ROUNDS)]
-    return [list(of_one) for of_one in zip(*rounds, strict=True)]
+    taken = [[turn(asked) for asked in all_asked] for _ in range(rounds)]
+    return [list(of_one) for of_one in zip(*taken, strict=True)]
 
 
 def rows(

@@ -11,10 +11,13 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 import yaml
@@ -25,6 +28,8 @@ from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "models" / "rayllm-demo.yaml"
+# No server of ours may refuse what it could serve.
+MAX_STREAMS = 4096
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Server:
     def cpu_s(self) -> float:
         """CPU seconds spent so far by all its processes, the ended ones aside."""
         total = 0.0
-        for member in [self.process, *self.process.children(recursive=True)]:
+        for member in self._processes():
             try:
                 times = member.cpu_times()
             except psutil.NoSuchProcess:
@@ -46,23 +51,52 @@ class Server:
             total += times.user + times.system
         return total
 
+    def memory_mb(self) -> Counter[str]:
+        """MB that its processes hold, what they share divided among them, by what the processes are."""
+        held: Counter[str] = Counter()
+        for member in self._processes():
+            try:
+                held[self._kind(member)] += round(member.memory_full_info().pss / 1e6)
+            except psutil.NoSuchProcess:
+                continue
+        return held
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
+
+    def _kind(self, member: psutil.Process) -> str:
+        command = member.cmdline() or [member.name()]
+        if member == self.process:
+            return "main"
+        if command[0].startswith("ray::ServeReplica:"):
+            # ray::ServeReplica:<application>:<deployment>
+            return command[0].split()[0].split(":")[-1]
+        if command[0].startswith(("ray::", "VLLM::")):
+            return command[0].split()[0].split("::")[1].split(".")[0]
+        return "haproxy" if Path(command[0]).name == "haproxy" else "other"
+
 
 @contextmanager
-def rayllm(model: Path = DEMO) -> Iterator[Server]:
-    """RayLLM with one model, as `make run` starts it."""
+def rayllm(model: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """RayLLM with one model, as `make run` starts it, and room for whatever load there is.
+
+    Args:
+        model: its YAML.
+        variables: more environment for all its processes.
+    """
     port = _free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        args = {"llm_configs": [str(model)]}
+        args = {"llm_configs": [str(model)], "router": {"max_ongoing_requests": MAX_STREAMS}}
         application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": args}
         yaml.safe_dump({"applications": [application]}, config)
         config.flush()
         command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
-        with _running("rayllm", command, port, os.environ | {}) as server:
+        with _running("rayllm", command, port, os.environ | dict(variables)) as server:
             yield server
 
 
 @contextmanager
-def bare_vllm(path: Path = DEMO) -> Iterator[Server]:
+def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """vLLM's own server on the same weights, template and engine arguments."""
     model, port = load_model(path), _free_port()
     assert isinstance(model.source, LocalSource)
@@ -85,11 +119,56 @@ def bare_vllm(path: Path = DEMO) -> Iterator[Server]:
         if model.task == "embed":
             options |= {"--runner": "pooling", "--convert": "embed"}
         command += [word for option in options.items() for word in option] + _features(model)
-        variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
-        # Ray gives an actor as many threads as it has CPUs, here one; the other server gets the same.
-        variables["OMP_NUM_THREADS"] = "1"
-        with _running("vllm", command, port, os.environ | variables) as server:
+        with _running("vllm", command, port, os.environ | _engine_variables(model) | dict(variables)) as server:
             yield server
+
+
+@contextmanager
+def ray_serve_llm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """ray.serve.llm as it comes, on the same weights, template and engine arguments."""
+    with _ray_serve_llm("ray.serve.llm", path, variables, {}) as server:
+        yield server
+
+
+@contextmanager
+def ray_serve_llm_tuned(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """ray.serve.llm with all that its manual has for speed: HAProxy, streams past the ingress, no batches of chunks."""
+    tuned = {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_LLM_ENABLE_DIRECT_STREAMING": "1",
+    }
+    experimental = {"stream_batching_interval_ms": 0}
+    with _ray_serve_llm("ray.serve.llm tuned", path, {**variables, **tuned}, experimental) as server:
+        yield server
+
+
+@contextmanager
+def _ray_serve_llm(
+    name: str, path: Path, variables: Mapping[str, str], experimental: dict[str, Any]
+) -> Iterator[Server]:
+    model, port = load_model(path), _free_port()
+    assert isinstance(model.source, LocalSource)
+    engine = {**model.engine_kwargs, "max_model_len": model.max_model_len}
+    engine["structured_outputs_config"] = STRUCTURED_OUTPUTS
+    if prompt_format := model.generation_config.prompt_format:
+        engine["chat_template"] = compile_template(prompt_format)
+    config = {
+        "model_loading_config": {"model_id": model.model_id, "model_source": model.source.path},
+        "placement_group_config": {"bundles": [{"CPU": 1}]},
+        "engine_kwargs": engine,
+        "experimental_configs": experimental,
+        "runtime_env": {"env_vars": _engine_variables(model)},
+    }
+    command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
+    with _running(name, command, port, os.environ | dict(variables)) as server:
+        yield server
+
+
+def _engine_variables(model: ModelConfig) -> dict[str, str]:
+    variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
+    # Ray gives an actor as many threads as it has CPUs, here one; the other servers get the same.
+    return {**variables, "OMP_NUM_THREADS": "1"}
 
 
 def _features(model: ModelConfig) -> list[str]:
@@ -111,7 +190,7 @@ def _adapters(model: ModelConfig) -> list[tuple[str, Path]]:
 
 @contextmanager
 def _running(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[Server]:
-    log = Path(tempfile.gettempdir()) / f"rayllm-benchmark-{name}.log"
+    log = Path(tempfile.gettempdir()) / f"rayllm-benchmark-{name.replace(' ', '-')}.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     try:
@@ -119,24 +198,40 @@ def _running(name: str, command: list[str], port: int, environment: dict[str, st
         _wait(server, process, log)
         yield server
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    try:
+        left = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        left = []
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    # What a killed cluster leaves behind would weigh on the next measurement.
+    for member in psutil.wait_procs(left, 10)[1]:
+        member.kill()
 
 
 def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 600
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise RuntimeError(f"{server.name} ended while it was starting; see {log}")
+            raise RuntimeError(f"{server.name} ended while it was starting: {_last_line(log)} (see {log})")
         try:
             urllib.request.urlopen(f"{server.url}/v1/models", timeout=5).close()
             return
         except OSError:
             time.sleep(1)
-    raise RuntimeError(f"{server.name} was not ready within 600 s; see {log}")
+    raise RuntimeError(f"{server.name} was not ready within 600 s: {_last_line(log)} (see {log})")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"
 
 
 def _free_port() -> int:

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.connection import Connection
 from benchmarks.load import Seen, chat, measure, percentile, run
+from benchmarks.paced import Pacer
+from benchmarks.serving import Table
 
 TOKENS = 3
 
@@ -187,3 +189,36 @@ def test_percentiles_stay_within_what_was_seen() -> None:
     assert (seen.gap_p50, seen.gap_p99) == (51, 100)
     assert percentile([2.0], 99) == 2
     assert percentile([1.0, 2.0], 99) < 2
+
+
+async def test_the_pacer_wakes_all_in_their_order() -> None:
+    pacer, woken = Pacer(), []
+    start = asyncio.get_running_loop().time()
+
+    async def stream(delay: float) -> None:
+        await pacer.until(start + delay)
+        woken.append((delay, asyncio.get_running_loop().time() - start))
+
+    gone = asyncio.create_task(stream(0.02))
+    delays = [0.05, 0.01, 0.03, 0.03, 0.0, -1.0, 0.002]
+    streams = [asyncio.create_task(stream(delay)) for delay in delays]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(*streams)
+    assert sorted(delay for delay, _ in woken) == sorted(delays)
+    assert [delay for delay, _ in woken if delay > 0] == sorted(delay for delay in delays if delay > 0)
+    assert all(delay <= at < delay + 0.05 for delay, at in woken if delay > 0)
+
+
+def test_the_table_compares_neighbouring_rounds() -> None:
+    table = Table(["rayllm", "vllm", "serve"], {"serve-tuned": "it is not installed"})
+    taken = {
+        "vllm": [{"tokens/s": 10.0, "gap, ms": 5.0}, {"tokens/s": 20.0, "gap, ms": 6.0}],
+        "rayllm": [{"tokens/s": 20.0, "gap, ms": 6.0}, {"tokens/s": 10.0, "gap, ms": 9.0}],
+        "serve": [{}, {"tokens/s": 5.0}],
+    }
+    table.add("1 stream", taken, ["tokens/s", "gap, ms"])
+    _, _, speed, gap, *notes = table.text().splitlines()
+    assert speed == "| 1 stream | tokens/s | 15 | 15 (×1.25; 0.50–2.00) | 5 (×0.25; 0.25–0.25) |"
+    assert gap == "| 1 stream | gap, ms | 5.5 | 7.5 (+2; +1…+3) | – |"
+    assert notes == ["", "ray.serve.llm, tuned did not take part: it is not installed"]
