@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,8 +85,9 @@ def _connected(address: str) -> Iterator[None]:
     was_connected = ray.is_initialized()
     if not was_connected:
         try:
+            _knock(address)
             ray.init(address=address, namespace="serve", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = "on this machine" if address == "auto" else f"at {address}"
             raise ClusterError(
                 f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
@@ -96,6 +98,13 @@ def _connected(address: str) -> Iterator[None]:
     finally:
         if not was_connected:
             ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nobody listens at an address; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 def _check_capacity(made: Plan) -> None:

@@ -73,6 +73,7 @@ def rolled(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> set[str
         ({"num_replicas": 1}, {"num_replicas": 4}),
         ({}, AUTO),
         (AUTO, {"autoscaling_config": {"max_replicas": 9, "target_kv_use": 0.5}}),
+        ({}, {"max_ongoing_requests": 9}),
         ({}, {"max_queued_requests": 9}),
         ({}, {"graceful_shutdown_timeout_s": 9, "graceful_shutdown_wait_loop_s": 1}),
         ({}, {"health_check_period_s": 9}),
