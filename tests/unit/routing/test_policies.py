@@ -1,0 +1,222 @@
+"""The order in which policies put replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayllm.routing import POLICIES, Ask, Candidate, Policy, ask_of, policy
+from rayllm.routing.holders import Holders
+from rayllm.routing.popularity import Popularity
+
+OPENING = "You work for this tenant, and for no other. " * 250
+
+
+def fleet(number: int = 4, work: int = 0) -> list[Candidate]:
+    return [Candidate(f"replica-{index}", capacity=100, work=work, slots=2) for index in range(number)]
+
+
+def names(ranked: list[Candidate]) -> list[str]:
+    return [one.id for one in ranked]
+
+
+def first(chooser: Policy, ask: Ask, candidates: list[Candidate]) -> Candidate:
+    """Choose, and tell the policy so."""
+    chosen = chooser.rank(ask, candidates)[0]
+    chooser.sent(ask, chosen)
+    return chosen
+
+
+def conversation(number: int, turns: int = 1, opening: str = "Be brief.") -> Ask:
+    messages = [{"role": "system", "content": opening}, {"role": "user", "content": f"Question {number}?"}]
+    for turn in range(1, turns):
+        messages += [{"role": "assistant", "content": f"No {turn}."}, {"role": "user", "content": f"And {turn}?"}]
+    return ask_of({"messages": messages}, 0, "", f"session-{number}")
+
+
+candidates_of_any_kind = st.lists(
+    st.builds(
+        Candidate,
+        id=st.text(max_size=3),
+        capacity=st.integers(0, 1000),
+        work=st.integers(0, 10**7),
+        others=st.integers(0, 10**7),
+        adapters=st.frozensets(st.sampled_from("abc")),
+        slots=st.integers(0, 3),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.id,
+)
+asks_of_any_kind = st.builds(
+    lambda prompt, adapter, session: ask_of({"prompt": prompt}, 0, adapter, session),
+    st.text(max_size=20),
+    st.sampled_from(["", "a", "b"]),
+    st.sampled_from(["", "s"]),
+)
+
+
+@given(st.sampled_from(sorted(POLICIES)), candidates_of_any_kind, st.lists(asks_of_any_kind, min_size=1, max_size=8))
+def test_every_policy_ranks_each_candidate_once(name: str, candidates: list[Candidate], asks: list[Ask]) -> None:
+    chooser = policy(name)
+    for ask in asks:
+        ranked = chooser.rank(ask, candidates)
+        assert sorted(names(ranked)) == sorted(names(candidates))
+        if ranked:
+            chooser.sent(ask, ranked[0])
+    for candidate in candidates:
+        chooser.gone(candidate.id)
+
+
+def test_the_least_loaded_takes_what_has_no_affinity() -> None:
+    candidates = fleet(work=5000)
+    candidates[2].work = 10
+    for name in POLICIES:
+        assert policy(name).rank(Ask(), candidates)[0] is candidates[2]
+
+
+def test_load_is_counted_by_what_a_replica_can_take() -> None:
+    small, large = Candidate("small", capacity=10, work=1000), Candidate("large", capacity=100, work=2000)
+    assert policy("least_loaded").rank(Ask(), [small, large])[0] is large
+
+
+def test_routers_that_read_the_same_old_news_do_not_herd() -> None:
+    # By the news the first replica is idle, and could take all that four routers send until it tells otherwise.
+    sent = Counter[str]()
+    for _ in range(4):
+        router, candidates = policy("least_loaded"), fleet()
+        for candidate in candidates[1:]:
+            candidate.others = 20_000
+        for _ in range(40):
+            chosen = first(router, Ask(work=500), candidates)
+            chosen.work += 500
+            sent[chosen.id] += 1
+    assert 40 < sent["replica-0"] < 80
+
+
+def test_equals_take_turns_at_random() -> None:
+    chooser, candidates = policy("least_loaded"), fleet()
+    assert len({first(chooser, Ask(), candidates).id for _ in range(200)}) == 4
+
+
+@pytest.mark.parametrize("name", ["prefix_aware", "session"])
+def test_two_routers_send_a_conversation_to_the_same_replica(name: str) -> None:
+    one, other, candidates = policy(name), policy(name), fleet()
+    homes = Counter[str]()
+    for number in range(200):
+        home = first(one, conversation(number), candidates)
+        assert first(other, conversation(number, turns=2), candidates[::-1]) is home
+        assert first(one, conversation(number, turns=3), candidates) is home
+        homes[home.id] += 1
+    assert min(homes.values()) > 25
+
+
+@pytest.mark.parametrize("name", ["prefix_aware", "session"])
+def test_only_what_went_moves_when_replicas_come_and_go(name: str) -> None:
+    candidates = fleet(5)
+    before = {number: policy(name).rank(conversation(number), candidates)[0].id for number in range(100)}
+    for number, home in before.items():
+        now = policy(name).rank(conversation(number), candidates[:4])[0].id
+        assert now == home or home == "replica-4"
+
+
+@pytest.mark.parametrize("name", ["prefix_aware", "session"])
+@given(loads=st.lists(st.integers(0, 200_000), min_size=4, max_size=4), number=st.integers(0, 30))
+def test_affinity_holds_within_bounds_and_no_further(name: str, loads: list[int], number: int) -> None:
+    candidates, ask = fleet(), conversation(number)
+    home = policy(name).rank(ask, candidates)[0]
+    for candidate, load in zip(candidates, loads, strict=True):
+        candidate.work = load
+    chosen = policy(name).rank(ask, candidates)[0]
+    mean = sum(loads) / 4
+    assert chosen.work <= 1.25 * mean + 128 * 100 + ask.work
+    if home.work <= mean:
+        assert chosen is home
+
+
+def test_a_conversation_that_was_sent_elsewhere_stays_there() -> None:
+    chooser, candidates = policy("prefix_aware"), fleet()
+    home = chooser.rank(conversation(1), candidates)[0]
+    home.work = 10**6
+    refuge = first(chooser, conversation(1), candidates)
+    home.work = 0
+    assert refuge is not home
+    assert first(chooser, conversation(1, turns=2), candidates) is refuge
+    chooser.gone(refuge.id)
+    assert chooser.rank(conversation(1, turns=2), candidates)[0] is home
+
+
+def test_a_tenant_stays_together_and_one_that_is_everybody_does_not() -> None:
+    tenants = [f"Tenant {tenant}. {OPENING}" for tenant in range(40)]
+    chooser, candidates = policy("prefix_aware"), fleet()
+    for number in range(400):
+        first(chooser, conversation(number, opening=tenants[number % 40]), candidates)
+    homes = {first(chooser, conversation(1000 + number, opening=tenants[3]), candidates).id for number in range(20)}
+    assert len(homes) == 1
+    alone = policy("prefix_aware")
+    homes = {first(alone, conversation(number, opening=OPENING), candidates).id for number in range(40)}
+    assert len(homes) == 4
+
+
+def test_where_nothing_comes_again_load_decides() -> None:
+    chooser, candidates = policy("prefix_aware"), fleet(work=1000)
+    for number in range(400):
+        first(chooser, conversation(number), candidates)
+    candidates[1].work = 900
+    assert {first(chooser, conversation(number), candidates).id for number in range(400, 440)} == {"replica-1"}
+
+
+def test_memory_is_bounded() -> None:
+    holders, popularity = Holders(most=100), Popularity()
+    for number in range(5000):
+        holders.add((number, number + 1), "replica")
+        popularity.add(number, 1)
+    assert len(holders) == 100
+    assert popularity.share(4999) > 0
+    assert popularity.share(1) == 0
+
+
+def test_an_adapter_goes_where_it_is() -> None:
+    candidates = fleet()
+    candidates[3].adapters, candidates[3].work = frozenset({"poet", "clerk"}), 5000
+    assert policy("least_loaded").rank(Ask(adapter="poet"), candidates)[0] is candidates[3]
+
+
+def test_of_those_that_hold_an_adapter_the_policy_chooses() -> None:
+    candidates = fleet()
+    for candidate, work in zip(candidates[:3], (3000, 1000, 2000), strict=True):
+        candidate.adapters, candidate.work = frozenset({"poet"}), work
+    ranked = policy("least_loaded").rank(Ask(adapter="poet"), candidates)
+    assert names(ranked) == ["replica-1", "replica-2", "replica-0", "replica-3"]
+
+
+def test_an_adapter_that_is_nowhere_is_loaded_where_a_slot_is_free() -> None:
+    candidates = fleet()
+    for candidate in candidates[:3]:
+        candidate.adapters = frozenset({"clerk", candidate.id})
+    candidates[3].work = 1000
+    assert policy("session").rank(Ask(adapter="poet"), candidates)[0] is candidates[3]
+
+
+def test_routers_agree_on_where_an_adapter_is_loaded_and_stay_with_it() -> None:
+    one, other, candidates = policy("least_loaded"), policy("least_loaded"), fleet()
+    for candidate, work in zip(candidates, (10, 20, 30, 40), strict=True):
+        candidate.work = work
+    for number in range(50):
+        ask = Ask(adapter=f"adapter-{number}")
+        home = first(one, ask, candidates)
+        assert first(other, ask, candidates) is home
+        home.work += 25
+        assert first(one, ask, candidates) is home
+
+
+def test_a_hot_adapter_spreads_under_load_and_a_rare_one_waits() -> None:
+    chooser, candidates = policy("least_loaded"), fleet()
+    candidates[0].adapters, candidates[0].work = frozenset({"hot", "rare"}), 100_000
+    for number in range(100):
+        chooser.sent(Ask(adapter="hot" if number % 2 else f"other-{number}", work=100), candidates[1 + number % 2])
+    chooser.gone(candidates[2].id)
+    assert chooser.rank(Ask(adapter="hot"), candidates)[0] is not candidates[0]
+    assert chooser.rank(Ask(adapter="rare"), candidates)[0] is candidates[0]
