@@ -46,7 +46,8 @@ class AutoscalingConfig(Frozen):
     aggregation_function: Literal["mean", "max", "min"] | None = None
     """How measurements over the look-back period become one number."""
     policy: dict[str, Any] | None = None
-    """A custom Ray Serve autoscaling policy instead of RayLLM's, which follows the targets above."""
+    """A custom Ray Serve autoscaling policy instead of RayLLM's, which follows the targets above. What replicas have in
+    hand is in `ctx.aggregated_metrics` (`ongoing`, `queued_tokens`, `kv_use`); Ray Serve itself sees what waits."""
 
     @model_validator(mode="after")
     def _ordered(self) -> AutoscalingConfig:
