@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,12 +51,12 @@ class Server:
             total += times.user + times.system
         return total
 
-    def memory_mb(self) -> Counter[str]:
+    def memory_mb(self) -> dict[str, float]:
         """MB that its processes hold, what they share divided among them, by what the processes are."""
-        held: Counter[str] = Counter()
+        held: dict[str, float] = defaultdict(float)
         for member in self._processes():
             try:
-                held[self._kind(member)] += round(member.memory_full_info().pss / 1e6)
+                held[self._kind(member)] += member.memory_full_info().pss / 1e6
             except psutil.NoSuchProcess:
                 continue
         return held
