@@ -161,7 +161,9 @@ def _ray_serve_llm(
         "runtime_env": {"env_vars": _engine_variables(model)},
     }
     command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
-    with _running(name, command, port, os.environ | dict(variables)) as server:
+    # Beside other servers Ray's own daemons may take longer to start than it waits by itself.
+    patience = {"RAY_raylet_start_wait_time_s": "400"}
+    with _running(name, command, port, os.environ | patience | dict(variables)) as server:
         yield server
 
 
