@@ -21,7 +21,6 @@ from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving import cluster
-from rayllm.serving.affinity import AdapterAffinityRouter
 from rayllm.serving.autoscaling import serve_scaling
 from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.code_version import versioned
@@ -29,8 +28,15 @@ from rayllm.serving.placement import Placement, place
 from rayllm.serving.process_part import process_part
 from rayllm.serving.replica import ModelReplica
 from rayllm.serving.router import Router
+from rayllm.serving.watcher import WatchingRouter
 from rayllm.settings import settings
 from rayllm.sources import find_weights
+
+# Routers hear so often how busy a replica is by other routers' requests, and which adapters are resident there.
+_STATS_PERIOD_S = 1.0
+# One router process hands over thousands of requests a second; more are for where replies pass through it.
+_CPUS_A_ROUTER = 8
+_MOST_ROUTERS = 4
 
 
 def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> Application:
@@ -50,14 +56,13 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     check_capacity(config)
     placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])
-    replicas = {
-        model.model_id: _deployment(model, names[model.model_id], placements[model.model_id], config)
-        for model in config.models
-    }
+    replicas = [
+        _deployment(model, names[model.model_id], placements[model.model_id], config) for model in config.models
+    ]
     router = serve.deployment(
         Router,
         name="Router",
-        num_replicas=config.router.num_replicas,
+        num_replicas=config.router.num_replicas or max(1, min(_MOST_ROUTERS, (os.cpu_count() or 1) // _CPUS_A_ROUTER)),
         max_ongoing_requests=config.router.max_ongoing_requests,
         # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
         ray_actor_options={"num_cpus": 0},
@@ -67,10 +72,14 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         # It leaves when the last answer that passes through it has ended, and the next one is there before.
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
         max_surge_percent=100,
+        # What a running router is told anew where it changes.
+        user_config={
+            "config": config.model_dump(mode="json", exclude_unset=True),
+            "names": names,
+            "admin_digests": [digest.hex() for digest in _digests(config.router.admin_keys)],
+        },
     )
-    digests = _digests(config.router.admin_keys)
-    made_of = [config.model_dump(mode="json"), names, [digest.hex() for digest in digests]]
-    return versioned(router, made_of).bind(config, names, replicas, digests)
+    return versioned(router, None).bind(*replicas)
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -109,7 +118,10 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
-        "request_router_config": RequestRouterConfig(request_router_class=AdapterAffinityRouter),
+        "user_config": {"health_check_timeout_s": options.health_check_timeout_s},
+        "request_router_config": RequestRouterConfig(
+            request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S
+        ),
     }
     for key in ("graceful_shutdown_wait_loop_s", "logging_config", "max_surge_percent", "rolling_update_percentage"):
         if getattr(options, key) is not None:

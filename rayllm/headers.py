@@ -1,7 +1,13 @@
 """Headers between router and replica, in lower case."""
 
-LEASE = "x-rayllm-lease"
-"""Id of the lease that the exchange uses up."""
+KEY = "x-rayllm-key"
+"""The replica's key, which shows that a router asks."""
+
+WORK = "x-rayllm-work"
+"""Tokens that the request is expected to cost."""
+
+FULL = "x-rayllm-full"
+"""In a reply: the replica has no free slot, and has done nothing."""
 
 MODEL = "x-rayllm-model"
 """The model's name as the client wrote it: an id, an alias or an adapter's name."""
@@ -14,3 +20,6 @@ ADAPTER_PATH = "x-rayllm-adapter-path"
 
 ADAPTER_ANEW = "x-rayllm-adapter-anew"
 """Present where the adapter is to be had at its newest version, whatever is there or was tried before."""
+
+SESSION = "x-session-id"
+"""From clients: requests of one session go to one replica where `router.routing` is `session`."""

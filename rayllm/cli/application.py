@@ -26,6 +26,8 @@ class Application:
     route_prefix: str = "/"
     runtime_env: dict[str, Any] = field(default_factory=dict)
     http_options: dict[str, Any] = field(default_factory=dict)
+    # Unless a file says otherwise nothing but our routers needs to listen.
+    proxy_location: str = "Disabled"
 
     @property
     def models(self) -> str:
@@ -53,7 +55,7 @@ def read_application(file: Path) -> Application:
     application = applications[0]
     if application.get("import_path") != IMPORT_PATH:
         raise ConfigError(f"{file}: applications.0.import_path: must be `{IMPORT_PATH}`.")
-    _refuse_rest(file, "", raw, {"applications", "http_options"})
+    _refuse_rest(file, "", raw, {"applications", "http_options", "proxy_location"})
     _refuse_rest(file, "applications.0.", application, {"name", "route_prefix", "import_path", "args", "runtime_env"})
     return Application(
         load_app(application.get("args") or {}, file.resolve().parent),
@@ -61,6 +63,7 @@ def read_application(file: Path) -> Application:
         application.get("route_prefix", "/"),
         dict(application.get("runtime_env") or {}),
         dict(raw.get("http_options") or {}),
+        raw.get("proxy_location") or "EveryNode",
     )
 
 

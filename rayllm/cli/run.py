@@ -62,7 +62,7 @@ def _serve(application: Application, http: dict[str, Any], address: str | None) 
     ray.init(address=address or "local", namespace="serve", runtime_env=application.runtime_env)
     try:
         check_capacity(application.config)
-        serve.start(http_options=http)
+        serve.start(http_options=http, proxy_location=application.proxy_location)
         click.echo(f"Starting {application.models} …", err=True)
         try:
             _deploy(application, built)

@@ -30,11 +30,17 @@ class CorsConfig(Frozen):
         return self
 
 
+Routing = Literal["least_loaded", "prefix_aware", "session"]
+
+
 class RouterConfig(Frozen):
     """Options of the router (`args.router`)."""
 
-    num_replicas: int = Field(1, ge=1)
-    """Router processes."""
+    num_replicas: int | None = Field(None, ge=1)
+    """Router processes; null is one for each eight CPUs of the node that deploys, at most four."""
+    listen: str | None = None
+    """`host:port` where the routers listen themselves, so that replies go straight to clients. Null is the address of
+    Ray Serve's `http_options` where `proxy_location: Disabled` leaves it to them, and nowhere else."""
     max_ongoing_requests: int = Field(1000, ge=1)
     """Requests a router process has in hand at once."""
     max_queued_requests: int = Field(1000, ge=1)
@@ -45,8 +51,12 @@ class RouterConfig(Frozen):
     """Seconds until the first byte of an answer, then 408; null is no limit."""
     queue_timeout_s: float = Field(300.0, gt=0)
     """Seconds a request may wait for a replica with room, a starting one included, before it is answered 503."""
-    routing: Literal["least_loaded"] = "least_loaded"
-    """How a replica is chosen."""
+    routing: Routing = "least_loaded"
+    """How a replica is chosen among those with room: `least_loaded` by outstanding tokens, `prefix_aware` where the
+    prompt's beginning may still be in the cache, `session` by the header `x-session-id`. Adapters stay where they are
+    loaded with each."""
+    routing_by_model: dict[str, Routing] = {}
+    """Model id → another way for that model."""
     model_aliases: dict[str, str] = {}
     """More names for models: alias → model id."""
     fallbacks: dict[str, tuple[str, ...]] = {}
@@ -57,6 +67,25 @@ class RouterConfig(Frozen):
     """Write request bodies to the log."""
     admin_keys: tuple[str, ...] = ()
     """Keys of those who may load and unload adapters, each as `${env:NAME}`; without any, nobody may."""
+
+    @field_validator("listen")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", value):
+            raise ValueError(f"`{value}` must be `host:port`, such as `127.0.0.1:8001`")
+        return value
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of `listen`."""
+        if self.listen is None:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def routing_of(self, model_id: str) -> Routing:
+        """How a replica of the model is chosen."""
+        return self.routing_by_model.get(model_id, self.routing)
 
     @field_validator("admin_keys")
     @classmethod
@@ -93,6 +122,8 @@ class AppConfig(Frozen):
             if target not in ids:
                 raise ValueError(f"router.model_aliases.{alias}: no model has the id `{target}`")
         self._adapters_have_names_of_their_own(ids | self.router.model_aliases.keys())
+        for name in self.router.routing_by_model.keys() - ids:
+            raise ValueError(f"router.routing_by_model: no model has the id `{name}`")
         for model, others in self.router.fallbacks.items():
             for name in (model, *others):
                 if name not in ids:

@@ -164,6 +164,10 @@ class EngineServer:
         """Requests that the engine is working on or keeps waiting."""
         return int(self._engine.get_num_unfinished_requests())
 
+    def load(self) -> dict[str, float]:
+        """What the engine has to do: prompt tokens that wait, and the share of its KV cache that requests use."""
+        return {"queued_tokens": float(vllm.waiting_tokens(self._engine)), "kv_use": vllm.kv_use()}
+
     def describe(self) -> dict[str, Any]:
         """The model's `max_model_len` in tokens, the engine's version, and the names of the adapters it holds."""
         return {

@@ -183,6 +183,23 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
     )
 
 
+def waiting_tokens(engine: Any) -> int:
+    """Prompt tokens of the requests that have no answer yet."""
+    states = engine.output_processor.request_states.values()
+    return sum(state.prompt_len for state in states if state.is_prefilling)
+
+
+def kv_use() -> float:
+    """The share of the KV cache that requests hold; what is only kept for later ones is not counted.
+
+    As vLLM's own metric says, so 0 where `disable_log_stats` is set.
+    """
+    from prometheus_client import REGISTRY
+
+    found = [metric for metric in REGISTRY.collect() if metric.name == "vllm:kv_cache_usage_perc"]
+    return max((sample.value for metric in found for sample in metric.samples), default=0.0)
+
+
 class AdapterSlots:
     """The adapters of an engine, as vLLM's application finds them: by the name of the model that a request asks for.
 

@@ -26,9 +26,12 @@ from rayllm.errors import (
 )
 from rayllm.headers import ADAPTER_ANEW
 from rayllm.lora import AdapterName
+from rayllm.routing import Ask
 from rayllm.serving.body import parse_body, read_body
 from rayllm.serving.catalogue import Catalogue, Meaning
+from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
+from rayllm.serving.fleet import Member
 from rayllm.serving.loaded_adapters import LoadedAdapter, LoadedAdapters
 
 _MAX_BYTES = 65536
@@ -41,15 +44,22 @@ class AdapterAdmin:
     Args:
         catalogue: the models.
         loaded: what is loaded.
-        exchanger: the way to the replicas.
+        dispatcher: finds a replica.
+        exchanger: the way to it.
         key_digests: SHA-256 of each administrator's key; without any, nobody may load or unload.
     """
 
     def __init__(
-        self, catalogue: Catalogue, loaded: LoadedAdapters, exchanger: Exchanger, key_digests: Sequence[bytes]
+        self,
+        catalogue: Catalogue,
+        loaded: LoadedAdapters,
+        dispatcher: Dispatcher,
+        exchanger: Exchanger,
+        key_digests: Sequence[bytes],
     ) -> None:
         self._catalogue = catalogue
         self._loaded = loaded
+        self._dispatcher = dispatcher
         self._exchanger = exchanger
         self._key_digests = key_digests
 
@@ -117,14 +127,18 @@ class AdapterAdmin:
         meaning = Meaning(loaded.base, loaded.adapter, loaded.path)
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {"content-type": "application/json", ADAPTER_ANEW: "1", **meaning.headers(name)}
-        async with self._exchanger.send(meaning, "POST", DETOKENIZE, body, headers) as reply:
-            answer = await reply.content.read()
-        error = _error(answer) if reply.status >= 400 else None
+
+        async def ask(member: Member) -> tuple[int, bytes]:
+            async with self._exchanger.send(member, "POST", DETOKENIZE, body, headers) as reply:
+                return reply.status, await reply.content.read()
+
+        status, answer = await self._dispatcher.run(loaded.base, Ask(adapter=loaded.adapter), ask)
+        error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)
         if error and error.get("param") == "model":
             raise RequestError(str(error["message"]), "lora_path", error.get("code"))
-        if reply.status >= 500:
+        if status >= 500:
             raise EngineError("The replica failed on this adapter; its log says why.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,16 @@ class Payload(ABC):
 
     @property
     @abstractmethod
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of a JSON object; none of a form, whose file is all that counts."""
+
+    @property
+    def wants_stream(self) -> bool:
+        """Whether the reply is to be a stream."""
+        return bool(self.fields.get("stream"))
+
+    @property
+    @abstractmethod
     def for_log(self) -> str:
         """What the log may hold of it: texts, but not the bytes of files."""
 
@@ -57,6 +68,10 @@ class JsonPayload(Payload):
         """
         body = parse_body(raw)
         return cls(raw, content_type, checked_model(body.get("model")), body)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.body
 
     @property
     def for_log(self) -> str:
@@ -94,6 +109,14 @@ class FormPayload(Payload):
             told = error.detail if isinstance(error, HTTPException) else error.message
             raise RequestError(f"The request body is no multipart form: {told}") from None
         return cls(raw, content_type, checked_model(form.get("model")), form)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def wants_stream(self) -> bool:
+        return self.form.get("stream") in ("true", "True", "1")
 
     @property
     def for_log(self) -> str:

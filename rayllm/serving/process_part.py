@@ -5,7 +5,7 @@ from __future__ import annotations
 from rayllm.config import ModelConfig
 from rayllm.config.scaling import DeploymentConfig
 
-ROLLING = frozenset({"ray_actor_options", "health_check_timeout_s"})
+ROLLING = frozenset({"ray_actor_options"})
 """Keys of `deployment_config` that replicas are started anew for."""
 
 

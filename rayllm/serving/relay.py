@@ -1,12 +1,11 @@
-"""From the client's request to the replica's bytes and back."""
+"""From the client's request to the model's reply."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -14,13 +13,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rayllm import headers
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.error_shapes import error_event
-from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, RequestTimeoutError, UnavailableError
+from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, RayLLMError, RequestTimeoutError, UnavailableError
+from rayllm.routing import Ask, ask_of
 from rayllm.serving.body import read_body
 from rayllm.serving.catalogue import Catalogue, Meaning
+from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger, Reply
+from rayllm.serving.fleet import FullError, Member
+from rayllm.serving.front import CONNECTION, Connection
+from rayllm.serving.handover import Giver, Handed, Outcome
+from rayllm.serving.http_errors import error_response
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.paths import path_of
 from rayllm.serving.payload import FormPayload, JsonPayload, Payload
@@ -28,94 +34,281 @@ from rayllm.serving.payload import FormPayload, JsonPayload, Payload
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# Seconds between two signs of life in a stream that waits.
+_BEAT_S = 10.0
 # Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
 # off deadlines or choose replicas by header.
-_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", "x-session-id")
+_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
+
+
+class _Errand:
+    """A client's request, with the way back.
+
+    Args:
+        request: the request.
+        path: the endpoint.
+        send: the ASGI callable that answers it.
+    """
+
+    def __init__(self, request: Request, path: str, send: Send) -> None:
+        self.request = request
+        self.path = path
+        self._send = send
+        self._is_stream = False
+
+    @property
+    def connection(self) -> Connection | None:
+        """The client's connection, where it can be handed over now."""
+        # A web page of another origin gets headers that the router's own middleware adds.
+        if "origin" in self.request.headers:
+            return None
+        found: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
+        return found if found and found.can_be_handed_over else None
+
+    async def answer(self, response: Response) -> None:
+        """Send a whole reply; in a stream that has begun, as its last event."""
+        if self._is_stream:
+            await self.go_on(b"data: " + bytes(response.body) + b"\n\n", is_last=True)
+        else:
+            await response(self.request.scope, self.request.receive, self._send)
+
+    async def refuse(self, error: RayLLMError) -> None:
+        """Tell an error."""
+        if self._is_stream:
+            await self.go_on(error_event(error, self.path), is_last=True)
+        else:
+            await self.answer(error_response(error, self.path))
+
+    async def begin(self, status: int, told: Mapping[str, str]) -> None:
+        """Begin a stream, if it has not begun."""
+        if not self._is_stream:
+            self._is_stream = True
+            raw = [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+            await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def go_on(self, chunk: bytes, is_last: bool = False) -> None:
+        """Send more of a stream."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": not is_last})
+
+    async def beat(self) -> None:
+        """Show a client whose stream has to wait that somebody is there; whatever is between would else give up."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            await self.begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"})
+            # A comment, which clients skip. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+            await self.go_on(b": waiting for a replica\n\n")
 
 
 class Relay:
-    """Passes requests on to models and their replies back."""
+    """ASGI application that passes requests on to models and their replies back."""
 
     def __init__(
-        self, catalogue: Catalogue, loaded: LoadedAdapters, exchanger: Exchanger, config: RouterConfig
+        self,
+        catalogue: Catalogue,
+        loaded: LoadedAdapters,
+        dispatcher: Dispatcher,
+        exchanger: Exchanger,
+        config: RouterConfig,
     ) -> None:
         self._catalogue = catalogue
         self._loaded = loaded
+        self._dispatcher = dispatcher
         self._exchanger = exchanger
         self._config = config
 
-    async def handle(self, request: Request) -> Response:
-        """Answer one request to a model endpoint.
-
-        The reply's first bytes are awaited before its status line is sent, so that an error still has a status.
-        """
-        payload = await self._read(request)
-        if self._config.log_prompts:
-            logger.info("Request to `%s`: %s", payload.model, payload.for_log)
-        open_reply = AsyncExitStack()
-        work = self._first_bytes(open_reply, request, payload)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        errand = _Errand(request, path_of(request), send)
         try:
-            reply, first = await unless_gone(request.receive, work, self._config.request_timeout_s)
-        except BaseException:
-            await open_reply.aclose()
-            raise
-        return _Relayed(reply, first, open_reply, path_of(request))
+            payload = await self._read(errand)
+            if self._config.log_prompts:
+                logger.info("Request to `%s`: %s", payload.model, payload.for_log)
+            await self._answer(errand, payload)
+        except ClientDisconnect:
+            pass
+        except RayLLMError as error:
+            await errand.refuse(error)
 
-    async def _read(self, request: Request) -> Payload:
-        raw = await read_body(request, self._config.max_body_bytes)
-        if BY_PATH[path_of(request)].is_form:
-            return await FormPayload.parse(raw, request)
-        return JsonPayload.parse(raw, request.headers.get("content-type", "application/json"))
+    async def _read(self, errand: _Errand) -> Payload:
+        raw = await read_body(errand.request, self._config.max_body_bytes)
+        if BY_PATH[errand.path].is_form:
+            return await FormPayload.parse(raw, errand.request)
+        return JsonPayload.parse(raw, errand.request.headers.get("content-type", "application/json"))
 
-    async def _first_bytes(self, stack: AsyncExitStack, request: Request, payload: Payload) -> tuple[Reply, bytes]:
-        """The reply of the first candidate that has room, and its first bytes; of a plain reply, all of them."""
+    async def _answer(self, errand: _Errand, payload: Payload) -> None:
+        """Have the first candidate that has room answer. Errors are raised as long as nothing was written."""
         meaning = await self._meaning(payload.model)
         candidates = self._catalogue.candidates(meaning.model_id)
         for candidate in candidates:
-            async with AsyncExitStack() as attempt:
-                try:
-                    reply, first = await self._ask(attempt, request, meaning, payload)
-                    stack.push_async_exit(attempt.pop_all())
-                    return reply, first
-                except UnavailableError as error:
-                    if candidate == candidates[-1]:
-                        raise
-                    logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
+            try:
+                await self._ask(errand, meaning, payload)
+                return
+            except UnavailableError as error:
+                if candidate == candidates[-1]:
+                    raise
+                logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
             # A fallback answers by its own name: the client should know who spoke.
             meaning = Meaning(candidates[candidates.index(candidate) + 1])
             payload = await payload.for_model(meaning.model_id)
-        raise AssertionError("a model has at least itself as a candidate")
 
     async def _meaning(self, name: str) -> Meaning:
         # Only administrators load adapters, so without them there is nothing to ask for.
         loaded = await self._loaded.all() if self._config.admin_keys else None
         return self._catalogue.find(name, loaded)
 
-    async def _ask(
-        self, stack: AsyncExitStack, request: Request, meaning: Meaning, payload: Payload
-    ) -> tuple[Reply, bytes]:
-        """Send the request to a replica of the model that is meant, and wait for the first bytes."""
-        headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        headers |= {"content-type": payload.content_type, **meaning.headers(payload.model)}
-        path = path_of(request)
+    async def _ask(self, errand: _Errand, meaning: Meaning, payload: Payload) -> None:
+        request = errand.request
+        ask = ask_of(payload.fields, len(payload.raw), meaning.adapter, request.headers.get(headers.SESSION, ""))
+        told = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
+        told |= {"content-type": payload.content_type, headers.WORK: str(ask.work), **meaning.headers(payload.model)}
+        await unless_gone(request.receive, self._in_time(errand, meaning, payload, told, ask))
+
+    async def _in_time(
+        self, errand: _Errand, meaning: Meaning, payload: Payload, told: dict[str, str], ask: Ask
+    ) -> None:
+        """Find a replica and have it answer: its first byte in time, the rest as it comes."""
         try:
-            exchange = self._exchanger.send(meaning, request.method, path, payload.raw, headers)
-            reply = await stack.enter_async_context(exchange)
-            first = await (reply.content.readany() if reply.is_stream else reply.content.read())
+            async with asyncio.timeout(self._config.request_timeout_s) as limit:
+                beating = asyncio.create_task(errand.beat()) if payload.wants_stream else None
+
+                async def carry(member: Member) -> None:
+                    if beating:
+                        beating.cancel()
+                    await self._carry(errand, meaning.model_id, payload, told, limit, member)
+
+                try:
+                    await self._dispatcher.run(meaning.model_id, ask, carry)
+                finally:
+                    if beating:
+                        beating.cancel()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"The model gave no answer within {self._config.request_timeout_s:g} s (router.request_timeout_s)."
+            ) from None
+
+    async def _carry(
+        self,
+        errand: _Errand,
+        model_id: str,
+        payload: Payload,
+        told: dict[str, str],
+        limit: asyncio.Timeout,
+        member: Member,
+    ) -> None:
+        """Take the request to a replica, and its reply to the client."""
+        connection = errand.connection
+        if member.giver and connection:
+            try:
+                handed = _hand_over(member.giver, connection, errand, payload, told)
+            except OSError as error:
+                logger.warning("The replica %s takes nothing here, asking it by HTTP: %r", member.candidate.id, error)
+            else:
+                await self._see_through(errand, model_id, payload, connection, member.giver, handed, limit)
+                return
+        await self._pass_on(errand, model_id, payload, told, member, limit)
+
+    async def _see_through(
+        self,
+        errand: _Errand,
+        model_id: str,
+        payload: Payload,
+        connection: Connection,
+        giver: Giver,
+        handed: Handed,
+        limit: asyncio.Timeout,
+    ) -> None:
+        try:
+            await handed.started.wait()
+            limit.reschedule(None)
+            outcome = await handed.outcome
+        except BaseException:
+            giver.abort(handed)
+            raise
+        if outcome is Outcome.ANSWERED:
+            connection.answered()
+        elif outcome is Outcome.REFUSED:
+            assert handed.refusal is not None  # noqa: S101  (it comes with the outcome)
+            head = handed.refusal.head
+            if headers.FULL in head["headers"]:
+                raise FullError
+            kept = {name: value for name, value in head["headers"].items() if name in ("content-type", "retry-after")}
+            _check_refusal(model_id, head["status"], kept.get("content-type", ""), handed.refusal.body)
+            await errand.answer(Response(handed.refusal.body, head["status"], kept))
+        elif outcome is Outcome.LOST:
+            raise _broke_off_before(model_id)
+        else:
+            connection.break_off(_broke_off_in_the_middle(errand.path) if payload.wants_stream else b"")
+
+    async def _pass_on(
+        self,
+        errand: _Errand,
+        model_id: str,
+        payload: Payload,
+        told: dict[str, str],
+        member: Member,
+        limit: asyncio.Timeout,
+    ) -> None:
+        try:
+            async with self._exchanger.send(member, errand.request.method, errand.path, payload.raw, told) as reply:
+                first = await (reply.content.readany() if reply.is_stream else reply.content.read())
+                limit.reschedule(None)
+                if reply.status >= 400:
+                    _check_refusal(model_id, reply.status, reply.content_type, first)
+                await _send(errand, reply, first)
         except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("A replica of `%s` broke off before it answered: %r", meaning.model_id, error)
-            raise EngineError("The model's replica broke off before it answered; try again.") from None
-        if reply.status >= 400:
-            _check_refusal(meaning.model_id, reply, first)
-        return reply, first
+            logger.warning("A replica of `%s` broke off: %r", model_id, error)
+            raise _broke_off_before(model_id) from None
 
 
-def _check_refusal(model_id: str, reply: Reply, body: bytes) -> None:
+def _hand_over(giver: Giver, connection: Connection, errand: _Errand, payload: Payload, told: dict[str, str]) -> Handed:
+    head = {
+        "method": errand.request.method,
+        "path": errand.path,
+        "headers": {**told, "content-length": str(len(payload.raw))},
+        "reply_headers": connection.reply_headers,
+        "keeps_alive": connection.keeps_alive,
+    }
+    return giver.give(connection.file, head, payload.raw)
+
+
+async def _send(errand: _Errand, reply: Reply, first: bytes) -> None:
+    kept = dict(reply.headers)
+    if reply.content_type:
+        kept["content-type"] = reply.content_type
+    if not reply.is_stream:
+        await errand.answer(Response(first, reply.status, kept))
+        return
+    await errand.begin(reply.status, {**kept, "cache-control": "no-cache"})
+    async for chunk in _chunks(reply, first, errand.path):
+        await errand.go_on(chunk)
+    await errand.go_on(b"", is_last=True)
+
+
+async def _chunks(reply: Reply, first: bytes, path: str) -> AsyncIterator[bytes]:
+    yield first
+    try:
+        async for chunk in reply.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, ConnectionError) as error:
+        logger.warning("A replica broke off in the middle of a stream: %r", error)
+        yield b"\n\n" + _broke_off_in_the_middle(path)
+
+
+def _broke_off_before(model_id: str) -> EngineError:
+    logger.warning("A replica of `%s` broke off before it answered.", model_id)
+    return EngineError("The model's replica broke off before it answered; try again.")
+
+
+def _broke_off_in_the_middle(path: str) -> bytes:
+    return error_event(EngineError("The model's replica broke off in the middle of its answer."), path)
+
+
+def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:
     """Let a replica's own error objects pass; all else that it may refuse with becomes an error of ours."""
-    if reply.status == 503:
+    if status == 503:
         raise _unavailable(model_id, body)
-    if not reply.content_type.startswith("application/json"):
-        logger.error("A replica of `%s` answered %d: %s", model_id, reply.status, body[:500])
+    if not content_type.startswith("application/json"):
+        logger.error("A replica of `%s` answered %d: %s", model_id, status, body[:500])
         raise EngineError("The model's replica failed on this request; its log says why.")
 
 
@@ -130,65 +323,20 @@ def _unavailable(model_id: str, body: bytes) -> UnavailableError:
     return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")
 
 
-class _Relayed(Response):
-    """A reply whose bytes pass through untouched."""
-
-    def __init__(self, reply: Reply, first: bytes, stack: AsyncExitStack, path: str) -> None:
-        super().__init__(status_code=reply.status, headers=dict(reply.headers), media_type=None)
-        if reply.content_type:
-            self.headers["content-type"] = reply.content_type
-        self._reply = reply
-        self._first = first
-        self._stack = stack
-        self._path = path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # An exchange left by an exception closes its connection, which aborts the request in the engine.
-        with suppress(ClientDisconnect):
-            async with self._stack:
-                if self._reply.is_stream:
-                    await unless_gone(receive, self._send_stream(send))
-                else:
-                    self.body = self._first
-                    self.headers["content-length"] = str(len(self._first))
-                    await super().__call__(scope, receive, send)
-
-    async def _send_stream(self, send: Send) -> None:
-        del self.headers["content-length"]
-        self.headers["cache-control"] = "no-cache"
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for chunk in self._chunks():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        yield self._first
-        try:
-            async for chunk in self._reply.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("A replica broke off in the middle of a stream: %r", error)
-            error_told = EngineError("The model's replica broke off in the middle of its answer.")
-            yield b"\n\n" + error_event(error_told, self._path)
-
-
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-    """The result of `work`, which is cancelled when the client leaves or time is up.
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves.
 
     Ray Serve's proxy also cancels the handler of a client that left, but a client can switch that off by a header.
 
     Raises:
         ClientDisconnect: the client left.
-        RequestTimeoutError: `timeout_s` seconds have passed.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait((task, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        if gone.done():
-            raise ClientDisconnect
-        raise RequestTimeoutError(f"The model gave no answer within {timeout_s:g} s (router.request_timeout_s).")
+        raise ClientDisconnect
     finally:
         gone.cancel()
         if not task.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import secrets
 from typing import Any
 
 import ray
@@ -17,10 +17,12 @@ from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm import prepare_environment
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.gate import KeyGate, SlotGate
 from rayllm.serving.gpu_group import configure_on_gpu
-from rayllm.serving.lease import LeaseGate, Leases
+from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
+from rayllm.serving.slots import ServeCount, Slots
 from rayllm.serving.weights import ReplicaWeights
 from rayllm.settings import settings
 
@@ -42,7 +44,9 @@ class ModelReplica:
     ) -> None:
         set_up_logging(settings().log_level)
         self._model = model
-        self._leases = Leases()
+        self._check_timeout_s = model.deployment_config.health_check_timeout_s
+        self._slots = Slots(ServeCount())
+        self._key = secrets.token_hex()
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
         self._metrics = ReplicaMetrics(model.model_id)
@@ -59,6 +63,10 @@ class ModelReplica:
             ) from None
         logger.info("Model `%s` is ready.", model.model_id)
 
+    async def reconfigure(self, told: dict[str, Any]) -> None:
+        """Ray Serve tells what may change while the engine runs: at first, and whenever it changes."""
+        self._check_timeout_s = told["health_check_timeout_s"]
+
     async def _start(self, gpu_share: float) -> None:
         metrics = self._metrics
         host = ray.util.get_node_ip_address()
@@ -74,8 +82,11 @@ class ModelReplica:
             await self._engine.warm_up()
 
     async def _listen(self, host: str) -> None:
+        app = SlotGate(self._engine.app, self._slots)
+        self._taker = Taker(app)
+        self._taker.start()
         config = uvicorn.Config(
-            LeaseGate(self._engine.app, self._leases),
+            KeyGate(app, self._key),
             host=host,
             port=0,
             log_level="warning",
@@ -94,16 +105,27 @@ class ModelReplica:
         port = self._http.servers[0].sockets[0].getsockname()[1]
         self._address = f"http://{host}:{port}"
 
-    async def lease(self, lease_id: str, adapter: str) -> AsyncIterator[str]:
-        """Hold one request slot: yields the address to use, and ends when the exchange has ended.
+    async def record_replica_metadata(self) -> dict[str, Any]:
+        """Ray Serve asks once, and tells the routers: how this replica is reached."""
+        return {
+            "address": self._address,
+            "key": self._key,
+            "socket": str(self._taker.path),
+            "node_id": ray.get_runtime_context().get_node_id(),
+        }
 
-        Args:
-            lease_id: names the lease.
-            adapter: name of the adapter that the request asks for, by which Serve's request router chose this replica.
-        """
-        async with self._leases.hold(lease_id) as lease:
-            yield self._address
-            await lease.finished()
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """Ray Serve asks again and again, and tells the routers: what is here, and how much there is to do."""
+        residents = self._engine.residents
+        return {
+            "work": self._slots.work,
+            "adapters": [name.rpartition(":")[2] for name in residents.names] if residents else [],
+            "slots": self._model.lora_config.max_num_adapters_per_replica if self._model.lora_config else 0,
+        }
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Ray Serve asks again and again, for the autoscaling policy."""
+        return {"ongoing": self._slots.taken, **self._engine.load()}
 
     async def describe(self) -> dict[str, Any]:
         """What the router tells clients about the model, and what operators may ask of a replica."""
@@ -137,7 +159,7 @@ class ModelReplica:
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
         self._metrics.tell(len(self._engine.residents.names) if self._engine.residents else 0)
         await self._forget_unloaded()
-        await self._engine.check(0.8 * self._model.deployment_config.health_check_timeout_s)
+        await self._engine.check(0.8 * self._check_timeout_s)
 
     async def _forget_unloaded(self) -> None:
         """Drop the adapters that were loaded by name and unloaded since."""
@@ -150,6 +172,8 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when the replica has finished its last request."""
+        if hasattr(self, "_taker"):
+            self._taker.stop()
         if hasattr(self, "_http"):
             self._http.should_exit = True
             await asyncio.wait([self._serving], timeout=5)

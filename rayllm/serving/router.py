@@ -1,40 +1,33 @@
 """The router: one Ray Serve deployment that takes OpenAI-style requests and passes each to its model.
 
-It reads of a request what routing needs and no more, and imports no engine.
+It stays while models come and go: Ray Serve tells a running router its new configuration.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from importlib.metadata import version
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve.handle import DeploymentHandle
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.config import AppConfig
-from rayllm.endpoints import ENDPOINTS, RESPONSES
-from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.adapter_admin import AdapterAdmin
-from rayllm.serving.adapter_index import AdapterIndex
-from rayllm.serving.background import in_background
-from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
-from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.fleet import Fleet, open_fleet
+from rayllm.serving.front import Front, open_front
 from rayllm.serving.loaded_adapters import LoadedAdapters
-from rayllm.serving.relay import Relay
+from rayllm.serving.service import Service
 from rayllm.serving.states import DeploymentStates
+from rayllm.serving.told import unwatch
 from rayllm.settings import settings
 
-logger = logging.getLogger(__name__)
+# A router that is stopped gives its clients this long to hear the rest of their answers.
+_LAST_REPLIES_S = 300.0
 
 
 @serve.ingress()
@@ -42,141 +35,83 @@ class Router:
     """The ingress deployment.
 
     Args:
-        config: the service.
-        names: deployment name of each model.
-        handles: handle of each model's deployment, by model id.
-        admin_digests: SHA-256 of each administrator's key.
+        models: handles of the models' deployments, which make them parts of the application. Which of them are served,
+            and how, `reconfigure` is told.
     """
 
-    def __init__(
-        self,
-        config: AppConfig,
-        names: dict[str, str],
-        handles: dict[str, DeploymentHandle[Any]],
-        admin_digests: tuple[bytes, ...] = (),
-    ) -> None:
+    def __init__(self, *models: DeploymentHandle[Any]) -> None:
         set_up_logging(settings().log_level)
-        self._config = config
-        self._handles = handles
-        self._catalogue = Catalogue(config)
-        app = serve.get_replica_context().app_name
-        self._states = DeploymentStates(config, names, app)
-        finders = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
-        self._index = AdapterIndex(finders, self._adapters_of)
-        self._loaded = LoadedAdapters(app)
-        exchanger = Exchanger(handles, settings().connect_timeout_s, config.router.queue_timeout_s)
-        self._relay = Relay(self._catalogue, self._loaded, exchanger, config.router)
-        self._admin = AdapterAdmin(self._catalogue, self._loaded, exchanger, admin_digests)
-        self._vllm_version: str | None = None
-        self._learning: asyncio.Task[None] | None = None
+        self._name = serve.get_replica_context().app_name
+        self._loaded = LoadedAdapters(self._name)
+        self._exchanger = Exchanger(settings().connect_timeout_s)
+        self._fleets: dict[str, tuple[tuple[float, str], Fleet]] = {}
+        self._front: Front | None = None
+        self._current = _Current()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Ray Serve takes the application from here once the constructor is done."""
-        app = FastAPI(openapi_url=None)
-        for endpoint in ENDPOINTS:
-            app.add_api_route(endpoint.path, self._relay.handle, methods=["POST"])
-        app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
-        app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
-        app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
-        for path, handler in {
-            "/v1/models": self.list_models,
-            "/v1/models/{name:path}": self.get_model,
-            "/health": self.health,
-            "/ready": self.ready,
-            "/version": self.version,
-        }.items():
-            app.add_api_route(path, handler, methods=["GET"])
-        install_error_handlers(app)
-        if cors := self._config.router.cors:
-            app.add_middleware(
-                CORSMiddleware,
-                allow_origins=list(cors.allow_origins),
-                allow_methods=list(cors.allow_methods),
-                allow_headers=list(cors.allow_headers),
-                allow_credentials=cors.allow_credentials,
-                expose_headers=["x-request-id"],
-            )
-        return app
+        return self._current
 
-    async def list_models(self, request: Request) -> Response:
-        """`GET /v1/models`"""
-        self._learn_soon()
-        bases = {name: self._catalogue.find(name).model_id for name in self._catalogue.names}
-        known = bases | await self._adapters()
-        return JSONResponse({"object": "list", "data": [self._catalogue.card(*entry) for entry in known.items()]})
+    async def reconfigure(self, told: dict[str, Any]) -> None:
+        """Ray Serve tells what to serve: at first, and whenever that changes. What is in hand goes on as it began.
 
-    async def get_model(self, request: Request) -> Response:
-        """`GET /v1/models/{id}`; an id may hold slashes."""
-        self._learn_soon()
-        name = request.path_params["name"]
-        if name in self._catalogue.names:
-            return JSONResponse(self._catalogue.card(name, self._catalogue.find(name).model_id))
-        adapters = await self._adapters()
-        if name not in adapters:
-            self._catalogue.refuse(name)
-        return JSONResponse(self._catalogue.card(name, adapters[name]))
+        Args:
+            told: `config` of the service, `names` of the models' deployments, `admin_digests` of the keys.
+        """
+        config, names = AppConfig.model_validate(told["config"]), told["names"]
+        handles = {model_id: await self._handle(name) for model_id, name in names.items()}
+        fleets = {model_id: self._fleet(model_id, names[model_id], handles[model_id], config) for model_id in names}
+        self._current.app = Service(
+            config,
+            DeploymentStates(config, names, self._name),
+            handles,
+            self._loaded,
+            Dispatcher(fleets),
+            self._exchanger,
+            tuple(bytes.fromhex(digest) for digest in told["admin_digests"]),
+        ).app
+        self._leave_all_but(names)
+        if self._front is None:
+            self._front = await open_front(self._current, self._name, config.router)
+        else:
+            self._front.limit(config.router.max_ongoing_requests)
 
-    async def _adapters_of(self, model_id: str) -> list[str] | None:
-        """The adapters that a model finds, as a replica tells, which has the credentials. A sleeper is not woken."""
-        if not await self._states.running(model_id):
-            return None
-        try:
-            names: list[str] | None = await asyncio.wait_for(self._handles[model_id].adapters.remote(), timeout=60)
-        except (TimeoutError, RayError) as error:
-            logger.warning("No replica of `%s` tells its adapters: %r", model_id, error)
-            return None
-        return names
+    async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
+        # In a thread, since it asks Ray Serve's controller.
+        return await asyncio.to_thread(serve.get_deployment_handle, deployment, self._name)
 
-    async def _adapters(self) -> dict[str, str]:
-        """The base of each adapter that is known to be there."""
-        found = [*self._catalogue.modules, *await self._index.names()]
-        loaded = await self._loaded.all() if self._config.router.admin_keys else {}
-        return {str(name): name.base for name in found} | {name: entry.base for name, entry in loaded.items()}
+    def _fleet(self, model_id: str, deployment: str, handle: DeploymentHandle[Any], config: AppConfig) -> Fleet:
+        # What a fleet knows of its replicas is kept where it would be used in the same way.
+        way = (config.router.queue_timeout_s, config.router.routing_of(model_id))
+        known = self._fleets.get(deployment)
+        if known is None or known[0] != way:
+            known = way, open_fleet(self._name, deployment, model_id, handle, config.router)
+            self._fleets[deployment] = known
+        return known[1]
 
-    async def no_stored_response(self, request: Request) -> Response:
-        """`/v1/responses/{id}`: a replica keeps nothing of what it answered, and neither does the router."""
-        raise RouteNotFoundError(
-            "This service stores no responses; send the whole conversation in `input` of a new request."
-        )
+    def _leave_all_but(self, names: Mapping[str, str]) -> None:
+        for deployment in self._fleets.keys() - set(names.values()):
+            unwatch(self._name, deployment)
+            _, fleet = self._fleets.pop(deployment)
+            # Members that have something in hand are left when that is done.
+            fleet.update([])
 
-    async def health(self, request: Request) -> Response:
-        """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""
-        return JSONResponse({"status": "ok"})
+    async def __del__(self) -> None:
+        """Ray Serve calls and awaits this when it stops the router."""
+        if front := getattr(self, "_front", None):
+            await front.stop(_LAST_REPLIES_S)
+        for _, fleet in getattr(self, "_fleets", {}).values():
+            fleet.close()
+        if hasattr(self, "_exchanger"):
+            await self._exchanger.close()
 
-    async def ready(self, request: Request) -> Response:
-        """`GET /ready`: every model can answer or will scale from zero; else 503 with a reason a model."""
-        reasons = {
-            model.model_id: reason
-            for model in self._catalogue.models
-            if (reason := await self._states.why_not_ready(model.model_id))
-        }
-        if not reasons:
-            return JSONResponse({"status": "ready", "models": [m.model_id for m in self._catalogue.models]})
-        told = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
-        raise UnavailableError(f"Not ready: {told}.", None, "not_ready", 5)
 
-    async def version(self, request: Request) -> Response:
-        """`GET /version`: of RayLLM and of what it stands on; vLLM's is known once a replica has answered."""
-        await asyncio.shield(self._learn_soon())
-        return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
+class _Current:
+    """ASGI application that is the current service's."""
 
-    def _learn_soon(self) -> asyncio.Task[None]:
-        if self._learning is None or self._learning.done():
-            self._learning = in_background(self._learn())
-        return self._learning
+    def __init__(self) -> None:
+        # Ray Serve starts the application's lifespan before it tells the configuration.
+        self.app: ASGIApp = FastAPI(openapi_url=None)
 
-    async def _learn(self) -> None:
-        """Ask a running replica of each model about it. A sleeping model is left asleep."""
-        for model_id, handle in self._handles.items():
-            if self._catalogue.knows(model_id):
-                continue
-            try:
-                if not await self._states.running(model_id):
-                    continue
-                async with asyncio.timeout(5):
-                    description = await handle.describe.remote()
-            except Exception as error:
-                logger.warning("A replica of `%s` did not describe itself: %r", model_id, error)
-                continue
-            self._catalogue.learn(model_id, description)
-            self._vllm_version = description["vllm_version"]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)

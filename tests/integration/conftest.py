@@ -21,6 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: bool({"surface", "kinds"} & set(getattr(item, "fixturenames", ()))))
 
 
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local Ray cluster with logical GPUs: placement is real, the devices are not."""
@@ -44,20 +51,20 @@ def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
     make_adapters(adapters)
     backends = tmp_path_factory.mktemp("backends")
     shutil.copytree(BACKENDS / "by-default", backends / "by-default")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, own_port = free_port(), free_port()
+    # Applications with a route prefix are behind Serve's proxy; this one's routers listen themselves as well.
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     args = {
         "llm_configs": [str(DEMO), plain_model(adapters, backends)],
         "router": {
+            "listen": f"127.0.0.1:{own_port}",
             "model_aliases": {"gpt-demo": "rayllm-demo"},
             "max_body_bytes": 100_000,
             "cors": {"allow_origins": ["*"]},
         },
     }
     serve.run(build_app(args), name=APP, route_prefix="/")
-    return Service(f"http://127.0.0.1:{port}")
+    return Service(f"http://127.0.0.1:{own_port}", f"http://127.0.0.1:{port}")
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +74,7 @@ def surface(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Servi
 
     args = {"llm_configs": surface_models(tmp_path_factory.mktemp("surface"))}
     serve.run(build_app(args), name="surface", route_prefix=PREFIX)
-    return Service(service.url + PREFIX)
+    return Service(service.proxy_url + PREFIX, service.proxy_url + PREFIX)
 
 
 @pytest.fixture(scope="session")

@@ -22,9 +22,10 @@ BACKENDS = Path(__file__).parent / "backends"
 
 @dataclass(frozen=True)
 class Service:
-    """The running application."""
+    """The running application, at its own address and behind Ray Serve's proxy."""
 
     url: str
+    proxy_url: str
 
     def client(self) -> httpx.Client:
         """A plain HTTP client."""

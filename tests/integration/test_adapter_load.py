@@ -53,7 +53,7 @@ def crowd(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for name in words:
             s3.put("adapters", {f"{name}/{path.name}": path for path in (root / "adapters" / name).iterdir()})
         serve.run(build_app({"llm_configs": [_model(s3, root)]}), name=APP, route_prefix="/crowd")
-        with httpx.Client(base_url=service.url + "/crowd", timeout=120) as client:
+        with httpx.Client(base_url=service.proxy_url + "/crowd", timeout=120) as client:
             yield Crowd(client, s3, words)
         serve.delete(APP)
 

@@ -39,7 +39,7 @@ def app(service: Service, stores: Stores) -> Iterator[httpx.Client]:
     args = {"llm_configs": list(models.values()), "router": {"admin_keys": ["${env:ADMIN_KEY}"]}}
     with exported({"ADMIN_KEY": ADMIN_KEY}):
         serve.run(build_app(args), name=APP, route_prefix="/stores")
-    with httpx.Client(base_url=service.url + "/stores", timeout=120) as client:
+    with httpx.Client(base_url=service.proxy_url + "/stores", timeout=120) as client:
         yield client
     serve.delete(APP)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from rayllm.config import load_app
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
+from rayllm.routing.ask import Ask
 from rayllm.serving.adapter_admin import AdapterAdmin
 from rayllm.serving.catalogue import Catalogue, Meaning
 from rayllm.serving.http_errors import install_error_handlers
@@ -47,14 +48,19 @@ class Replica:
     def __init__(self) -> None:
         self.error: RayLLMError | None = None
         self.answer = (200, b"{}")
-        self.tried: list[tuple[Meaning, dict[str, str]]] = []
+        self.asked: list[tuple[str, str]] = []
+        self.tried: list[dict[str, str]] = []
+
+    async def run(self, model_id: str, ask: Ask, carry: Callable[[Any], Awaitable[Any]]) -> Any:
+        self.asked.append((model_id, ask.adapter))
+        return await carry(self)
 
     @asynccontextmanager
     async def send(
-        self, meaning: Meaning, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, member: Any, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Any]:
         assert (method, path, json.loads(body)["tokens"]) == ("POST", "/detokenize", [])
-        self.tried.append((meaning, dict(headers)))
+        self.tried.append(dict(headers))
         status, answer = self.answer
         if self.error:
             status, answer = self.error.status, json.dumps(self.error.body()).encode()
@@ -78,7 +84,8 @@ class Service:
         catalogue = Catalogue(load_app({"llm_configs": [*models, plain], "router": router}))
         self.loaded, self.replica = Loaded(), Replica()
         digests = [sha256(key.encode()).digest() for key in keys]
-        admin = AdapterAdmin(catalogue, self.loaded, self.replica, digests)  # type: ignore[arg-type]
+        replica: Any = self.replica
+        admin = AdapterAdmin(catalogue, self.loaded, replica, replica, digests)  # type: ignore[arg-type]
         self._app = FastAPI()
         self._app.add_api_route(LOAD, admin.load, methods=["POST"])
         self._app.add_api_route(UNLOAD, admin.unload, methods=["POST"])
@@ -104,9 +111,9 @@ async def test_an_adapter_is_tried_then_known_then_forgotten() -> None:
     service = Service("q")
     reply = await service.post(LOAD, X)
     assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'q:x' added successfully.")
-    [(meaning, headers)] = service.replica.tried
-    assert meaning == Meaning("q", "x", "/x")
-    assert headers.items() >= meaning.headers("q:x").items()
+    assert service.replica.asked == [("q", "x")]
+    [headers] = service.replica.tried
+    assert headers.items() >= Meaning("q", "x", "/x").headers("q:x").items()
     assert service.loaded.known == {"q:x": LoadedAdapter("q", "x", "/x")}
     reply = await service.post(UNLOAD, {"lora_name": "q:x"})
     assert (reply.status_code, service.loaded.known) == (200, {})

@@ -1,0 +1,255 @@
+"""The router's own HTTP server, for clusters where Ray Serve's proxies are off: nothing stands before the router then.
+
+All router processes of a node listen on one port, among which the kernel spreads the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from typing import Any
+
+import uvicorn
+from ray import serve
+from ray.serve.config import ProxyLocation
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rayllm.config import RouterConfig
+from rayllm.errors import ClusterError, RouteNotFoundError, UnavailableError
+from rayllm.serving.http_errors import error_response
+
+logger = logging.getLogger(__name__)
+
+CONNECTION = "rayllm.connection"
+"""Key of an ASGI scope's extensions: the client's `Connection`, where there is nothing between it and the router."""
+
+_ID = b"x-request-id"
+_LONGEST_ID = 200
+
+
+class Connection:
+    """The client's connection during one request, which may be handed to a replica.
+
+    Leans on uvicorn's own cycle and transport; `tests/unit/serving/test_front.py` says where an upgrade breaks this.
+    """
+
+    def __init__(self, cycle: Any, transport: asyncio.Transport) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self.reply_headers: dict[str, str] = {}
+
+    @property
+    def can_be_handed_over(self) -> bool:
+        """Whether all that was written has left, and the client speaks HTTP/1.1."""
+        cycle = self._cycle
+        is_quiet = not cycle.disconnected and not cycle.response_started and not self._transport.is_closing()
+        return is_quiet and cycle.scope["http_version"] == "1.1" and not self._transport.get_write_buffer_size()
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the client may send more requests."""
+        return bool(self._cycle.keep_alive)
+
+    @property
+    def file(self) -> int:
+        """Descriptor of the connection."""
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    def answered(self) -> None:
+        """Somebody else has sent the whole reply: the client may ask again."""
+        cycle = self._cycle
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+
+    def break_off(self, event: bytes) -> None:
+        """Somebody else has sent a part of a reply: end it with an event of a stream, or "" for a plain one."""
+        self._cycle.response_started = self._cycle.response_complete = True
+        self._cycle.message_event.set()
+        if event:
+            event = b"\n\n" + event
+            self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._transport.close()
+
+
+class _Protocol(HttpToolsProtocol):
+    """Uvicorn's protocol, which shows the application the connection."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        scope: Any = self.scope
+        scope["extensions"] = {CONNECTION: Connection(self.cycle, self.transport)}
+
+
+class Front:
+    """An HTTP server in the router's process.
+
+    Args:
+        app: the router's application.
+        host: address to listen on.
+        port: port to listen on.
+        root_path: the application's route prefix, "" for none.
+        most: requests that are in hand at once; more are answered 503.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, most: int) -> None:
+        self._address = (host, port)
+        self._in_hand = 0
+        self._most = most
+        self._app = app
+        self._root_path = root_path
+        config = uvicorn.Config(
+            self._serve,
+            http=_Protocol,
+            interface="asgi3",
+            proxy_headers=False,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=90,
+        )
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    def limit(self, most: int) -> None:
+        """From now on, have so many requests in hand at once."""
+        self._most = most
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        listening = _listen(*self._address)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(0.005)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more connections, and end when what is in hand is answered."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        await asyncio.wait([self._serving], timeout=timeout_s)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Name the request, count it, and write one line about it."""
+        if scope["type"] != "http":
+            return
+        request_id = _request_id(scope)
+        scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
+        scope["root_path"] = self._root_path
+        scope["extensions"][CONNECTION].reply_headers["x-request-id"] = request_id
+        began, status = time.perf_counter(), 0
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (_ID, request_id.encode("latin-1"))]}
+            await send(message)
+
+        self._in_hand += 1
+        try:
+            await self._chosen(scope)(scope, receive, told)
+        finally:
+            self._in_hand -= 1
+            took = 1000 * (time.perf_counter() - began)
+            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], scope["path"], status or 200, took)
+
+    def _chosen(self, scope: Scope) -> ASGIApp:
+        if not scope["path"].startswith(f"{self._root_path}/"):
+            return _elsewhere
+        return self._app if self._in_hand <= self._most else _full
+
+
+async def open_front(app: ASGIApp, app_name: str, config: RouterConfig) -> Front | None:
+    """The application's server, where the configuration or Ray Serve leaves an address to it.
+
+    Args:
+        app: the router's application.
+        app_name: the Serve application's.
+        config: says where to listen, and how many requests are in hand at once.
+
+    Raises:
+        ClusterError: the address cannot be listened on, or is another application's.
+    """
+    client: Any = serve.context._get_global_client()
+    details = await asyncio.to_thread(client.get_serve_details)
+    address = config.address or _serves_own(client, details, app_name)
+    if address is None:
+        return None
+    route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
+    front = Front(app, *address, route_prefix.rstrip("/"), config.max_ongoing_requests)
+    try:
+        await front.start()
+    except OSError as error:
+        raise ClusterError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}.") from None
+    return front
+
+
+def _serves_own(client: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
+    """The address of Serve's HTTP options, where no proxy of Serve's listens there."""
+    if details["proxy_location"] != ProxyLocation.Disabled:
+        return None
+    for other, application in details["applications"].items():
+        if other != app_name and "Router" in application["deployments"]:
+            # All would share the port, and the kernel would send each client to any of them.
+            raise ClusterError(
+                f"The application `{other}` listens here already: give each its own `router.listen`, or leave out "
+                "`proxy_location: Disabled`, so that Ray Serve's proxies tell them apart."
+            )
+    return client.http_config.host or "127.0.0.1", client.http_config.port
+
+
+async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+    error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
+    await error_response(error, scope["path"])(scope, receive, send)
+
+
+async def _full(scope: Scope, receive: Receive, send: Send) -> None:
+    error = UnavailableError("This service has too many requests in hand (router.max_ongoing_requests).")
+    await error_response(error, scope["path"])(scope, receive, send)
+
+
+def _request_id(scope: Scope) -> str:
+    given = next((value for key, value in scope["headers"] if key == _ID), b"")
+    text = given.decode("latin-1")
+    return text if text and len(text) <= _LONGEST_ID and text.isprintable() else uuid.uuid4().hex
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn inside another process: signals are Ray's."""
+
+    def install_signal_handlers(self) -> None:
+        pass
+
+    def capture_signals(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()

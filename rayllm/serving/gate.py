@@ -1,0 +1,62 @@
+"""What stands before a replica's application: who may come in, and how many at once."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rayllm import headers
+from rayllm.serving.slots import Slots
+
+
+class SlotGate:
+    """ASGI middleware that lets in as many exchanges as there are slots. A router that is told 503 here asks elsewhere.
+
+    Args:
+        app: the replica's application.
+        slots: the replica's.
+    """
+
+    def __init__(self, app: ASGIApp, slots: Slots) -> None:
+        self._app = app
+        self._slots = slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = header(scope, headers.WORK)
+        with self._slots.take(int(work) if work.isdigit() else 1) as is_in:
+            if is_in:
+                await self._app(scope, receive, send)
+            else:
+                await _answer(send, 503, [(headers.FULL.encode(), b"1")])
+
+
+class KeyGate:
+    """ASGI middleware for the replica's port, which all of the cluster's network can reach: routers know its key.
+
+    Args:
+        app: what comes next.
+        key: told to routers by Ray Serve alone.
+    """
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if hmac.compare_digest(header(scope, headers.KEY).encode(), self._key.encode()):
+            await self._app(scope, receive, send)
+        else:
+            await _answer(send, 403, [])
+
+
+def header(scope: Scope, name: str) -> str:
+    """The value of a header, "" where it is absent."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name.encode()), "")
+
+
+async def _answer(send: Send, status: int, head: list[tuple[bytes, bytes]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,11 @@
+"""Replies without a middleman: a router hands its client's connection to a replica on the same node.
+
+The router reads the request and decides; the replica writes the reply straight into the client's socket, as if the
+client had called it, and then says that it is done. No byte of the reply passes through the router, which goes on
+listening for the client's farewell and for its next request.
+"""
+
+from rayllm.serving.handover.giver import Giver, Handed, Outcome
+from rayllm.serving.handover.taker import Taker
+
+__all__ = ["Giver", "Handed", "Outcome", "Taker"]

@@ -1,0 +1,184 @@
+"""The service as one configuration describes it: its names, its endpoints and the way of a request to its model.
+
+It reads of a request what routing needs and no more, and imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from ray.exceptions import RayError
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rayllm.config import AppConfig
+from rayllm.endpoints import ENDPOINTS, RESPONSES
+from rayllm.errors import RouteNotFoundError, UnavailableError
+from rayllm.serving.adapter_admin import AdapterAdmin
+from rayllm.serving.adapter_index import AdapterIndex
+from rayllm.serving.background import in_background
+from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.dispatch import Dispatcher
+from rayllm.serving.exchange import Exchanger
+from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.loaded_adapters import LoadedAdapters
+from rayllm.serving.relay import Relay
+from rayllm.serving.states import DeploymentStates
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """What a router answers with, until there is another configuration.
+
+    Args:
+        config: the service.
+        states: of its models.
+        handles: handle of each model's deployment, by model id.
+        loaded: adapters that administrators loaded.
+        dispatcher: finds replicas.
+        exchanger: the way to them.
+        admin_digests: SHA-256 of each administrator's key.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        states: DeploymentStates,
+        handles: Mapping[str, DeploymentHandle[Any]],
+        loaded: LoadedAdapters,
+        dispatcher: Dispatcher,
+        exchanger: Exchanger,
+        admin_digests: Sequence[bytes] = (),
+    ) -> None:
+        self._config = config
+        self._states = states
+        self._handles = handles
+        self._catalogue = Catalogue(config)
+        finders = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
+        self._index = AdapterIndex(finders, self._adapters_of)
+        self._loaded = loaded
+        self._relay = Relay(self._catalogue, loaded, dispatcher, exchanger, config.router)
+        self._admin = AdapterAdmin(self._catalogue, loaded, dispatcher, exchanger, admin_digests)
+        self._vllm_version: str | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self.app: ASGIApp = self._application()
+
+    def _application(self) -> FastAPI:
+        app = FastAPI(openapi_url=None)
+        for endpoint in ENDPOINTS:
+            app.router.routes.append(Route(endpoint.path, self._relay, methods=["POST"]))
+        app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
+        app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
+        app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
+        for path, handler in {
+            "/v1/models": self.list_models,
+            "/v1/models/{name:path}": self.get_model,
+            "/health": self.health,
+            "/ready": self.ready,
+            "/version": self.version,
+        }.items():
+            app.add_api_route(path, handler, methods=["GET"])
+        install_error_handlers(app)
+        if cors := self._config.router.cors:
+            app.add_middleware(
+                CORSMiddleware,
+                allow_origins=list(cors.allow_origins),
+                allow_methods=list(cors.allow_methods),
+                allow_headers=list(cors.allow_headers),
+                allow_credentials=cors.allow_credentials,
+                expose_headers=["x-request-id"],
+            )
+        return app
+
+    async def list_models(self, request: Request) -> Response:
+        """`GET /v1/models`"""
+        self._learn_soon()
+        bases = {name: self._catalogue.find(name).model_id for name in self._catalogue.names}
+        known = bases | await self._adapters()
+        return JSONResponse({"object": "list", "data": [self._catalogue.card(*entry) for entry in known.items()]})
+
+    async def get_model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`; an id may hold slashes."""
+        self._learn_soon()
+        name = request.path_params["name"]
+        if name in self._catalogue.names:
+            return JSONResponse(self._catalogue.card(name, self._catalogue.find(name).model_id))
+        adapters = await self._adapters()
+        if name not in adapters:
+            self._catalogue.refuse(name)
+        return JSONResponse(self._catalogue.card(name, adapters[name]))
+
+    async def _adapters_of(self, model_id: str) -> list[str] | None:
+        """The adapters that a model finds, as a replica tells, which has the credentials. A sleeper is not woken."""
+        if not await self._states.running(model_id):
+            return None
+        try:
+            names: list[str] | None = await asyncio.wait_for(self._handles[model_id].adapters.remote(), timeout=60)
+        except (TimeoutError, RayError) as error:
+            logger.warning("No replica of `%s` tells its adapters: %r", model_id, error)
+            return None
+        return names
+
+    async def _adapters(self) -> dict[str, str]:
+        """The base of each adapter that is known to be there."""
+        found = [*self._catalogue.modules, *await self._index.names()]
+        loaded = await self._loaded.all() if self._config.router.admin_keys else {}
+        return {str(name): name.base for name in found} | {name: entry.base for name, entry in loaded.items()}
+
+    async def no_stored_response(self, request: Request) -> Response:
+        """`/v1/responses/{id}`: a replica keeps nothing of what it answered, and neither does the router."""
+        raise RouteNotFoundError(
+            "This service stores no responses; send the whole conversation in `input` of a new request."
+        )
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """`GET /ready`: every model can answer or will scale from zero; else 503 with a reason a model."""
+        reasons = {
+            model.model_id: reason
+            for model in self._catalogue.models
+            if (reason := await self._states.why_not_ready(model.model_id))
+        }
+        if not reasons:
+            return JSONResponse({"status": "ready", "models": [m.model_id for m in self._catalogue.models]})
+        told = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
+        raise UnavailableError(f"Not ready: {told}.", None, "not_ready", 5)
+
+    async def version(self, request: Request) -> Response:
+        """`GET /version`: of RayLLM and of what it stands on; vLLM's is known once a replica has answered."""
+        await asyncio.shield(self._learn_soon())
+        return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
+
+    def _learn_soon(self) -> asyncio.Task[None]:
+        if self._learning is None or self._learning.done():
+            self._learning = in_background(self._learn())
+        return self._learning
+
+    async def _learn(self) -> None:
+        """Ask a running replica of each model about it. A sleeping model is left asleep."""
+        for model_id, handle in self._handles.items():
+            if self._catalogue.knows(model_id):
+                continue
+            try:
+                if not await self._states.running(model_id):
+                    continue
+                async with asyncio.timeout(5):
+                    description = await handle.describe.remote()
+            except Exception as error:
+                logger.warning("A replica of `%s` did not describe itself: %r", model_id, error)
+                continue
+            self._catalogue.learn(model_id, description)
+            self._vllm_version = description["vllm_version"]

@@ -1,0 +1,66 @@
+"""What Ray Serve knows of exchanges that it does not carry: its own books on a replica, which we keep in process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import ray
+from ray import serve
+
+from tests.integration.service import Service
+from tests.integration.test_leaving import LONG, within
+
+STREAMS = 5
+
+
+def ongoing(deployment: str = "rayllm-demo") -> list[int]:
+    """Requests that each replica's actor says it has in hand, as Serve's routers and controller ask it."""
+    controller: Any = serve.context._get_global_client()._controller
+    infos = ray.get(controller._all_running_replicas.remote())
+    actors = [
+        ray.get_actor(info.replica_id.to_full_id_str(), namespace="serve")
+        for key, found in infos.items()
+        for info in found
+        if key.name == deployment
+    ]
+    return [ray.get(actor.get_num_ongoing_requests.remote()) for actor in actors]
+
+
+@pytest.fixture(params=["own", "proxy"])
+def base_url(request: pytest.FixtureRequest, service: Service) -> str:
+    """Both ways to the router: its own port, and Serve's proxy."""
+    return service.url if request.param == "own" else service.proxy_url
+
+
+@pytest.fixture
+def streams(base_url: str) -> Iterator[list[httpx.Response]]:
+    """Answers that are being written."""
+    with httpx.Client(base_url=base_url, timeout=60) as client:
+        asked = [client.build_request("POST", "/v1/chat/completions", json={**LONG, "stream": True})] * STREAMS
+        with ThreadPoolExecutor(STREAMS) as pool:
+            replies = list(pool.map(lambda request: client.send(request, stream=True), asked))
+        yield replies
+        for reply in replies:
+            reply.close()
+
+
+def test_serve_counts_every_exchange_for_as_long_as_it_lasts(streams: list[httpx.Response]) -> None:
+    assert [reply.status_code for reply in streams] == [200] * STREAMS
+    assert within(2, lambda: ongoing() == [STREAMS])
+    for reply in streams:
+        reply.close()
+    assert within(5, lambda: ongoing() == [0])
+
+
+def test_hundreds_of_exchanges_leave_no_slot_behind(base_url: str) -> None:
+    body = {"model": "rayllm-demo", "prompt": "a", "max_tokens": 1}
+    with httpx.Client(base_url=base_url, timeout=60) as client, ThreadPoolExecutor(16) as pool:
+        codes = list(pool.map(lambda _: client.post("/v1/completions", json=body).status_code, range(200)))
+    assert codes == [200] * 200
+    time.sleep(0.2)
+    assert within(5, lambda: ongoing() == [0])

@@ -1,0 +1,484 @@
+"""From a client to replicas and back over real sockets, both ways; no engine, and a stand-in for Serve's handle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from ray.serve.exceptions import BackPressureError
+from starlette.routing import Route
+
+from rayllm.config import RouterConfig, load_app
+from rayllm.routing.least_loaded import LeastLoaded
+from rayllm.serving import relay
+from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.dispatch import Dispatcher
+from rayllm.serving.exchange import Exchanger
+from rayllm.serving.fleet import Fleet
+from rayllm.serving.front import Front
+from rayllm.serving.gate import KeyGate, SlotGate
+from rayllm.serving.handover import Taker
+from rayllm.serving.http_errors import install_error_handlers
+from rayllm.serving.loaded_adapters import LoadedAdapters
+from rayllm.serving.relay import Relay
+from rayllm.serving.slots import Slots
+from rayllm.serving.told import Told
+
+PATH = "/v1/chat/completions"
+FORM_PATH = "/v1/audio/transcriptions"
+
+
+class Count:
+    """Counts as Ray Serve does."""
+
+    def __init__(self) -> None:
+        self.capacity = 10
+        self.held: set[str] = set()
+
+    def add(self) -> str:
+        self.held.add(token := uuid.uuid4().hex)
+        return token
+
+    def remove(self, token: str) -> None:
+        self.held.remove(token)
+
+
+class Replica:
+    """A model replica without an engine: `answer` is its ASGI application."""
+
+    def __init__(self, answer: Any) -> None:
+        self.count = Count()
+        self.key = "secret"
+        self.address = "http://127.0.0.1:9"
+        gate = SlotGate(answer, Slots(self.count))
+        self.taker = Taker(gate)
+        config = uvicorn.Config(KeyGate(gate, self.key), port=0, log_level="error", lifespan="off")
+        self.server = uvicorn.Server(config)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Replica]:
+        self.taker.start()
+        task = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        self.address = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            self.taker.stop()
+            self.server.should_exit = True
+            self.server.force_exit = True
+            await task
+
+    def told(self, replica_id: str) -> Told:
+        metadata = {"address": self.address, "key": self.key, "socket": str(self.taker.path), "node_id": "here"}
+        return Told(replica_id, self.count.capacity, metadata, {})
+
+
+class Handle:
+    """What waiting requests ask of Ray Serve: it has room when it says so, or too many wait."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Event()
+        self.waiting = 0
+        self.has_too_many = False
+
+    def options(self, **_: Any) -> Handle:
+        return self
+
+    @asynccontextmanager
+    async def choose_replica(self) -> AsyncIterator[None]:
+        if self.has_too_many:
+            raise BackPressureError(num_queued_requests=1, max_queued_requests=1)
+        self.waiting += 1
+        try:
+            await self.room.wait()
+        finally:
+            self.waiting -= 1
+        yield
+
+
+class Answer:
+    """A scripted application: sends chunks, notices when its client leaves, stops or breaks off where told."""
+
+    def __init__(
+        self,
+        *chunks: bytes,
+        pause_after: int | None = None,
+        break_after: int | None = None,
+        waits_for: asyncio.Event | None = None,
+    ) -> None:
+        self.chunks = chunks
+        self.pause_after = pause_after
+        self.break_after = break_after
+        self.waits_for = waits_for
+        self.begins_late = False
+        self.left = asyncio.Event()
+        self.status = 200
+        self.takes_s = 0.0
+        self.at_once = self.most_at_once = 0
+        self.scopes: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        self.bodies.append((await receive())["body"])
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(self.takes_s)
+        self.at_once -= 1
+        if self.status != 200:
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": b"plain text"})
+            return
+        await self._stream(receive, send)
+
+    async def _stream(self, receive: Any, send: Any) -> None:
+        stream = len(self.chunks) != 1 or self.pause_after == 0
+        kind = b"text/event-stream" if stream else b"application/json"
+        if self.pause_after != 0 and not self.begins_late:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        for index, chunk in enumerate(self.chunks):
+            if index == self.pause_after:
+                assert (await receive())["type"] == "http.disconnect"
+                self.left.set()
+                return
+            if index == self.break_after:
+                raise ConnectionError("the engine fell over")
+            if index and self.waits_for:
+                await self.waits_for.wait()
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+WAYS = pytest.mark.parametrize("way", ["http", "handover"])
+
+
+class Service:
+    """A router in front of replicas, which take adapters; everything over real sockets."""
+
+    def __init__(self, client: httpx.AsyncClient, fleets: dict[str, Fleet], handles: dict[str, Handle]) -> None:
+        self.client, self.fleets, self.handles = client, fleets, handles
+
+
+@asynccontextmanager
+async def service(
+    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+) -> AsyncIterator[Service]:
+    lora = {"dynamic_lora_loading_path": "/x"}
+    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
+    config = load_app({"llm_configs": models, "router": router})
+    handles = {name: Handle() for name in replicas}
+    fleets = {
+        name: Fleet(name, handle, LeastLoaded(), "here" if way == "handover" else "far", queue_timeout_s)  # type: ignore[arg-type]
+        for name, handle in handles.items()
+    }
+    for name, members in replicas.items():
+        fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
+    exchanger = Exchanger(connect_timeout_s=1)
+    passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), exchanger, config.router)
+    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH)])
+    install_error_handlers(app)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    front = Front(app, "127.0.0.1", port, "", most=100)
+    await front.start()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            yield Service(client, fleets, handles)
+    finally:
+        for fleet in fleets.values():
+            fleet.close()
+        await front.stop(2)
+        await exchanger.close()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@WAYS
+async def test_a_plain_reply_comes_through_whole(way: str) -> None:
+    answer = Answer(b'{"x": 1}')
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        sent = b'{"model": "m",  "messages": []}'
+        reply = await found.client.post(PATH, content=sent, headers={"x-request-id": "r1"})
+        assert (reply.status_code, reply.json(), reply.headers["x-request-id"]) == (200, {"x": 1}, "r1")
+        assert answer.bodies == [sent]
+        headers = dict(answer.scopes[0]["headers"])
+        assert (headers[b"x-request-id"], headers[b"x-rayllm-model"]) == (b"r1", b"m")
+        await until(lambda: not replica.count.held)
+
+
+@WAYS
+async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do_not(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        await found.client.post(PATH, json={"model": "m:x"}, headers={"x-rayllm-adapter-path": "/etc"})
+        await found.client.post(PATH, json={"model": "m"}, headers={"x-rayllm-adapter": "x", "x-rayllm-key": "y"})
+    told = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
+    assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in told)
+    assert {headers.pop(b"x-rayllm-key", b"secret") for headers in told} == {b"secret"}
+    assert told == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
+
+
+@WAYS
+async def test_headers_that_steer_ray_serve_stop_at_the_router(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        steering = {"authorization": "Bearer x", "x-request-timeout-seconds": "9", "serve-multiplexed-model-id": "y"}
+        await found.client.post(PATH, json={"model": "m"}, headers=steering)
+        given = {key.decode() for key, _ in answer.scopes[0]["headers"]}
+        assert given.isdisjoint(steering)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+async def test_prompts_are_logged_only_where_asked_for(logged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as replica,
+        service("http", {"m": [replica]}, log_prompts=logged) as found,
+    ):
+        with caplog.at_level("INFO", "rayllm"):
+            await found.client.post(PATH, json={"model": "m", "messages": "a secret"})
+            files = {"file": ("a.wav", b"sound of it", "audio/wav")}
+            await found.client.post(FORM_PATH, data={"model": "m", "prompt": "another one"}, files=files)
+    assert ("a secret" in caplog.text, "another one" in caplog.text) == (logged, logged)
+    assert "sound of it" not in caplog.text
+
+
+@WAYS
+async def test_a_stream_comes_through_chunk_by_chunk(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert reply.headers["cache-control"] == "no-cache"
+        assert reply.content == b"".join(answer.chunks)
+
+
+@WAYS
+async def test_a_client_that_leaves_a_stream_ends_it_in_the_replica(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"never sent", pause_after=1)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        async with found.client.stream("POST", PATH, json={"model": "m"}) as reply:
+            assert await anext(reply.aiter_raw()) == b"data: 1\n\n"
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: not replica.count.held)
+
+
+@WAYS
+async def test_a_client_that_leaves_before_the_first_byte_ends_it_too(way: str) -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        with pytest.raises(httpx.ReadTimeout):
+            await found.client.post(PATH, json={"model": "m"}, timeout=0.3)
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: not replica.count.held)
+        assert [member.candidate.requests for member in found.fleets["m"].members.values()] == [0]
+
+
+@WAYS
+async def test_no_answer_in_time_is_408_and_ends_it_in_the_replica(way: str) -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.2) as found,
+    ):
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+        await asyncio.wait_for(answer.left.wait(), 2)
+
+
+async def test_a_replica_that_breaks_off_in_mid_stream_is_told_as_an_event() -> None:
+    for way in ("http", "handover"):
+        answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"x", break_after=2)
+        async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+            reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+            assert reply.status_code == 200
+            *good, last, end = reply.text.split("\n\n")
+            assert good[:2] == ["data: 1", "data: 2"]
+            assert last.startswith('data: {"error"')
+            assert '"type": "server_error"' in last
+            assert end == ""
+
+
+@WAYS
+async def test_a_replica_that_dies_before_it_answers_is_500(way: str) -> None:
+    answer = Answer(b"x", break_after=0, pause_after=None)
+    answer.chunks = (b"x", b"y")
+    answer.begins_late = True
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+
+
+@WAYS
+async def test_a_model_where_too_many_wait_is_503_and_its_fallback_is_tried(way: str) -> None:
+    async with Replica(Answer(b'{"from": "a"}')).listening() as a, Replica(Answer(b'{"from": "b"}')).listening() as b:
+        a.count.capacity = 0
+        async with service(way, {"a": [a], "b": [b]}) as found:
+            found.handles["a"].has_too_many = True
+            reply = await found.client.post(PATH, json={"model": "a"})
+            assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+            assert reply.json()["error"]["type"] == "overloaded_error"
+        async with service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found:
+            found.handles["a"].has_too_many = True
+            assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "b"}
+
+
+@WAYS
+async def test_a_fallback_is_asked_by_its_own_name_and_not_for_the_adapter(way: str) -> None:
+    """vLLM answers 404 to a name that it does not serve."""
+    full, free = Answer(b"{}"), Answer(b"{}")
+    full.status = 503
+    async with Replica(full).listening() as a, Replica(free).listening() as b:
+        async with service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found:
+            assert (await found.client.post(PATH, json={"model": "a:y", "x": 1})).status_code == 200
+        assert json.loads(free.bodies[0]) == {"model": "b", "x": 1}
+        headers = dict(free.scopes[0]["headers"])
+        assert headers[b"x-rayllm-model"] == b"b"
+        assert b"x-rayllm-adapter" not in headers
+        await until(lambda: not a.count.held and not b.count.held)
+
+
+@WAYS
+async def test_a_replica_that_other_routers_have_filled_is_left_for_another(way: str) -> None:
+    async with (
+        Replica(Answer(b'{"from": 0}')).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        a.count.capacity = 0
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(8)))
+        assert [reply.json() for reply in replies] == [{"from": 1}] * 8
+
+
+@WAYS
+async def test_requests_beyond_all_room_wait_for_it_and_are_all_answered(way: str) -> None:
+    answer = Answer(b"{}")
+    answer.takes_s = 0.02
+    async with Replica(answer).listening() as replica:
+        replica.count.capacity = 2
+        async with service(way, {"m": [replica]}) as found:
+            replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
+            assert [reply.status_code for reply in replies] == [200] * 20
+            assert answer.most_at_once == 2
+            assert found.handles["m"].waiting == 0
+
+
+async def test_waiting_for_a_replica_has_an_end() -> None:
+    async with service("http", {"m": []}, queue_timeout_s=0.3) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "30")
+        assert found.handles["m"].waiting == 0
+
+
+@WAYS
+async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service(way, {"m": []}) as found:
+        asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(5)]
+        await until(lambda: found.handles["m"].waiting == 5)
+        found.fleets["m"].update([replica.told("new")])
+        assert [(await reply).status_code for reply in asked] == [200] * 5
+
+
+@WAYS
+async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_BEAT_S", 0.02)
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": []}) as found,
+        found.client.stream("POST", PATH, json={"model": "m", "stream": True}) as reply,
+    ):
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        parts = reply.aiter_raw()
+        assert (await anext(parts)).startswith(b": ")
+        found.fleets["m"].update([replica.told("new")])
+        events = b"".join([part async for part in parts]).split(b"\n\n")
+        assert [event for event in events if event and not event.startswith(b":")] == [b"data: 1", b"data: 2"]
+
+
+async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_BEAT_S", 0.02)
+    async with service("http", {"m": []}, queue_timeout_s=0.2) as found:
+        reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+        assert reply.status_code == 200
+        assert json.loads(reply.text.split("data: ")[1])["error"]["code"] == "overloaded"
+
+
+@WAYS
+@pytest.mark.parametrize("status", [403, 500])
+async def test_what_is_no_error_object_becomes_one(way: str, status: int) -> None:
+    answer = Answer(b"{}")
+    answer.status = status
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+        assert "plain text" not in reply.text
+
+
+@WAYS
+async def test_a_replica_that_is_gone_is_503(way: str) -> None:
+    async with service(way, {"m": [Replica(Answer(b"{}"))]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "overloaded")
+
+
+@WAYS
+async def test_another_replica_takes_what_one_that_is_gone_cannot(way: str) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as there,
+        service(way, {"m": [Replica(Answer(b"{}")), there]}) as found,
+    ):
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(8)))
+        assert [reply.status_code for reply in replies] == [200] * 8
+
+
+async def test_large_bodies_and_unknown_models_never_reach_a_replica() -> None:
+    async with service("http", {"m": []}, max_body_bytes=1024) as found:
+        client = found.client
+        assert (await client.post(PATH, json={"model": "m", "x": "y" * 2000})).status_code == 413
+        assert (await client.post(PATH, json={"model": "n"})).status_code == 404
+        assert (await client.post(PATH, content=b"{")).status_code == 400
+        assert (await client.post("/nope", json={})).json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("key", [None, "wrong", ""])
+async def test_a_replicas_port_is_for_routers_alone(key: str | None) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, httpx.AsyncClient() as client:
+        headers = {"x-rayllm-key": key} if key is not None else {}
+        assert (await client.post(replica.address + PATH, json={}, headers=headers)).status_code == 403
+
+
+async def test_a_model_that_leaves_while_it_answers_answers_to_the_end() -> None:
+    rest = asyncio.Event()
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", waits_for=rest)
+    async with (
+        Replica(answer).listening() as replica,
+        service("handover", {"m": [replica]}) as found,
+        found.client.stream("POST", PATH, json={"model": "m"}) as reply,
+    ):
+        chunks = reply.aiter_raw()
+        assert await anext(chunks) == b"data: 1\n\n"
+        found.fleets["m"].update([])
+        rest.set()
+        assert await anext(chunks) == b"data: 2\n\n"
+
+
+def test_router_options_have_finite_defaults() -> None:
+    config = RouterConfig()
+    assert config.request_timeout_s == 600
+    assert config.max_body_bytes == 32 * 2**20
