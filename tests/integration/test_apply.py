@@ -61,7 +61,7 @@ def talk(service: Service, model_id: str) -> Iterator[list[int]]:
 
     def ask() -> None:
         body = {"model": model_id, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
-        with service.client() as client:
+        with service.proxied() as client:
             while not stop.is_set():
                 statuses.append(client.post(f"{PREFIX}/v1/chat/completions", json=body).status_code)
                 stop.wait(0.1)
@@ -83,7 +83,7 @@ def test_models_come_change_and_go_beside_others(service: Service, tmp_path: Pat
     with talk(service, "a") as statuses:
         limited = model("a", deployment_config={"max_ongoing_requests": 7, "graceful_shutdown_timeout_s": 9})
         assert effects(apply(file, limited, model("b"), options=show)) == {"a": "in place", "b": "added"}
-        with service.client() as client:
+        with service.proxied() as client:
             names = [card["id"] for card in client.get(f"{PREFIX}/v1/models").json()["data"]]
             body = {"model": "b", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
             assert client.post(f"{PREFIX}/v1/chat/completions", json=body).status_code == 200
