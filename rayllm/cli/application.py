@@ -26,7 +26,7 @@ class Application:
     route_prefix: str = "/"
     runtime_env: dict[str, Any] = field(default_factory=dict)
     http_options: dict[str, Any] = field(default_factory=dict)
-    # Unless a file says otherwise nothing but our routers needs to listen.
+    # Unless a file says otherwise the routers listen themselves: `rayllm run` serves one application.
     proxy_location: str = "Disabled"
 
     @property
@@ -63,7 +63,7 @@ def read_application(file: Path) -> Application:
         application.get("route_prefix", "/"),
         dict(application.get("runtime_env") or {}),
         dict(raw.get("http_options") or {}),
-        raw.get("proxy_location") or "EveryNode",
+        raw.get("proxy_location") or "Disabled",
     )
 
 
