@@ -33,7 +33,6 @@ generate: setup ## write the generated files
 	@$(BIN)/python scripts/generate.py
 
 bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients
-	@$(BIN)/python -m benchmarks.chat
 	@$(BIN)/python -m benchmarks.calls
 	@$(BIN)/python -m benchmarks.adapters
 	@$(BIN)/python -m benchmarks.pull

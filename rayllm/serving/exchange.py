@@ -103,6 +103,8 @@ def _socket(address: Any) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        # Not every system has them all.
+        if option := getattr(socket, name, None):
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
     made.setblocking(False)
     return made

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import ray
@@ -44,7 +44,8 @@ class Member:
         self.candidate = Candidate(told.id, told.capacity)
         self.address: str = told.metadata["address"]
         self.key: str = told.metadata["key"]
-        self.giver = Giver(told.metadata["socket"]) if is_near else None
+        path = told.metadata["socket"]
+        self.giver = Giver(path) if is_near and path else None
         self.is_full = False
         self.update(told)
 
@@ -89,7 +90,6 @@ class Fleet:
         self._queue_timeout_s = queue_timeout_s
         self._members: dict[str, Member] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._changed = asyncio.Event()
 
     @property
     def members(self) -> dict[str, Member]:
@@ -126,7 +126,9 @@ class Fleet:
         Raises:
             UnavailableError: none has room in time, or too many wait already.
         """
-        member = self._choose(ask, tried) or await self._wait(ask, tried)
+        # Who comes now does not overtake those who wait.
+        member = None if self._waiting else self._choose(ask, tried)
+        member = member or await self._wait(ask, tried)
         with self._in_hand(ask, member):
             yield member
 
@@ -168,10 +170,7 @@ class Fleet:
         try:
             async with asyncio.timeout(self._queue_timeout_s):
                 while True:
-                    freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiting.append(freed)
-                    await asyncio.wait((queued, freed), return_when=asyncio.FIRST_COMPLETED)
-                    freed.cancel()
+                    await self._room_or(queued)
                     if member := self._choose(ask, tried):
                         return member
                     if queued.done():
@@ -187,6 +186,23 @@ class Fleet:
             # Not awaited: the slot that was found would be free for others to find meanwhile.
             queued.cancel()
             queued.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _room_or(self, queued: asyncio.Task[None]) -> None:
+        """Wait for one's turn where there is room, or for Ray Serve to find some."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._wake()
+        try:
+            await asyncio.wait((queued, turn), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if turn.done():
+                # It was this one's turn, and it leaves: the next one's, then.
+                asyncio.get_running_loop().call_soon(self._wake)
+            raise
+        finally:
+            turn.cancel()
+            with suppress(ValueError):
+                self._waiting.remove(turn)
 
     async def _in_queue(self, pause_s: float = 0.0) -> None:
         """Return when Ray Serve finds a replica with room.
@@ -210,11 +226,12 @@ class Fleet:
 
     def _wake(self) -> None:
         """Let as many go on as may find room now."""
-        room = sum(max(0, m.candidate.capacity - m.candidate.requests) for m in self._members.values())
+        open_members = [member.candidate for member in self._members.values() if member.has_room]
+        room = sum(candidate.capacity - candidate.requests for candidate in open_members)
         while self._waiting and room > 0:
-            freed = self._waiting.popleft()
-            if not freed.done():
-                freed.set_result(None)
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
                 room -= 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 from typing import Any
 
 import ray
@@ -47,6 +48,7 @@ class ModelReplica:
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._slots = Slots(ServeCount())
         self._key = secrets.token_hex()
+        self._taker: Taker | None = None
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
         self._metrics = ReplicaMetrics(model.model_id)
@@ -83,8 +85,10 @@ class ModelReplica:
 
     async def _listen(self, host: str) -> None:
         app = SlotGate(self._engine.app, self._slots)
-        self._taker = Taker(app)
-        self._taker.start()
+        # Elsewhere there is no such kind of socket, and requests come by HTTP alone.
+        if sys.platform == "linux":
+            self._taker = Taker(app)
+            self._taker.start()
         config = uvicorn.Config(
             KeyGate(app, self._key),
             host=host,
@@ -110,7 +114,7 @@ class ModelReplica:
         return {
             "address": self._address,
             "key": self._key,
-            "socket": str(self._taker.path),
+            "socket": str(self._taker.path) if self._taker else "",
             "node_id": ray.get_runtime_context().get_node_id(),
         }
 
@@ -172,8 +176,8 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when the replica has finished its last request."""
-        if hasattr(self, "_taker"):
-            self._taker.stop()
+        if taker := getattr(self, "_taker", None):
+            taker.stop()
         if hasattr(self, "_http"):
             self._http.should_exit = True
             await asyncio.wait([self._serving], timeout=5)
