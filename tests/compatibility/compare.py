@@ -13,6 +13,9 @@ TOLERANCE = 2e-2
 # Made anew for each answer.
 _OWN = {"id", "created", "created_at", "completed_at", "request_id", "item_id", "call_id", "tool_use_id", "request-id"}
 
+# Words that every chunk says again: not pieces of a text.
+_WHOLE = {"role", "type", "name", "finish_reason", "stop_reason"}
+
 
 def answer(client: httpx.Client, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     """Status and content of the reply to one request; of an error, the status alone."""
@@ -80,7 +83,7 @@ def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
         elif key == "tool_calls":
             for call in value:
                 _join(whole.setdefault(f"call {call['index']}", {}), call)
-        elif isinstance(value, str) and key not in ("role", "type", "name", "finish_reason"):
+        elif isinstance(value, str) and key not in _WHOLE:
             whole[key] = whole.get(key, "") + value
         elif isinstance(value, list):
             whole[key] = whole.get(key, []) + value
@@ -98,6 +101,6 @@ def _typed(events: list[dict[str, Any]]) -> Any:
         delta = event.get("delta")
         for key, value in (delta if isinstance(delta, dict) else {"delta": delta}).items():
             if isinstance(value, str):
-                texts[key] = texts.get(key, "") + value
+                texts[key] = value if key in _WHOLE else texts.get(key, "") + value
     ends = [event for event in events if event["type"] in ("response.completed", "message_start", "message_delta")]
     return {"kinds": kinds, "texts": texts, "ends": [{**event, "sequence_number": 0} for event in ends]}

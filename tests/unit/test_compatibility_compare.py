@@ -50,3 +50,17 @@ def test_a_stream_is_compared_whole_and_not_by_its_chunks() -> None:
     assert streamed(chunk("ab", "stop")) != streamed(chunk("ab", "length"))
     assert streamed(chunk("ab", "stop")) != streamed(chunk("ac", "stop"))
     assert streamed(chunk("ab"), end="") != streamed(chunk("ab"))
+
+
+def event(kind: str, **delta: Any) -> dict[str, Any]:
+    return {"type": kind, "delta": delta}
+
+
+def test_a_stream_of_named_events_is_compared_whole_and_not_by_its_chunks() -> None:
+    def said(*texts: str, stop: str = "end_turn") -> Any:
+        pieces = [event("content_block_delta", type="text_delta", text=text) for text in texts]
+        return streamed(*pieces, event("message_delta", stop_reason=stop), end="")
+
+    assert said("ab", "c") == said("a", "b", "c")
+    assert said("ab", "c") != said("ab", "d")
+    assert said("ab") != said("ab", stop="max_tokens")
