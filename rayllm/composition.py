@@ -59,27 +59,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     replicas = [
         _deployment(model, names[model.model_id], placements[model.model_id], config) for model in config.models
     ]
-    router = serve.deployment(
-        Router,
-        name="Router",
-        num_replicas=config.router.num_replicas or max(1, min(_MOST_ROUTERS, (os.cpu_count() or 1) // _CPUS_A_ROUTER)),
-        max_ongoing_requests=config.router.max_ongoing_requests,
-        # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
-        ray_actor_options={"num_cpus": 0},
-        max_queued_requests=config.router.max_queued_requests,
-        health_check_period_s=10,
-        health_check_timeout_s=60,
-        # It leaves when the last answer that passes through it has ended, and the next one is there before.
-        graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
-        max_surge_percent=100,
-        # What a running router is told anew where it changes.
-        user_config={
-            "config": config.model_dump(mode="json", exclude_unset=True),
-            "names": names,
-            "admin_digests": [digest.hex() for digest in _digests(config.router.admin_keys)],
-        },
-    )
-    return versioned(router, None).bind(*replicas)
+    return _router(config, names, replicas)
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -98,6 +78,31 @@ def _installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Application]) -> Application:
+    by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_A_ROUTER)
+    router = serve.deployment(
+        Router,
+        name="Router",
+        num_replicas=config.router.num_replicas or min(_MOST_ROUTERS, by_cpus),
+        max_ongoing_requests=config.router.max_ongoing_requests,
+        # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
+        ray_actor_options={"num_cpus": 0},
+        max_queued_requests=config.router.max_queued_requests,
+        health_check_period_s=10,
+        health_check_timeout_s=60,
+        # It leaves when the last answer that passes through it has ended, and the next one is there before.
+        graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
+        max_surge_percent=100,
+        # What a running router is told anew where it changes.
+        user_config={
+            "config": config.model_dump(mode="json", exclude_unset=True),
+            "names": names,
+            "admin_digests": [digest.hex() for digest in _digests(config.router.admin_keys)],
+        },
+    )
+    return versioned(router, None).bind(*replicas)
 
 
 def _deployment(model: ModelConfig, name: str, placement: Placement, config: AppConfig) -> Application:

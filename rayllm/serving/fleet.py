@@ -75,19 +75,20 @@ class Fleet:
     Args:
         model_id: the model.
         handle: of its deployment.
-        policy: chooses among those that have room.
         node_id: this router's node.
+        routing: name of the policy that chooses among those that have room.
         queue_timeout_s: seconds that a request may wait for room.
     """
 
     def __init__(
-        self, model_id: str, handle: DeploymentHandle[Any], policy: Policy, node_id: str, queue_timeout_s: float
+        self, model_id: str, handle: DeploymentHandle[Any], node_id: str, routing: str, queue_timeout_s: float
     ) -> None:
         self._model_id = model_id
         self._handle = handle.options(method_name="describe")
-        self._policy = policy
         self._node_id = node_id
-        self._queue_timeout_s = queue_timeout_s
+        self._routing = ""
+        self._policy: Policy
+        self.change(routing, queue_timeout_s)
         self._members: dict[str, Member] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -95,6 +96,12 @@ class Fleet:
     def members(self) -> dict[str, Member]:
         """The replicas, by id."""
         return self._members
+
+    def change(self, routing: str, queue_timeout_s: float) -> None:
+        """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
+        if routing != self._routing:
+            self._routing, self._policy = routing, policy(routing)
+        self._queue_timeout_s = queue_timeout_s
 
     def update(self, all_told: list[Told]) -> None:
         """These are the replicas now."""
@@ -247,7 +254,7 @@ def open_fleet(app: str, deployment: str, model_id: str, handle: DeploymentHandl
     """
     loop = asyncio.get_running_loop()
     node_id = ray.get_runtime_context().get_node_id()
-    fleet = Fleet(model_id, handle, policy(config.routing_of(model_id)), node_id, config.queue_timeout_s)
+    fleet = Fleet(model_id, handle, node_id, config.routing_of(model_id), config.queue_timeout_s)
 
     def heard(told: list[Told]) -> None:
         loop.call_soon_threadsafe(fleet.update, told)

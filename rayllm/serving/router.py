@@ -44,7 +44,7 @@ class Router:
         self._name = serve.get_replica_context().app_name
         self._loaded = LoadedAdapters(self._name)
         self._exchanger = Exchanger(settings().connect_timeout_s)
-        self._fleets: dict[str, tuple[tuple[float, str], Fleet]] = {}
+        self._fleets: dict[str, Fleet] = {}
         self._front: Front | None = None
         self._current = _Current()
 
@@ -81,26 +81,24 @@ class Router:
         return await asyncio.to_thread(serve.get_deployment_handle, deployment, self._name)
 
     def _fleet(self, model_id: str, deployment: str, handle: DeploymentHandle[Any], config: AppConfig) -> Fleet:
-        # What a fleet knows of its replicas is kept where it would be used in the same way.
-        way = (config.router.queue_timeout_s, config.router.routing_of(model_id))
+        # Kept, with the requests that wait in it.
         known = self._fleets.get(deployment)
-        if known is None or known[0] != way:
-            known = way, open_fleet(self._name, deployment, model_id, handle, config.router)
-            self._fleets[deployment] = known
-        return known[1]
+        if known is None:
+            known = self._fleets[deployment] = open_fleet(self._name, deployment, model_id, handle, config.router)
+        known.change(config.router.routing_of(model_id), config.router.queue_timeout_s)
+        return known
 
     def _leave_all_but(self, names: Mapping[str, str]) -> None:
         for deployment in self._fleets.keys() - set(names.values()):
             unwatch(self._name, deployment)
-            _, fleet = self._fleets.pop(deployment)
             # Members that have something in hand are left when that is done.
-            fleet.update([])
+            self._fleets.pop(deployment).update([])
 
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when it stops the router."""
         if front := getattr(self, "_front", None):
             await front.stop(_LAST_REPLIES_S)
-        for _, fleet in getattr(self, "_fleets", {}).values():
+        for fleet in getattr(self, "_fleets", {}).values():
             fleet.close()
         if hasattr(self, "_exchanger"):
             await self._exchanger.close()

@@ -26,6 +26,7 @@ from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.adapter_admin import AdapterAdmin
 from rayllm.serving.adapter_index import AdapterIndex
 from rayllm.serving.background import in_background
+from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
@@ -67,7 +68,7 @@ class Service:
         finders = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
         self._index = AdapterIndex(finders, self._adapters_of)
         self._loaded = loaded
-        self._relay = Relay(self._catalogue, loaded, dispatcher, exchanger, config.router)
+        self._relay = Relay(self._catalogue, loaded, dispatcher, Carrier(exchanger), config.router)
         self._admin = AdapterAdmin(self._catalogue, loaded, dispatcher, exchanger, admin_digests)
         self._vllm_version: str | None = None
         self._learning: asyncio.Task[None] | None = None

@@ -57,6 +57,35 @@ def test_serve_counts_every_exchange_for_as_long_as_it_lasts(streams: list[httpx
     assert within(5, lambda: ongoing() == [0])
 
 
+def test_replicas_tell_what_routers_and_autoscaling_go_by(streams: list[httpx.Response]) -> None:
+    handle: Any = serve.get_deployment_handle("rayllm-demo", "rayllm")
+
+    def load() -> dict[str, float]:
+        told: dict[str, float] = handle.record_autoscaling_stats.remote().result(timeout_s=10)
+        return told
+
+    def routing() -> dict[str, Any]:
+        told: dict[str, Any] = handle.record_routing_stats.remote().result(timeout_s=10)
+        return told
+
+    assert load().keys() == {"ongoing", "queued_tokens", "kv_use"}
+    assert within(5, lambda: load()["ongoing"] == STREAMS and load()["kv_use"] > 0)
+    # A prompt of a few tokens and a usual answer for each: no router knows how long an answer will be.
+    assert STREAMS * 256 <= routing()["work"] < STREAMS * 512
+    for reply in streams:
+        reply.close()
+    assert within(5, lambda: (load()["ongoing"], routing()["work"], load()["queued_tokens"]) == (0, 0, 0))
+
+
+def test_resident_adapters_are_told_to_routers(base_url: str) -> None:
+    with httpx.Client(base_url=base_url, timeout=60) as client:
+        client.post("/v1/completions", json={"model": "rayllm-demo:shout", "prompt": "a", "max_tokens": 1})
+    handle: Any = serve.get_deployment_handle("rayllm-demo", "rayllm")
+    told = handle.record_routing_stats.remote().result(timeout_s=10)
+    assert "shout" in told["adapters"]
+    assert told["slots"] == 4
+
+
 def test_hundreds_of_exchanges_leave_no_slot_behind(base_url: str) -> None:
     body = {"model": "rayllm-demo", "prompt": "a", "max_tokens": 1}
     with httpx.Client(base_url=base_url, timeout=60) as client, ThreadPoolExecutor(16) as pool:

@@ -7,5 +7,6 @@ listening for the client's farewell and for its next request.
 
 from rayllm.serving.handover.giver import Giver, Handed, Outcome
 from rayllm.serving.handover.taker import Taker
+from rayllm.serving.handover.wire import Message
 
-__all__ = ["Giver", "Handed", "Outcome", "Taker"]
+__all__ = ["Giver", "Handed", "Message", "Outcome", "Taker"]

@@ -122,7 +122,7 @@ class _Exchange:
             "raw_path": self._head["path"].encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in self._head["headers"].items()],
+            "headers": [(name.encode(), value.encode()) for name, value in self._head["headers"].items()],
             "client": None,
             "server": None,
         }

@@ -18,8 +18,8 @@ from ray.serve.exceptions import BackPressureError
 from starlette.routing import Route
 
 from rayllm.config import RouterConfig, load_app
-from rayllm.routing.least_loaded import LeastLoaded
-from rayllm.serving import relay
+from rayllm.serving import errand
+from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
@@ -179,13 +179,13 @@ async def service(
     config = load_app({"llm_configs": models, "router": router})
     handles = {name: Handle() for name in replicas}
     fleets = {
-        name: Fleet(name, handle, LeastLoaded(), "here" if way == "handover" else "far", queue_timeout_s)  # type: ignore[arg-type]
+        name: Fleet(name, handle, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)  # type: ignore[arg-type]
         for name, handle in handles.items()
     }
     for name, members in replicas.items():
         fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
     exchanger = Exchanger(connect_timeout_s=1)
-    passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), exchanger, config.router)
+    passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), Carrier(exchanger), config.router)
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH)])
     install_error_handlers(app)
     with socket.socket() as probe:
@@ -232,6 +232,25 @@ async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do
     assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in told)
     assert {headers.pop(b"x-rayllm-key", b"secret") for headers in told} == {b"secret"}
     assert told == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
+
+
+@WAYS
+async def test_a_models_name_may_be_in_any_script(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"modèle-模型": [replica]}) as found:
+        assert (await found.client.post(PATH, json={"model": "modèle-模型"})).status_code == 200
+    assert dict(answer.scopes[0]["headers"])[b"x-rayllm-model"].decode() == "modèle-模型"
+
+
+@WAYS
+async def test_a_replica_that_is_full_does_not_lift_the_limit_of_time(way: str) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.3) as found,
+    ):
+        replica.count.capacity = 0
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
 
 
 @WAYS
@@ -378,6 +397,15 @@ async def test_requests_beyond_all_room_wait_for_it_and_are_all_answered(way: st
             assert found.handles["m"].waiting == 0
 
 
+async def test_who_waits_while_the_way_of_choosing_changes_is_answered_all_the_same() -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service("http", {"m": []}) as found:
+        asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await until(lambda: found.handles["m"].waiting == 1)
+        found.fleets["m"].change("session", 5)
+        found.fleets["m"].update([replica.told("new")])
+        assert (await asked).status_code == 200
+
+
 async def test_waiting_for_a_replica_has_an_end() -> None:
     async with service("http", {"m": []}, queue_timeout_s=0.3) as found:
         reply = await found.client.post(PATH, json={"model": "m"})
@@ -396,7 +424,7 @@ async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
 
 @WAYS
 async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_BEAT_S", 0.02)
+    monkeypatch.setattr(errand, "_BEAT_S", 0.02)
     answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
     async with (
         Replica(answer).listening() as replica,
@@ -412,7 +440,7 @@ async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkey
 
 
 async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_BEAT_S", 0.02)
+    monkeypatch.setattr(errand, "_BEAT_S", 0.02)
     async with service("http", {"m": []}, queue_timeout_s=0.2) as found:
         reply = await found.client.post(PATH, json={"model": "m", "stream": True})
         assert reply.status_code == 200
