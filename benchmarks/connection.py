@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -65,12 +67,13 @@ class Connection(asyncio.Protocol):
         self.answer = Answer(0)
         """The answer that is coming in."""
 
-    def request(self, path: str, body: dict[str, Any]) -> bytes:
+    def request(self, path: str, body: dict[str, Any], headers: Mapping[str, str] = MappingProxyType({})) -> bytes:
         """A POST of JSON as it goes over the wire; made once where it is sent many times."""
         text = json.dumps(body).encode()
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n{more}\r\n"
         )
         return head.encode() + text
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import uvloop
@@ -87,12 +88,26 @@ def chat(model: str, max_tokens: int, question: str = QUESTION, **more: Any) -> 
     }
 
 
-def measure(base_url: str, model: str, concurrency: int, requests: int, max_tokens: int) -> Seen:
+def measure(
+    base_url: str,
+    model: str,
+    concurrency: int,
+    requests: int,
+    max_tokens: int,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Seen:
     """`run` on an event loop that costs as little as can be had."""
-    return uvloop.run(run(base_url, model, concurrency, requests, max_tokens))
+    return uvloop.run(run(base_url, model, concurrency, requests, max_tokens, headers))
 
 
-async def run(base_url: str, model: str, concurrency: int, requests: int, max_tokens: int) -> Seen:
+async def run(
+    base_url: str,
+    model: str,
+    concurrency: int,
+    requests: int,
+    max_tokens: int,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Seen:
     """Ask `requests` times, `concurrency` at once, for answers of exactly `max_tokens` tokens.
 
     Raises:
@@ -100,7 +115,7 @@ async def run(base_url: str, model: str, concurrency: int, requests: int, max_to
         ConnectionError: the server cannot be reached, or broke a connection.
     """
     connections = [Connection(base_url) for _ in range(concurrency)]
-    request = connections[0].request(CHAT, chat(model, max_tokens))
+    request = connections[0].request(CHAT, chat(model, max_tokens), headers)
     cpu, started = time.process_time(), time.perf_counter()
     try:
         answers = await ask_all(connections, request, requests)

@@ -14,7 +14,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,8 @@ class Server:
     name: str
     url: str
     process: psutil.Process
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What its clients send besides."""
 
     def cpu_s(self) -> float:
         """CPU seconds spent so far by all its processes, the ended ones aside."""
@@ -77,18 +79,21 @@ class Server:
 
 
 @contextmanager
-def rayllm(model: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+def rayllm(
+    model: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({}), proxy_location: str = "Disabled"
+) -> Iterator[Server]:
     """RayLLM with one model, as `make run` starts it, and room for whatever load there is.
 
     Args:
         model: its YAML.
         variables: more environment for all its processes.
+        proxy_location: where Ray Serve's proxies are, which stand before the routers then.
     """
-    port = _free_port()
+    port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         args = {"llm_configs": [str(model)], "router": {"max_ongoing_requests": MAX_STREAMS}}
         application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": args}
-        yaml.safe_dump({"applications": [application]}, config)
+        yaml.safe_dump({"proxy_location": proxy_location, "applications": [application]}, config)
         config.flush()
         command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
         with _running("rayllm", command, port, os.environ | dict(variables)) as server:
@@ -96,9 +101,30 @@ def rayllm(model: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({
 
 
 @contextmanager
+def rayllm_relaying(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """RayLLM whose routers relay replies by HTTP, as they do for web pages of other origins and to other nodes."""
+    with rayllm(path, variables) as server:
+        yield replace(server, headers={"Origin": "http://elsewhere"})
+
+
+@contextmanager
+def rayllm_behind_proxy(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """RayLLM behind Ray Serve's own proxy."""
+    with rayllm(path, variables, "HeadOnly") as server:
+        yield server
+
+
+@contextmanager
+def rayllm_behind_haproxy(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """RayLLM behind the HAProxy that Ray Serve can start in place of its proxy."""
+    with rayllm(path, {**variables, "RAY_SERVE_ENABLE_HA_PROXY": "1"}, "HeadOnly") as server:
+        yield server
+
+
+@contextmanager
 def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """vLLM's own server on the same weights, template and engine arguments."""
-    model, port = load_model(path), _free_port()
+    model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
     with ExitStack() as files:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
@@ -131,6 +157,15 @@ def ray_serve_llm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxy
 
 
 @contextmanager
+def ray_serve_llm_grpc(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
+    """ray.serve.llm with Ray Serve's bundle of options for throughput, gRPC between deployments in it."""
+    tuned = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+    experimental = {"stream_batching_interval_ms": 0}
+    with _ray_serve_llm("ray.serve.llm grpc", path, {**variables, **tuned}, experimental) as server:
+        yield server
+
+
+@contextmanager
 def ray_serve_llm_tuned(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """ray.serve.llm with all that its manual has for speed: HAProxy, streams past the ingress, no batches of chunks."""
     tuned = {
@@ -147,7 +182,7 @@ def ray_serve_llm_tuned(path: Path = DEMO, variables: Mapping[str, str] = Mappin
 def _ray_serve_llm(
     name: str, path: Path, variables: Mapping[str, str], experimental: dict[str, Any]
 ) -> Iterator[Server]:
-    model, port = load_model(path), _free_port()
+    model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
     engine = {**model.engine_kwargs, "max_model_len": model.max_model_len}
     engine["structured_outputs_config"] = STRUCTURED_OUTPUTS
@@ -236,7 +271,8 @@ def _last_line(log: Path) -> str:
     return lines[-1][:300] if lines else "it said nothing"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -43,6 +43,10 @@ class Service:
         """Requests in the model's engine now."""
         return int(_handle(deployment).unfinished_requests.remote().result(timeout_s=30))
 
+    def queued_tokens(self, deployment: str = "rayllm-demo") -> int:
+        """Prompt tokens of requests that the model's engine has said nothing to yet."""
+        return int(_handle(deployment).record_autoscaling_stats.remote().result(timeout_s=30)["queued_tokens"])
+
 
 @cache
 def _handle(deployment: str) -> DeploymentHandle[Any]:
