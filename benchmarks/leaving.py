@@ -27,8 +27,8 @@ TIMES = 10
 TOKENS = 900
 # The engine takes 64 sequences at once: these fill it.
 CROWDS, SEQUENCES = 4, 16
-# Eight batches of what the engine takes in one step.
-PROMPTS = 16
+# Dozens of batches of what the engine takes in one step.
+PROMPTS = 64
 
 
 class Engine:
@@ -55,7 +55,7 @@ def decoding(stream: bool) -> tuple[str, dict[str, Any]]:
 def prefilling(stream: bool) -> tuple[str, dict[str, Any]]:
     """Prompts that take the engine many steps; never the same, or it would find them in its cache."""
     words = [f"{random.random()} " * 45 for _ in range(PROMPTS)]
-    return "/v1/completions", {"model": MODEL, "prompt": words, "max_tokens": 100, "stream": stream}
+    return "/v1/completions", {"model": MODEL, "prompt": words, "max_tokens": 100, "min_tokens": 100, "stream": stream}
 
 
 def _streamed(stream: bool) -> dict[str, Any]:

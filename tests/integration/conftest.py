@@ -53,15 +53,22 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
+def proxy_url(cluster: None) -> str:
+    """The address of Ray Serve's proxy, behind which all applications are."""
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service:
     """The application, ready."""
     adapters = tmp_path_factory.mktemp("adapters")
     make_adapters(adapters)
     backends = tmp_path_factory.mktemp("backends")
     shutil.copytree(BACKENDS / "by-default", backends / "by-default")
-    port, own_port = free_port(), free_port()
+    own_port = free_port()
     # Applications with a route prefix are behind Serve's proxy; this one's routers listen themselves as well.
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
     args = {
         "llm_configs": [str(DEMO), plain_model(adapters, backends)],
         "router": {
@@ -72,7 +79,7 @@ def service(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Service:
         },
     }
     serve.run(build_app(args), name=APP, route_prefix="/")
-    return Service(f"http://127.0.0.1:{own_port}", f"http://127.0.0.1:{port}")
+    return Service(f"http://127.0.0.1:{own_port}", proxy_url)
 
 
 @pytest.fixture(scope="session")

@@ -31,10 +31,6 @@ class Service:
         """A plain HTTP client."""
         return httpx.Client(base_url=self.url, timeout=120)
 
-    def proxied(self) -> httpx.Client:
-        """A plain HTTP client of Ray Serve's proxy, which knows the other applications too."""
-        return httpx.Client(base_url=self.proxy_url, timeout=120)
-
     def openai(self) -> OpenAI:
         """OpenAI's own client; without retries, so that what is seen is what was answered."""
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)

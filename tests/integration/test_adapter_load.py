@@ -18,7 +18,7 @@ from ray import serve
 
 from rayllm import build_app
 from scripts.make_adapters import PROMPT, make_adapters
-from tests.integration.service import DEMO, Service
+from tests.integration.service import DEMO
 from tests.integration.test_openai_api import COMPLETIONS
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
@@ -42,7 +42,7 @@ class Crowd:
 
 
 @pytest.fixture(scope="module")
-def crowd(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+def crowd(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
     """Two replicas of the demo from S3, with 200 adapters there."""
     root = tmp_path_factory.mktemp("crowd")
     words = make_adapters(str(WEIGHTS), root / "adapters", ADAPTERS + len(UNUSED))
@@ -53,7 +53,7 @@ def crowd(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for name in words:
             s3.put("adapters", {f"{name}/{path.name}": path for path in (root / "adapters" / name).iterdir()})
         serve.run(build_app({"llm_configs": [_model(s3, root)]}), name=APP, route_prefix="/crowd")
-        with httpx.Client(base_url=service.proxy_url + "/crowd", timeout=120) as client:
+        with httpx.Client(base_url=proxy_url + "/crowd", timeout=120) as client:
             yield Crowd(client, s3, words)
         serve.delete(APP)
 

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import ray
 import yaml
 
 from rayllm.serving import deployed
-from tests.integration.service import DEMO, ROOT, Service
+from tests.integration.service import DEMO, ROOT
 
 NAME, PREFIX = "applied", "/applied"
 
@@ -54,14 +55,14 @@ def actors(deployment: str) -> set[str]:
 
 
 @contextmanager
-def talk(service: Service, model_id: str) -> Iterator[list[int]]:
+def talk(url: str, model_id: str) -> Iterator[list[int]]:
     """Ask the model again and again; gives the statuses."""
     statuses: list[int] = []
     stop = threading.Event()
 
     def ask() -> None:
         body = {"model": model_id, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
-        with service.proxied() as client:
+        with httpx.Client(base_url=url, timeout=120) as client:
             while not stop.is_set():
                 statuses.append(client.post(f"{PREFIX}/v1/chat/completions", json=body).status_code)
                 stop.wait(0.1)
@@ -76,14 +77,14 @@ def talk(service: Service, model_id: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.timeout(900)
-def test_models_come_change_and_go_beside_others(service: Service, tmp_path: Path) -> None:
+def test_models_come_change_and_go_beside_others(proxy_url: str, tmp_path: Path) -> None:
     file, show = tmp_path / "serve.yaml", ("--json",)
     assert effects(apply(file, model("a"), options=show)) == {"a": "added"}
     mine = actors("a")
-    with talk(service, "a") as statuses:
+    with talk(proxy_url, "a") as statuses:
         limited = model("a", deployment_config={"max_ongoing_requests": 7, "graceful_shutdown_timeout_s": 9})
         assert effects(apply(file, limited, model("b"), options=show)) == {"a": "in place", "b": "added"}
-        with service.proxied() as client:
+        with httpx.Client(base_url=proxy_url, timeout=120) as client:
             names = [card["id"] for card in client.get(f"{PREFIX}/v1/models").json()["data"]]
             body = {"model": "b", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
             assert client.post(f"{PREFIX}/v1/chat/completions", json=body).status_code == 200

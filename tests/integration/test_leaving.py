@@ -52,14 +52,14 @@ def asked(
 # The engine takes 64 sequences at once: these fill it.
 CROWD = {**LONG, "n": 16}
 CROWDS = 4
-# Eight batches of what the engine takes in one step.
-PROMPTS = 16
+# Dozens of batches of what the engine takes in one step.
+PROMPTS = 64
 
 
 def long_prompts(**keys: Any) -> dict[str, Any]:
     """Prompts that take the engine many steps; never the same, or it would find them in its cache."""
     words = [f"{random.random()} " * 45 for _ in range(PROMPTS)]
-    return {"model": "rayllm-demo", "prompt": words, "max_tokens": 100, **keys}
+    return {"model": "rayllm-demo", "prompt": words, "max_tokens": 100, "min_tokens": 100, **keys}
 
 
 @pytest.fixture

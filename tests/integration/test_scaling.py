@@ -17,12 +17,12 @@ from ray import serve
 
 from rayllm import build_app
 from tests.integration.conftest import free_port
-from tests.integration.service import DEMO, Service
+from tests.integration.service import DEMO
 
 APP = MODEL = "elastic"
 FIRST = 200
 MANY = 24
-PATH = "/v1/chat/completions"
+PATH = "v1/chat/completions"
 
 
 @dataclass
@@ -60,12 +60,12 @@ def model() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def url(service: Service) -> Iterator[str]:
+def url(proxy_url: str) -> Iterator[str]:
     """The address of the application's own routers."""
     listen = f"127.0.0.1:{free_port()}"
     args = {"llm_configs": [model()], "router": {"listen": listen, "num_replicas": 1, "queue_timeout_s": 400}}
     serve.run(build_app(args), name=APP, route_prefix="/elastic")
-    yield f"http://{listen}"
+    yield f"http://{listen}/elastic"
     serve.delete(APP)
 
 

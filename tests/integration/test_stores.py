@@ -15,7 +15,6 @@ import ray
 from ray import serve
 
 from rayllm import build_app
-from tests.integration.service import Service
 from tests.integration.stores import ADAPTERS, ADMIN_KEY, SOURCES, Stores, exported, open_stores, store_model
 from tests.integration.test_openai_api import CHAT, events, failure
 
@@ -32,14 +31,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 
 @pytest.fixture(scope="module")
-def app(service: Service, stores: Stores) -> Iterator[httpx.Client]:
+def app(proxy_url: str, stores: Stores) -> Iterator[httpx.Client]:
     """One model from each store, with adapters of the same store; S3's has one with a place of its own as well."""
     models = {model_id: store_model(model_id, stores) for model_id in SOURCES}
     models[S3]["lora_config"]["lora_modules"] = [f"static={ADAPTERS / 'shout'}"]
     args = {"llm_configs": list(models.values()), "router": {"admin_keys": ["${env:ADMIN_KEY}"]}}
     with exported({"ADMIN_KEY": ADMIN_KEY}):
         serve.run(build_app(args), name=APP, route_prefix="/stores")
-    with httpx.Client(base_url=service.proxy_url + "/stores", timeout=120) as client:
+    with httpx.Client(base_url=proxy_url + "/stores", timeout=120) as client:
         yield client
     serve.delete(APP)
 
