@@ -18,7 +18,7 @@ import ray
 from ray import serve
 
 from benchmarks.compare import publish
-from benchmarks.connection import Connection
+from benchmarks.connection import Answer, Connection
 from benchmarks.load import CHAT, chat
 from benchmarks.servers import rayllm
 
@@ -67,18 +67,23 @@ async def leave(url: str, asked: tuple[str, dict[str, Any]], is_there: Callable[
     connection = Connection(url)
     answer = asyncio.create_task(connection.ask(connection.request(*asked)))
     while not await is_there():
-        await asyncio.sleep(0)
+        _check(answer)
     connection.close()
     with suppress(ConnectionError):
         await answer
     return connection
 
 
+def _check(answer: asyncio.Task[Answer]) -> None:
+    if answer.done():
+        raise RuntimeError(f"answered before the client left: {answer.result()}")
+
+
 async def gone(engine: Engine, left: int) -> float:
     """Seconds until the engine has no more than this in hand."""
     since = time.perf_counter()
     while await engine.unfinished() > left:
-        await asyncio.sleep(0)
+        pass
     return time.perf_counter() - since
 
 
@@ -105,11 +110,12 @@ async def prefilling_once(url: str, engine: Engine, stream: bool) -> float:
 async def queued_once(url: str, engine: Engine, stream: bool) -> float:
     """Leave while all the engine's places are taken by others."""
     crowd = [Connection(url) for _ in range(CROWDS)]
-    request = crowd[0].request(CHAT, chat(MODEL, TOKENS, n=SEQUENCES))
+    request = crowd[0].request(CHAT, chat(MODEL, TOKENS, n=SEQUENCES) | {"temperature": 1})
     answers = [asyncio.create_task(connection.ask(request)) for connection in crowd]
     full = CROWDS * SEQUENCES
     while await engine.unfinished() < full or await engine.is_silent():
-        await asyncio.sleep(0)
+        for answer in answers:
+            _check(answer)
 
     async def is_there() -> bool:
         return await engine.unfinished() == full + 1

@@ -30,7 +30,7 @@ POLICIES = ("least_loaded", "prefix_aware", "session")
 MODEL = "two"
 ROUNDS = 3
 # Each replica's cache holds two thirds of what all conversations come to.
-BLOCK, BLOCKS = 16, 600
+BLOCK, BLOCKS = 32, 300
 SYSTEMS, CHATS, TURNS, AT_ONCE = 4, 20, 6, 4
 SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 200, 50, 16
 

@@ -28,6 +28,8 @@ from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "models" / "rayllm-demo.yaml"
+# Beside other servers Ray's own daemons may take longer to start than it waits by itself.
+PATIENCE = {"RAY_raylet_start_wait_time_s": "400"}
 # No server of ours may refuse what it could serve.
 MAX_STREAMS = 4096
 
@@ -80,7 +82,10 @@ class Server:
 
 @contextmanager
 def rayllm(
-    model: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({}), proxy_location: str = "Disabled"
+    model: Path = DEMO,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    proxy_location: str = "Disabled",
+    name: str = "rayllm",
 ) -> Iterator[Server]:
     """RayLLM with one model, as `make run` starts it, and room for whatever load there is.
 
@@ -88,6 +93,7 @@ def rayllm(
         model: its YAML.
         variables: more environment for all its processes.
         proxy_location: where Ray Serve's proxies are, which stand before the routers then.
+        name: tells it from others that run beside it.
     """
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
@@ -96,28 +102,29 @@ def rayllm(
         yaml.safe_dump({"proxy_location": proxy_location, "applications": [application]}, config)
         config.flush()
         command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
-        with _running("rayllm", command, port, os.environ | dict(variables)) as server:
+        with _running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
             yield server
 
 
 @contextmanager
 def rayllm_relaying(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """RayLLM whose routers relay replies by HTTP, as they do for web pages of other origins and to other nodes."""
-    with rayllm(path, variables) as server:
+    with rayllm(path, variables, name="rayllm relaying") as server:
         yield replace(server, headers={"Origin": "http://elsewhere"})
 
 
 @contextmanager
 def rayllm_behind_proxy(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """RayLLM behind Ray Serve's own proxy."""
-    with rayllm(path, variables, "HeadOnly") as server:
+    with rayllm(path, variables, "HeadOnly", "rayllm behind proxy") as server:
         yield server
 
 
 @contextmanager
 def rayllm_behind_haproxy(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """RayLLM behind the HAProxy that Ray Serve can start in place of its proxy."""
-    with rayllm(path, {**variables, "RAY_SERVE_ENABLE_HA_PROXY": "1"}, "HeadOnly") as server:
+    variables = {**variables, "RAY_SERVE_ENABLE_HA_PROXY": "1"}
+    with rayllm(path, variables, "HeadOnly", "rayllm behind haproxy") as server:
         yield server
 
 
@@ -196,9 +203,7 @@ def _ray_serve_llm(
         "runtime_env": {"env_vars": _engine_variables(model)},
     }
     command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
-    # Beside other servers Ray's own daemons may take longer to start than it waits by itself.
-    patience = {"RAY_raylet_start_wait_time_s": "400"}
-    with _running(name, command, port, os.environ | patience | dict(variables)) as server:
+    with _running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
         yield server
 
 

