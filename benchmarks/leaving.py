@@ -54,8 +54,8 @@ def decoding(stream: bool) -> tuple[str, dict[str, Any]]:
 
 def prefilling(stream: bool) -> tuple[str, dict[str, Any]]:
     """Prompts that take the engine many steps; never the same, or it would find them in its cache."""
-    words = [f"{random.random()} " * 45 for _ in range(PROMPTS)]
-    return "/v1/completions", {"model": MODEL, "prompt": words, "max_tokens": 100, "min_tokens": 100, "stream": stream}
+    words = [f"{random.random()} " * 40 for _ in range(PROMPTS)]
+    return "/v1/completions", {"model": MODEL, "prompt": words, "max_tokens": 50, "min_tokens": 50, "stream": stream}
 
 
 def _streamed(stream: bool) -> dict[str, Any]:
@@ -154,8 +154,10 @@ async def table(url: str) -> str:
 def main() -> None:
     with rayllm() as server:
         ray.init("auto", namespace="serve", log_to_driver=False)
-        publish("leaving", asyncio.run(table(server.url)))
-        ray.shutdown()
+        try:
+            publish("leaving", asyncio.run(table(server.url)))
+        finally:
+            ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ PROMPTS = 64
 
 def long_prompts(**keys: Any) -> dict[str, Any]:
     """Prompts that take the engine many steps; never the same, or it would find them in its cache."""
-    words = [f"{random.random()} " * 45 for _ in range(PROMPTS)]
-    return {"model": "rayllm-demo", "prompt": words, "max_tokens": 100, "min_tokens": 100, **keys}
+    words = [f"{random.random()} " * 40 for _ in range(PROMPTS)]
+    return {"model": "rayllm-demo", "prompt": words, "max_tokens": 50, "min_tokens": 50, **keys}
 
 
 @pytest.fixture
