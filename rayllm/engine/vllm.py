@@ -61,6 +61,7 @@ USED = {
     ),
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
     "vllm.v1.engine.exceptions": ("EngineDeadError",),
+    "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (
         "AsyncLLM.from_vllm_config",

@@ -37,6 +37,16 @@ def test_workers_in_bundles_are_placed_by_ray(on_gpu: bool, executor: str) -> No
     assert arguments(on_gpu).engine["distributed_executor_backend"] == executor
 
 
+def test_a_cpu_worker_that_binds_no_threads_runs_in_the_engines_process() -> None:
+    def executor(threads: str, **keys: Any) -> str:
+        made = arguments(runtime_env={"env_vars": {"VLLM_CPU_OMP_THREADS_BIND": threads}}, **keys)
+        return str(made.engine["distributed_executor_backend"])
+
+    assert executor("nobind").endswith(".UniProcExecutor")
+    assert executor("auto") == "mp"
+    assert executor("nobind", tensor_parallelism={"degree": 2}) == "mp"
+
+
 def test_aliases_become_engine_arguments() -> None:
     engine = arguments(
         max_request_context_length=99, tensor_parallelism={"degree": 2}, pipeline_parallelism={"degree": 3}
