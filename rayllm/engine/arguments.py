@@ -85,8 +85,8 @@ def _parallelism(model: ModelConfig, on_gpu: bool) -> dict[str, Any]:
 def _cpu_executor(model: ModelConfig) -> str:
     """Where CPU workers run: vLLM gives each a process of its own, since threads are bound when a process starts.
 
-    One that binds none needs none. In the engine's process it is up sooner and needs less memory. vLLM would replace the
-    short name, "uni".
+    One that binds none needs none. In the engine's process it is up sooner and needs less memory. vLLM would replace
+    the short name, "uni".
     """
     is_alone = model.tensor_parallel_size * model.pipeline_parallel_size == 1
     binds = model.runtime_env.get("env_vars", {}).get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
