@@ -17,16 +17,16 @@ from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapter
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what needs no application first, and what needs the one with a model of every kind last.
+    """Run modules that need no application first, and what needs the one with a model of every kind last.
 
     Both stay once they are there, and leave less of the machine to what comes after.
     """
 
-    def stays(item: pytest.Item) -> int:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        return 2 if fixtures & {"surface", "kinds"} else int("service" in fixtures)
+    def needs(item: pytest.Item, *names: str) -> bool:
+        return not set(names).isdisjoint(getattr(item, "fixturenames", ()))
 
-    items.sort(key=stays)
+    with_service = {item.path for item in items if needs(item, "service")}
+    items.sort(key=lambda item: 2 if needs(item, "surface", "kinds") else int(item.path in with_service))
 
 
 def free_port() -> int:
