@@ -10,8 +10,10 @@ import statistics
 import sys
 from collections.abc import Callable
 
+import uvloop
+
 from benchmarks.compare import publish, take_turns
-from benchmarks.load import Seen, measure
+from benchmarks.load import Seen, run
 from benchmarks.servers import Server, bare_vllm, rayllm
 
 BASE, ADAPTER = "rayllm-demo", "rayllm-demo:pirate"
@@ -27,7 +29,7 @@ MEASURES: dict[str, Callable[[Seen], float]] = {
 def turn(asked: tuple[Server, str], concurrency: int) -> Seen:
     """One round of one model on one server."""
     server, model = asked
-    return measure(server.url, model, concurrency, REQUESTS, TOKENS)
+    return uvloop.run(run(server.url, model, concurrency, REQUESTS, TOKENS))
 
 
 def rows(concurrency: int, rounds: list[list[Seen]]) -> list[str]:

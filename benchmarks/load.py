@@ -11,8 +11,6 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-import uvloop
-
 from benchmarks.connection import Answer, Connection
 
 CHAT = "/v1/chat/completions"
@@ -86,18 +84,6 @@ def chat(model: str, max_tokens: int, question: str = QUESTION, **more: Any) -> 
         "stream_options": {"include_usage": True},
         **more,
     }
-
-
-def measure(
-    base_url: str,
-    model: str,
-    concurrency: int,
-    requests: int,
-    max_tokens: int,
-    headers: Mapping[str, str] = MappingProxyType({}),
-) -> Seen:
-    """`run` on an event loop that costs as little as can be had."""
-    return uvloop.run(run(base_url, model, concurrency, requests, max_tokens, headers))
 
 
 async def run(

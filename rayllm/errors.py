@@ -4,13 +4,16 @@ RayLLMError                      500  server_error
 ├── ConfigError                        a file or an argument is wrong; said at load, never over HTTP
 ├── SourceError                        weights or a tokenizer could not be had
 ├── ClusterError                       the cluster lacks what a model asks for
+├── StorageError                       the folder of files and batches cannot be read or written
 ├── RequestError                 400  invalid_request_error
 │   ├── AuthenticationError      401  invalid_api_key
 │   ├── PermissionDeniedError    403  permission_denied
 │   ├── ModelNotFoundError       404  model_not_found
 │   ├── RouteNotFoundError       404  not_found
+│   ├── ObjectNotFoundError      404  not_found
 │   ├── MethodNotAllowedError    405  method_not_allowed
 │   ├── RequestTimeoutError      408  timeout
+│   ├── ConflictError            409  conflict
 │   └── BodyTooLargeError        413  request_too_large
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
@@ -72,6 +75,10 @@ class ClusterError(RayLLMError):
     """The Ray cluster cannot hold what the configuration asks for."""
 
 
+class StorageError(RayLLMError):
+    """A folder that is written to cannot be read or written. The message names the place: it is for the log."""
+
+
 class RequestError(RayLLMError):
     """The request is at fault."""
 
@@ -99,6 +106,13 @@ class RouteNotFoundError(RequestError):
     default_code = "not_found"
 
 
+class ObjectNotFoundError(RequestError):
+    """There is no file or batch of that id."""
+
+    status = 404
+    default_code = "not_found"
+
+
 class MethodNotAllowedError(RequestError):
     status = 405
     default_code = "method_not_allowed"
@@ -108,6 +122,17 @@ class RequestTimeoutError(RequestError):
     status = 408
     type = "timeout_error"
     default_code = "timeout"
+
+
+class ConflictError(RequestError):
+    """What is asked for does not go with the state of the object; asking again does not help."""
+
+    status = 409
+    default_code = "conflict"
+
+    def headers(self) -> dict[str, str]:
+        # OpenAI's client would otherwise try again.
+        return {"x-should-retry": "false"}
 
 
 class BodyTooLargeError(RequestError):

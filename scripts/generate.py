@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
+from rayllm.batch.reference import reference as batch_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.endpoints import CHAT, COMPLETIONS
 from rayllm.engine.vllm import parser_names, request_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
+BATCH = ROOT / "docs" / "batch.md"
 
 
 def vllm_arguments() -> str:
@@ -40,6 +43,15 @@ def configuration_schema() -> str:
     return json.dumps(model_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
+def batch_page() -> str:
+    """docs/batch.md with the keys of the configuration between its marks."""
+    marked = re.compile(r"(<!-- keys -->\n).*?(<!-- /keys -->)", re.DOTALL)
+    page, times = marked.subn(lambda marks: marks[1] + batch_reference() + marks[2], BATCH.read_text())
+    if times != 1:
+        raise SystemExit(f"{BATCH.relative_to(ROOT)} must have the marks <!-- keys --> and <!-- /keys --> once.")
+    return page
+
+
 def ray_accelerators() -> str:
     """Accelerator names of the pinned Ray."""
     from ray.util.accelerators import accelerators
@@ -56,6 +68,7 @@ def main() -> int:
         DATA / "vllm_requests.json": vllm_requests,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
+        BATCH: batch_page,
     }
     stale = []
     for path, make in made.items():

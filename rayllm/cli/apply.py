@@ -18,7 +18,7 @@ from rayllm.config.yaml import read_yaml
 from rayllm.errors import ClusterError
 
 if TYPE_CHECKING:
-    from rayllm.cli.plan import Plan
+    from rayllm.cli.steps import Plan
 
 
 @click.command(
@@ -39,7 +39,7 @@ def command(
 ) -> None:
     given = _read(file, name)
     with _connected(address):
-        from rayllm.cli.plan import plan
+        from rayllm.cli.steps import plan
         from rayllm.serving import deployed
 
         running = deployed.applications()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from rayllm.cli.application import Application, read_application, reason
+from rayllm.cli.signals import interrupt_on_signals
 from rayllm.errors import ClusterError, ConfigError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -56,10 +56,9 @@ def _serve(application: Application, http: dict[str, Any], address: str | None) 
 
     # Before the cluster: what is wrong with the configuration need not wait for it.
     built = build_app(application.config)
-    # A service manager says SIGTERM where a person types Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt_on_signals()
     ray.init(address=address or "local", namespace="serve", runtime_env=application.runtime_env)
+    interrupt_on_signals()
     try:
         check_capacity(application.config)
         serve.start(http_options=http, proxy_location=application.proxy_location)

@@ -1,13 +1,15 @@
 """What the service is, in frozen words: schemas, and the loading of YAML into them."""
 
-from rayllm.config.app import AppConfig, CorsConfig, RouterConfig
+from rayllm.config.app import AppConfig, BatchesConfig, CorsConfig, RouterConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from
 from rayllm.config.model import GenerationConfig, LoraConfig, ModelConfig
+from rayllm.config.named import named_model
 from rayllm.config.source import AwsCredentials, BucketSource, ExtraFile, HubSource, LocalSource, Source
 
 __all__ = [
     "AppConfig",
     "AwsCredentials",
+    "BatchesConfig",
     "BucketSource",
     "CorsConfig",
     "ExtraFile",
@@ -22,4 +24,5 @@ __all__ = [
     "load_model",
     "load_serve_file",
     "model_from",
+    "named_model",
 ]

@@ -30,6 +30,31 @@ class CorsConfig(Frozen):
         return self
 
 
+class BatchesConfig(Frozen):
+    """OpenAI's files and batches (`/v1/files`, `/v1/batches`), and who works on them."""
+
+    storage: str
+    """Folder for files, batches and work that is under way: a path that all nodes see, `s3://…` or `gs://…`."""
+    max_file_bytes: int = Field(200 * 1024 * 1024, ge=1024)
+    """Largest file in bytes; a larger one is answered 413."""
+    max_requests: int = Field(50_000, ge=1)
+    """Most requests in one batch; one with more fails."""
+    max_running: int = Field(2, ge=1)
+    """Batches that are worked on at once; later ones wait in `validating`."""
+    concurrency: int = Field(64, ge=1)
+    """Requests of one batch under way at once."""
+    execution: Literal["deployed", "engines"] = "deployed"
+    """Who answers: `deployed`, the models that serve everybody, or `engines`, which a batch starts for itself from its
+    model's configuration, and ends."""
+
+    @field_validator("storage")
+    @classmethod
+    def _is_a_folder(cls, value: str) -> str:
+        if not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+", value)):
+            raise ValueError(f"`{value}` must be a path, s3://bucket/folder or gs://bucket/folder")
+        return value
+
+
 Routing = Literal["least_loaded", "prefix_aware", "session"]
 
 
@@ -63,6 +88,8 @@ class RouterConfig(Frozen):
     """Model id → models tried in turn when it answers 503."""
     cors: CorsConfig | None = None
     """Let web pages of other origins call the service."""
+    batches: BatchesConfig | None = None
+    """Take files, and batches of requests to be answered in hours instead of at once; null does not."""
     log_prompts: bool = False
     """Write request bodies to the log."""
     admin_keys: tuple[str, ...] = ()

@@ -112,6 +112,7 @@ def _engine_kwargs(engine_kwargs: Any, warnings: list[str]) -> None:
         if name in engine_kwargs:
             del engine_kwargs[name]
             warnings.append(f"`engine_kwargs.{name}` is ignored: {why}")
+    _rename(engine_kwargs, "override_pooler_config", "pooler_config", warnings, "engine_kwargs.")
     if "guided_decoding_backend" in engine_kwargs:
         backend = engine_kwargs.pop("guided_decoding_backend")
         engine_kwargs["structured_outputs_config"] = {

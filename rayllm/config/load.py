@@ -17,7 +17,7 @@ from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
 from rayllm.config.legacy import upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
-from rayllm.config.paths import absolute
+from rayllm.config.paths import absolute, kept_in
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.errors import ConfigError
 
@@ -85,8 +85,9 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     for key in args.keys() - {"llm_configs", "router"}:
         hint = did_you_mean(key, ["llm_configs", "router"]) or "; known here: llm_configs, router."
         faults.append(f"args.{key}: unknown key{hint}")
-    models = _models(args.get("llm_configs"), tuple(filter(None, (folder, Path.cwd()))), faults)
-    router = _router(args.get("router") or {}, faults)
+    folders = tuple(filter(None, (folder, Path.cwd())))
+    models = _models(args.get("llm_configs"), folders, faults)
+    router = _router(args.get("router") or {}, folders, faults)
     if faults:
         raise ConfigError("\n".join(faults))
     try:
@@ -108,7 +109,10 @@ def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
     return applications
 
 
-def _router(raw: Any, faults: list[str]) -> RouterConfig:
+def _router(raw: Any, folders: tuple[Path, ...], faults: list[str]) -> RouterConfig:
+    batches = raw.get("batches") if isinstance(raw, dict) else None
+    if isinstance(batches, dict) and isinstance(storage := batches.get("storage"), str):
+        raw = {**raw, "batches": {**batches, "storage": kept_in(storage, folders)}}
     try:
         return RouterConfig.model_validate(raw)
     except ValidationError as error:

@@ -43,6 +43,20 @@ def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
     raise ConfigError(f"{key}: no such file or folder: {' or '.join(str(candidate) for candidate in tried)}.")
 
 
+def kept_in(text: str, folders: tuple[Path, ...]) -> str:
+    """The folder to write to that `text` means: as `find`, but in the first of the folders where it is not there yet.
+
+    Addresses of buckets stay as they are.
+    """
+    if not text or "://" in text:
+        return text
+    path = Path(text).expanduser()
+    if path.is_absolute():
+        return str(path)
+    tried = [(folder / path).resolve() for folder in folders]
+    return str(next((place for place in tried if place.exists()), tried[0]))
+
+
 def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:
     """Make the relative paths of one model's raw mapping absolute, in place; returns the faults met."""
     faults = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -65,13 +66,16 @@ def reference() -> str:
     return "\n".join(parts) + "\n"
 
 
+def fields_table(keys: Mapping[str, FieldInfo]) -> str:
+    """A table of these keys, without those of the mappings in them."""
+    rows = (_row(name, field) for name, field in keys.items())
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
 def _table(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    yield "| key | type | default | meaning |"
-    yield "|---|---|---|---|"
-    below: list[tuple[str, type[BaseModel]]] = []
-    for name, field in model.model_fields.items():
-        yield _row(name, field)
-        below += [(f"{prefix}{name}", found) for found in models_in(field.annotation)]
+    yield fields_table(model.model_fields)
+    keys = model.model_fields.items()
+    below = [(f"{prefix}{name}", found) for name, field in keys for found in models_in(field.annotation)]
     for path, found in below:
         alternatives = [other for other_path, other in below if other_path == path]
         title = f"`{path}`" + (f" as {found.__name__}" if len(alternatives) > 1 else "")
@@ -113,4 +117,4 @@ def _type_name(annotation: Any) -> str:
         return " \\| ".join(dict.fromkeys(["text", *names] if HubSource in arguments else names))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"
-    return {str: "text", int: "integer", float: "number", bool: "true/false"}.get(annotation, "any")
+    return {str: "text", Path: "text", int: "integer", float: "number", bool: "true/false"}.get(annotation, "any")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rayllm.config import GenerationConfig, LoraConfig, ModelConfig
+from rayllm.config import GenerationConfig, ModelConfig
 from rayllm.engine import vllm
 from rayllm.engine.plan import RequestPlan
 from rayllm.engine.residents import Residents
@@ -45,7 +45,7 @@ def residents_of(
         return None
     takes = AdapterLimits(vllm.max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
     return Residents(
-        _store(model.model_id, lora, takes, progress),
+        adapter_store(model, takes, progress),
         vllm.AdapterSlots(engine, server.state.openai_serving_models),
         lambda name, files: _plan(name, files, model, plan),
         lora.max_num_adapters_per_replica,
@@ -63,11 +63,20 @@ async def load_modules(residents: Residents, model: ModelConfig) -> None:
         await residents.load(AdapterName(model.model_id, module.name))
 
 
-def _store(base: str, lora: LoraConfig, takes: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
+def adapter_store(model: ModelConfig, takes: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
+    """Where the adapters of `model`, which has a `lora_config`, come from.
+
+    Args:
+        model: the base model.
+        takes: what the engine takes.
+        progress: makes an observer for a download.
+    """
+    lora = model.lora_config
+    assert lora is not None  # noqa: S101  (told by the caller)
     path = lora.dynamic_lora_loading_path
     return AdapterStore(
-        base,
-        open_place(path, base) if path else None,
+        model.model_id,
+        open_place(path, model.model_id) if path else None,
         {module.name: module.path for module in lora.lora_modules},
         replace(limits(lora.download_timeout_s), tries=lora.max_download_tries),
         takes,
@@ -85,13 +94,14 @@ def _plan(
         message = f"The adapter `{name}` cannot be used: it has more than {MAX_STOPS} `stopping_sequences`."
         raise RequestError(message, "model", "adapter_broken")
     try:
-        return plan(_merged(model, files.generation))
+        return plan(with_generation(model, files.generation))
     except PromptError as error:
         message = f"The adapter `{name}` cannot be used: its `prompt_format`: {error}"
         raise RequestError(message, "model", "adapter_broken") from None
 
 
-def _merged(model: ModelConfig, generation: GenerationConfig) -> ModelConfig:
+def with_generation(model: ModelConfig, generation: GenerationConfig) -> ModelConfig:
+    """`model` with the settings that an adapter brings; its own hold where the adapter says nothing."""
     given = {key: getattr(generation, key) for key in generation.model_fields_set}
     update: dict[str, Any] = {"generation_config": model.generation_config.model_copy(update=given)}
     if generation.prompt_format is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import vllm_names
@@ -26,6 +26,10 @@ STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 NO_HOST = "none.invalid"
 
 
+Workers = Literal["cpu", "gpu", "ray"]
+"""Where an engine's workers are: on the CPUs or the GPUs of its own process, or where Ray has placed them."""
+
+
 @dataclass(frozen=True)
 class VllmArguments:
     """vLLM's two groups of arguments by name: the engine's and the OpenAI server's."""
@@ -39,7 +43,7 @@ def vllm_arguments(
     weights: str,
     tokenizer: Path | None,
     names: tuple[str, ...],
-    on_gpu: bool,
+    workers: Workers,
     processors: tuple[str, ...] = (),
 ) -> VllmArguments:
     """The arguments for one replica.
@@ -49,7 +53,7 @@ def vllm_arguments(
         weights: the local folder with its weights, or an address that vLLM streams them from.
         tokenizer: the local folder with its tokenizer, where that is another.
         names: the names it answers to, the id first.
-        on_gpu: its workers run in bundles of their own, so Ray places them; else they are child processes.
+        workers: where its workers are.
         processors: class paths of logits processors that we bring.
 
     Raises:
@@ -63,8 +67,8 @@ def vllm_arguments(
         values["max_model_len"] = model.max_model_len
     if model.task:
         values = {**_RUNNER[model.task], **values}
-    values |= _parallelism(model, on_gpu)
-    values = {**_adapters(model, on_gpu), **values}
+    values |= _parallelism(model, workers)
+    values = {**_adapters(model, workers), **values}
     values |= _conversation(model)
     if processors:
         values["logits_processors"] = _logits_processors(values, processors)
@@ -74,32 +78,40 @@ def vllm_arguments(
     return _split(values | _structured_outputs(values))
 
 
-def _parallelism(model: ModelConfig, on_gpu: bool) -> dict[str, Any]:
+def _parallelism(model: ModelConfig, workers: Workers) -> dict[str, Any]:
     return {
         "tensor_parallel_size": model.tensor_parallel_size,
         "pipeline_parallel_size": model.pipeline_parallel_size,
-        "distributed_executor_backend": "ray" if on_gpu else _cpu_executor(model),
+        "distributed_executor_backend": _executor(model, workers),
     }
 
 
-def _cpu_executor(model: ModelConfig) -> str:
+def _executor(model: ModelConfig, workers: Workers) -> str:
+    if workers == "ray":
+        return "ray"
+    is_alone = model.tensor_parallel_size * model.pipeline_parallel_size == 1
+    if workers == "gpu":
+        return "uni" if is_alone else "mp"
+    return _cpu_executor(model, is_alone)
+
+
+def _cpu_executor(model: ModelConfig, is_alone: bool) -> str:
     """Where CPU workers run: vLLM gives each a process of its own, since threads are bound when a process starts.
 
     One that binds none needs none. In the engine's process it is up sooner and needs less memory. vLLM would replace
     the short name, "uni".
     """
-    is_alone = model.tensor_parallel_size * model.pipeline_parallel_size == 1
     binds = model.runtime_env.get("env_vars", {}).get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
     return "mp" if binds or not is_alone else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
-def _adapters(model: ModelConfig, on_gpu: bool) -> dict[str, Any]:
+def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:
     """Defaults for a model with adapters."""
     if model.lora_config is None:
         return {}
     slots = model.lora_config.max_num_adapters_per_replica
     values: dict[str, Any] = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
-    return values if on_gpu else {**values, "worker_extension_cls": "rayllm.engine.cpu_lora.CpuLoraRepair"}
+    return values if workers != "cpu" else {**values, "worker_extension_cls": "rayllm.engine.cpu_lora.CpuLoraRepair"}
 
 
 def _conversation(model: ModelConfig) -> dict[str, Any]:

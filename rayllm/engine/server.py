@@ -19,8 +19,9 @@ from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.engine import vllm
 from rayllm.engine.adapters import load_modules, residents_of
-from rayllm.engine.arguments import VllmArguments, vllm_arguments
+from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
 from rayllm.engine.constraints import ConstraintGate, Trial
+from rayllm.engine.direct import DirectCalls
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.layers.adapters import AdapterGate, adapters_plan
 from rayllm.engine.layers.names import NameKeeper, answer_by_name
@@ -50,6 +51,7 @@ class EngineServer:
         self._open = AsyncExitStack()
         self.residents: Residents | None = None
         self.app: ASGIApp
+        self.direct: DirectCalls
 
     async def start(
         self,
@@ -58,16 +60,17 @@ class EngineServer:
         configure: Configure | None = None,
         host: str = "127.0.0.1",
         progress: Callable[[], Progress] = LoggedProgress,
+        workers: Workers = "cpu",
     ) -> None:
         """Start the engine and build the application.
 
         Args:
             weights: the local folder with the weights, or an address that vLLM streams them from.
             tokenizer_folder: the one with the tokenizer, where that is another.
-            configure: makes vLLM's engine configuration where the device can be seen, if that is not here. With it,
-                the workers are placed by Ray.
+            configure: makes vLLM's engine configuration where the device can be seen, if that is not here.
             host: an address of this machine that the engine's workers can reach.
             progress: makes an observer for the download of an adapter.
+            workers: where the engine's workers are.
 
         Raises:
             ConfigError: vLLM refuses the configuration.
@@ -76,7 +79,7 @@ class EngineServer:
         model = self._model
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
-        arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, configure is not None, processors)
+        arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
         config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
         server_arguments = vllm.make_server_arguments(arguments)
         self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
@@ -111,7 +114,9 @@ class EngineServer:
             self._guided.attach(server.state)
         answer_by_name(server.state.openai_serving_models, self._names)
         self.residents = residents_of(self._model, self._engine, server, Path(weights), self._plan, progress)
-        self.app = self._layers(server, plan)
+        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
+        self.app = self._layers(server, plan, gate)
+        self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.residents)
         if self.residents:
             vllm.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
             await load_modules(self.residents, self._model)
@@ -122,10 +127,8 @@ class EngineServer:
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         return replace(plan, takes_backends=self._guided is not None)
 
-    def _layers(self, server: Any, plan: RequestPlan) -> ASGIApp:
+    def _layers(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
         """What a request passes on its way into vLLM's application, the last one first."""
-        held = vllm.held_options(self._engine)
-        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce, held)
         app: ASGIApp = ErrorTranslator(RequestShaper(server, lambda: adapters_plan() or plan, gate.admit))
         if self.residents:
             app = AdapterGate(app, self.residents, self._model.model_id)
@@ -159,6 +162,9 @@ class EngineServer:
             await asyncio.wait_for(self._engine.is_sleeping(), timeout_s)
         except TimeoutError:
             raise EngineError(f"The engine did not answer within {timeout_s:g} s.") from None
+        except Exception as error:
+            logger.error("The engine died: %r", error)
+            raise EngineError("The engine died.") from None
 
     def unfinished_requests(self) -> int:
         """Requests that the engine is working on or keeps waiting."""

@@ -11,17 +11,21 @@ import importlib
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.engine import moved
+from rayllm.engine import moved, orphan
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.constraints import OPTIONS
 from rayllm.engine.tool_plugin import load_tool_plugin
 from rayllm.errors import ConfigError, EngineError, RequestError
+
+if TYPE_CHECKING:
+    from rayllm.engine.direct import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +45,12 @@ USED = {
         "BatchChatCompletionRequest.model_fields",
         "ChatCompletionRequest.model_fields",
     ),
-    "vllm.entrypoints.openai.completion.protocol": ("CompletionRequest.model_fields",),
+    "vllm.entrypoints.openai.completion.protocol": (
+        "CompletionRequest.model_fields",
+        "CompletionRequest.to_sampling_params",
+    ),
     "vllm.entrypoints.openai.responses.protocol": ("ResponsesRequest.model_fields",),
+    "vllm.exceptions": ("VLLMClientError",),
     "vllm.lora.request": ("LoRARequest",),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
@@ -60,7 +68,8 @@ USED = {
         "bgmv_expand_slice",
     ),
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
-    "vllm.v1.engine.exceptions": ("EngineDeadError",),
+    "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),
+    "vllm.v1.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (
@@ -69,6 +78,7 @@ USED = {
         "AsyncLLM.get_tokenizer",
         "AsyncLLM.is_sleeping",
         "AsyncLLM.check_health",
+        "AsyncLLM.encode",
         "AsyncLLM.generate",
         "AsyncLLM.add_lora",
         "AsyncLLM.remove_lora",
@@ -100,6 +110,7 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
             on the client's.
         gpu_share: the part of a GPU that each worker's bundle holds, as Ray is to be asked for it.
     """
+    orphan.mark()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     # A host that may be asked for media could send vLLM on to one that may not.
     os.environ.setdefault("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
@@ -355,6 +366,115 @@ async def make_server(engine: Any, arguments: Namespace) -> Any:
     # Its error handlers set `should_exit` here when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     return app
+
+
+def max_num_seqs(engine: Any) -> int:
+    """Sequences that the engine works on at once, over all stages of its pipeline."""
+    config = engine.vllm_config
+    return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
+
+
+def completion_request(body: dict[str, Any]) -> Any:
+    """vLLM's own reading of a completion request.
+
+    Raises:
+        RequestError: a field is wrong; the message is vLLM's.
+    """
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.exceptions import VLLMClientError
+
+    given = body.get("max_tokens")
+    try:
+        request = CompletionRequest(**body)
+    except (ValueError, VLLMClientError) as error:
+        raise RequestError(f"sampling_params: {_in_one_line(error)}", "sampling_params") from None
+    # Completions end after 16 tokens where nothing is said; a row may use what its prompt leaves of the context.
+    request.max_tokens = given
+    return request
+
+
+async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:
+    """vLLM's final RequestOutput for one prompt.
+
+    Args:
+        engine: an AsyncLLM.
+        prompt: what the model reads.
+        request: from `completion_request`.
+        request_id: names the request in the engine.
+        lora: the adapter's LoRARequest, or None.
+        detokenize: whether the engine writes the text; it does in any case where a stop is a text.
+
+    Raises:
+        RequestError: vLLM refuses it.
+        EngineError: the engine died.
+    """
+    defaults = engine.model_config.get_diff_sampling_param()
+    room = engine.model_config.max_model_len - len(prompt.token_ids or ())
+    with _refusals():
+        params = request.to_sampling_params(max(1, min(request.max_tokens or room, room)), defaults)
+        params.detokenize = detokenize or bool(params.stop)
+        inputs, tokenization = _inputs(prompt), {"add_special_tokens": not prompt.is_rendered}
+        final = None
+        async for output in engine.generate(
+            inputs, params, request_id, lora_request=lora, tokenization_kwargs=tokenization
+        ):
+            final = output
+    return final
+
+
+async def pool(
+    engine: Any, prompt: Prompt, task: str, pooling: dict[str, Any], request_id: str, lora: Any
+) -> tuple[list[float], int]:
+    """What the pooler gives for one prompt, and the number of prompt tokens.
+
+    Raises:
+        RequestError: vLLM refuses it.
+        EngineError: the engine died.
+    """
+    from vllm.pooling_params import PoolingParams
+
+    with _refusals():
+        params = PoolingParams(task=task, **pooling)
+        tokenization = {"add_special_tokens": not prompt.is_rendered}
+        final = None
+        async for output in engine.encode(
+            _inputs(prompt), params, request_id, lora_request=lora, tokenization_kwargs=tokenization
+        ):
+            final = output
+    if final is None:
+        raise EngineError("The engine gave no answer.")
+    return final.outputs.data.float().tolist(), len(final.prompt_token_ids)
+
+
+def labels(engine: Any) -> dict[int, str]:
+    """Names of the classes by index, as the model's own configuration has them."""
+    named = getattr(engine.model_config.hf_config, "id2label", None) or {}
+    return {int(index): str(label) for index, label in named.items()}
+
+
+def _inputs(prompt: Prompt) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"prompt": prompt.text}
+    if prompt.token_ids is not None:
+        inputs = {"prompt_token_ids": prompt.token_ids}
+    if prompt.images:
+        inputs["multi_modal_data"] = {"image": prompt.images}
+    return inputs
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What vLLM raises for one request, as ours."""
+    from vllm.exceptions import VLLMClientError
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    try:
+        yield
+    except EngineDeadError:
+        raise EngineError("The engine died.") from None
+    except EngineGenerateError as error:
+        raise RequestError(f"The engine failed on this request: {_in_one_line(error.__cause__ or error)}") from None
+    except (VLLMClientError, ValueError, TypeError, NotImplementedError) as error:
+        raise RequestError(_in_one_line(error)) from None
 
 
 async def generate_one(engine: Any) -> None:

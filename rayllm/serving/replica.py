@@ -12,6 +12,7 @@ import ray
 import uvicorn
 from ray import serve
 
+from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
 from rayllm.engine.adapters import MAX_STOPS
 from rayllm.engine.server import EngineServer
@@ -19,7 +20,6 @@ from rayllm.engine.vllm import prepare_environment
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
 from rayllm.serving.gate import KeyGate, SlotGate
-from rayllm.serving.gpu_group import configure_on_gpu
 from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
@@ -76,7 +76,7 @@ class ModelReplica:
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):
             if gpu_share:
-                await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress)
+                await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress, "ray")
             else:
                 await self._engine.start(folder, tokenizer, progress=metrics.new_progress)
             await self._listen(host)

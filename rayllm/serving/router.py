@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,8 +15,11 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rayllm.asgi import call
 from rayllm.config import AppConfig
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.batches.desk import Desk
+from rayllm.serving.batches.runner import start_runner
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet, open_fleet
@@ -46,6 +50,7 @@ class Router:
         self._exchanger = Exchanger(settings().connect_timeout_s)
         self._fleets: dict[str, Fleet] = {}
         self._front: Front | None = None
+        self._desk: Desk | None = None
         self._current = _Current()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -61,6 +66,9 @@ class Router:
         config, names = AppConfig.model_validate(told["config"]), told["names"]
         handles = {model_id: await self._handle(name) for model_id, name in names.items()}
         fleets = {model_id: self._fleet(model_id, names[model_id], handles[model_id], config) for model_id in names}
+        if self._desk:
+            self._desk.close()
+        self._desk = Desk(config.router.batches, partial(start_runner, self._name, config=config))
         self._current.app = Service(
             config,
             DeploymentStates(config, names, self._name),
@@ -69,12 +77,22 @@ class Router:
             Dispatcher(fleets),
             self._exchanger,
             tuple(bytes.fromhex(digest) for digest in told["admin_digests"]),
+            self._desk.routes,
         ).app
+        self._desk.open()
         self._leave_all_but(names)
         if self._front is None:
             self._front = await open_front(self._current, self._name, config.router)
         else:
             self._front.limit(config.router.max_ongoing_requests)
+
+    async def answer(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        """The whole answer to a `POST`: its status, its headers by lower-case name, and its body.
+
+        For those on this cluster who have a handle of the router, and no address.
+        """
+        answer = await call(self._current, path, body, headers)
+        return answer.status, answer.headers, answer.body
 
     async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
         # In a thread, since it asks Ray Serve's controller.
@@ -96,6 +114,8 @@ class Router:
 
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when it stops the router."""
+        if desk := getattr(self, "_desk", None):
+            desk.close()
         if front := getattr(self, "_front", None):
             await front.stop(_LAST_REPLIES_S)
         for fleet in getattr(self, "_fleets", {}).values():

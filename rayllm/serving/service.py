@@ -49,6 +49,7 @@ class Service:
         dispatcher: finds replicas.
         exchanger: the way to them.
         admin_digests: SHA-256 of each administrator's key.
+        batch_routes: where clients bring files and batches.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Service:
         dispatcher: Dispatcher,
         exchanger: Exchanger,
         admin_digests: Sequence[bytes] = (),
+        batch_routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
+        self._batch_routes = batch_routes
         self._states = states
         self._handles = handles
         self._catalogue = Catalogue(config)
@@ -81,6 +84,7 @@ class Service:
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
+        app.router.routes.extend(self._batch_routes)
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ray import serve
 
+from rayllm.cluster.gpu_group import call_on_other_nodes
 from rayllm.config import LocalSource, ModelConfig, Source
-from rayllm.serving.gpu_group import call_on_other_nodes
 from rayllm.serving.versions import ServedVersion
 from rayllm.sources import Fetched, Progress, Version, fetch
 

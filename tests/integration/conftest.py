@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -76,6 +77,7 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
             "model_aliases": {"gpt-demo": "rayllm-demo"},
             "max_body_bytes": 100_000,
             "cors": {"allow_origins": ["*"]},
+            "batches": {"storage": str(tmp_path_factory.mktemp("batches")), "max_file_bytes": 10_000_000},
         },
     }
     serve.run(build_app(args), name=APP, route_prefix="/")
@@ -83,11 +85,26 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
 
 
 @pytest.fixture(scope="session")
-def surface(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service:
-    """A second application with a model of every kind, ready; it stands behind a route prefix."""
-    from tests.integration.surface import PREFIX, surface_models  # imports torch
+def surface_configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """A model of every kind, by its id."""
+    from tests.integration.surface import surface_models  # imports torch
 
-    args = {"llm_configs": surface_models(tmp_path_factory.mktemp("surface"))}
+    made = surface_models(tmp_path_factory.mktemp("surface"))
+    return {config["model_loading_config"]["model_id"]: config for config in made}
+
+
+@pytest.fixture(scope="session")
+def surface(
+    service: Service, surface_configs: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Service:
+    """A second application with a model of every kind, ready; it stands behind a route prefix.
+
+    Its batches have engines of their own.
+    """
+    from tests.integration.surface import PREFIX
+
+    batches = {"storage": str(tmp_path_factory.mktemp("batches")), "execution": "engines"}
+    args = {"llm_configs": list(surface_configs.values()), "router": {"batches": batches}}
     serve.run(build_app(args), name="surface", route_prefix=PREFIX)
     return Service(service.proxy_url + PREFIX, service.proxy_url + PREFIX)
 

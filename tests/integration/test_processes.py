@@ -17,8 +17,15 @@ DEMO = {"model": "rayllm-demo", "messages": [{"role": "user", "content": "What i
 def process(title: str) -> psutil.Process:
     """The process whose title begins so."""
     ours = [child for raylet in _raylets() for child in raylet.children(recursive=True)]
-    [found] = [child for child in ours if " ".join(child.cmdline()).startswith(title)]
+    [found] = [child for child in ours if _title(child).startswith(title)]
     return found
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended meanwhile, or waits for its parent to notice
+        return ""
 
 
 def _raylets() -> list[psutil.Process]:

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 
 from benchmarks.connection import Connection
-from benchmarks.load import Seen, chat, measure, percentile, run
+from benchmarks.load import Seen, chat, percentile, run
 from benchmarks.paced import Pacer
 from benchmarks.serving import Table
 
@@ -178,7 +179,7 @@ async def test_an_error_can_be_what_is_asked_for() -> None:
 async def test_it_runs_on_its_own_loop() -> None:
     """As the benchmarks call it, from where no loop runs."""
     async with serving(chunked(*EVENTS)) as server:
-        seen = await asyncio.to_thread(measure, server.url, "m", 4, 8, TOKENS)
+        seen = await asyncio.to_thread(lambda: uvloop.run(run(server.url, "m", 4, 8, TOKENS)))
     assert (seen.tokens, server.connections) == (24, 4)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rayllm.cluster.placement import place
 from rayllm.config import AppConfig, HubSource, ModelConfig, load_app, load_model, load_serve_file
 from rayllm.prompt import PromptFormat, compile_template, render
-from rayllm.serving.placement import place
 
 ROOT = Path(__file__).parents[2]
 MODELS = sorted((ROOT / "models").glob("*.yaml"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ from rayllm import headers
 from rayllm.engine.layers.names import asked_name
 from rayllm.engine.layers.refusal import refuse
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.residents import Residents
+from rayllm.engine.residents import Resident, Residents
 from rayllm.errors import RayLLMError
 from rayllm.lora import AdapterName
 
@@ -22,6 +23,19 @@ _plan: ContextVar[RequestPlan | None] = ContextVar("adapters_plan", default=None
 def adapters_plan() -> RequestPlan | None:
     """What the adapter of the request that is being answered adds to it, where it has settings of its own."""
     return _plan.get()
+
+
+@asynccontextmanager
+async def use_adapter(residents: Residents, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[Resident]:
+    """Have the adapter in the engine for the body of the block, and its settings for the request of this task.
+
+    Raises:
+        RayLLMError: as `Residents.use`.
+    """
+    async with residents.use(name, path, asked) as resident:
+        # One task answers one request, so nothing has to be put back.
+        _plan.set(resident.plan)
+        yield resident
 
 
 class AdapterGate:
@@ -50,10 +64,8 @@ class AdapterGate:
             try:
                 if headers.ADAPTER_ANEW in told:
                     await self._residents.load(name, path)
-                resident = await stack.enter_async_context(self._residents.use(name, path, asked))
+                await stack.enter_async_context(use_adapter(self._residents, name, path, asked))
             except RayLLMError as error:
                 await refuse(send, error, scope["path"])
                 return
-            # One task answers one request, so nothing has to be put back.
-            _plan.set(resident.plan)
             await self._app(scope, receive, send)

@@ -22,6 +22,8 @@ CONSTRAINTS = {
 }
 _WHITESPACE = "guided_whitespace_pattern"
 _BACKEND = "guided_decoding_backend"
+# Old fields that stand at the top of a request.
+OLD_NAMES = frozenset([*CONSTRAINTS, _WHITESPACE, _BACKEND])
 # Names that vLLM took in a request; the server's backend serves them all today.
 _BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
 
@@ -41,7 +43,7 @@ def translate(body: Body) -> Body:
 
 def _renamed(body: Body, old: Body) -> Body:
     _check_backend(old.pop(_BACKEND, None))
-    body = {name: value for name, value in body.items() if name not in (*CONSTRAINTS, _WHITESPACE, _BACKEND)}
+    body = {name: value for name, value in body.items() if name not in OLD_NAMES}
     today = {CONSTRAINTS.get(name, "whitespace_pattern"): value for name, value in old.items()}
     if today:
         if body.get("structured_outputs") is not None:

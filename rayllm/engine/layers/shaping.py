@@ -54,7 +54,7 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
         if isinstance(kwargs, dict):
             shaped["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
     if path == COMPLETIONS and shaped.get("add_special_tokens") is not False:
-        shaped["prompt"] = _with_one_bos(shaped.get("prompt"), plan)
+        shaped["prompt"] = with_one_bos(shaped.get("prompt"), plan)
     return shaped
 
 
@@ -101,12 +101,12 @@ def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
         body[field] = [*own, *(text for text in plan.stop if text not in own)]
 
 
-def _with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
+def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
     """Text prompts that the engine will see with exactly one BOS; token ids are taken as they come."""
     if not plan.bos:
         return prompt
     if isinstance(prompt, list):
-        return [_with_one_bos(item, plan) for item in prompt]
+        return [with_one_bos(item, plan) for item in prompt]
     if not isinstance(prompt, str):
         return prompt
     bare = prompt

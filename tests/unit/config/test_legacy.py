@@ -132,6 +132,7 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
         ({"generation": {"stopping_sequences": ["x"]}}, "`generation` is now `generation_config`"),
         ({"prompt_format": {"use_hf_chat_templates": True}}, "use_hugging_face_chat_template"),
         ({"engine_kwargs": {"guided_decoding_backend": "xgrammar"}}, "structured_outputs_config.backend"),
+        ({"engine_kwargs": {"override_pooler_config": {"dimensions": 3}}}, "`engine_kwargs.pooler_config`"),
         ({"deployment_config": {"max_concurrent_queries": 3}}, "`deployment_config.max_ongoing_requests`"),
     ],
 )

@@ -250,12 +250,48 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
             "would trust every web page",
         ),
         ({"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["b"]}}}, "no model has the id `b`"),
+        ({"llm_configs": [MINIMAL], "router": {"batches": {}}}, "batches.storage: is required"),
+        ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": "hf://x/y"}}}, "must be a path, s3://bucket"),
+        ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": ""}}}, "must be a path, s3://bucket"),
+        ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": "s3:///x"}}}, "must be a path, s3://bucket"),
+        (
+            {"llm_configs": [MINIMAL], "router": {"batches": {"storage": "/x", "execution": "engine"}}},
+            "batches.execution",
+        ),
     ],
 )
 def test_faults_of_an_application(args: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_app(args, tmp_path)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("s3://bucket/batches", "s3://bucket/batches"),
+        ("gs://bucket/batches", "gs://bucket/batches"),
+        ("/mnt/batches", "/mnt/batches"),
+        ("~/batches", "{home}/batches"),
+        ("there", "{files}/there"),
+        ("../here", "{root}/here"),
+        ("both", "{files}/both"),
+        ("elsewhere", "{cwd}/elsewhere"),
+        ("nowhere/yet", "{files}/nowhere/yet"),
+    ],
+)
+def test_a_folder_to_write_to_is_found_or_placed_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+) -> None:
+    files, cwd = tmp_path / "files", tmp_path / "cwd"
+    for folder in (files / "there", files / "both", cwd / "both", cwd / "elsewhere"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(cwd)
+    args = {"llm_configs": [MINIMAL], "router": {"batches": {"storage": written}}}
+    batches = load_app(args, files).router.batches
+    assert batches is not None
+    assert batches.storage == meant.format(home=Path.home(), root=tmp_path, files=files, cwd=cwd)
+    assert args["router"] == {"batches": {"storage": written}}
 
 
 def test_faults_of_several_files_are_told_together(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from rayllm.config import model_from
-from rayllm.engine.arguments import VllmArguments, vllm_arguments
+from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
 from rayllm.errors import ConfigError
 
 
-def arguments(on_gpu: bool = False, tokenizer: Path | None = None, **keys: Any) -> VllmArguments:
+def arguments(workers: Workers = "cpu", tokenizer: Path | None = None, **keys: Any) -> VllmArguments:
     model = model_from({"model_loading_config": {"model_id": "m"}} | keys, "m.yaml", ())
-    return vllm_arguments(model, model.streamed_from or "/w", tokenizer, ("m", "alias"), on_gpu)
+    return vllm_arguments(model, model.streamed_from or "/w", tokenizer, ("m", "alias"), workers)
 
 
 def test_the_folder_is_loaded_and_the_names_are_served() -> None:
@@ -32,9 +32,9 @@ def test_a_bucket_is_streamed_where_that_is_asked_for() -> None:
         arguments(model_loading_config=options, **streamed)
 
 
-@pytest.mark.parametrize(("on_gpu", "executor"), [(True, "ray"), (False, "mp")])
-def test_workers_in_bundles_are_placed_by_ray(on_gpu: bool, executor: str) -> None:
-    assert arguments(on_gpu).engine["distributed_executor_backend"] == executor
+@pytest.mark.parametrize(("workers", "executor"), [("ray", "ray"), ("cpu", "mp"), ("gpu", "uni")])
+def test_workers_run_where_they_are_placed(workers: Workers, executor: str) -> None:
+    assert arguments(workers).engine["distributed_executor_backend"] == executor
 
 
 def test_a_cpu_worker_that_binds_no_threads_runs_in_the_engines_process() -> None:

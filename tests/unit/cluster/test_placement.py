@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from rayllm.cluster.capacity import shortage, total_shortage
+from rayllm.cluster.placement import Bundle, Placement, place
 from rayllm.config import model_from
-from rayllm.serving.capacity import shortage, total_shortage
-from rayllm.serving.placement import Bundle, Placement, place
 
 ACTOR = {"CPU": 1.0}
 A100 = {"GPU": 1.0, "accelerator_type:A100-80G": 0.001}

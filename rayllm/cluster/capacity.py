@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayllm.serving.placement import Bundle, Placement
+from rayllm.cluster.placement import Bundle, Placement
 
 
 def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from rayllm.serving.placement import Bundle
+from rayllm.cluster.placement import Bundle
 
 
 def nodes() -> list[Bundle]:

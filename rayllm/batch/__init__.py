@@ -1,0 +1,39 @@
+"""Batch inference: datasets of Ray Data through engines of vLLM, or through any endpoint.
+
+processor = build_llm_processor(
+    VLLMProcessorConfig(model="models/rayllm-demo.yaml"),
+    preprocess=lambda row: {"messages": row["question"], "sampling_params": {"max_tokens": 64}},
+    postprocess=lambda row: {"answer": row["generated_text"]},
+)
+processor(ray.data.read_parquet("questions/")).write_parquet("answers/")
+"""
+
+from rayllm.batch.builder import ProcessorBuilder, build_llm_processor
+from rayllm.batch.config import (
+    Checkpoint,
+    HTTPRequestProcessorConfig,
+    ProcessorConfig,
+    RequestProcessorConfig,
+    VLLMProcessorConfig,
+)
+from rayllm.batch.http_processor import build_http_request_processor
+from rayllm.batch.processor import Processor
+from rayllm.batch.request_processor import build_request_processor
+from rayllm.batch.stage import ActorStage, Stage
+from rayllm.batch.vllm_processor import build_vllm_processor
+
+__all__ = [
+    "ActorStage",
+    "Checkpoint",
+    "HTTPRequestProcessorConfig",
+    "Processor",
+    "ProcessorBuilder",
+    "ProcessorConfig",
+    "RequestProcessorConfig",
+    "Stage",
+    "VLLMProcessorConfig",
+    "build_http_request_processor",
+    "build_llm_processor",
+    "build_request_processor",
+    "build_vllm_processor",
+]

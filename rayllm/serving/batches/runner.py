@@ -1,0 +1,91 @@
+"""The process that works on one batch: an actor of Ray's that lives as long as the work, and needs no router."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayllm.config import AppConfig
+from rayllm.errors import ObjectNotFoundError
+from rayllm.observability.logs import set_up_logging
+from rayllm.serving.batches.course import Course
+from rayllm.serving.batches.jobs import Jobs
+from rayllm.serving.batches.stores import open_stores
+from rayllm.settings import settings
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE = "rayllm-batches"
+"""Ray's namespace of the runners."""
+
+
+def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
+    """Have a runner for the batch: where there is one already, nothing happens. It blocks.
+
+    Args:
+        app_name: the Serve application whose batch it is.
+        batch_id: the batch.
+        config: the service.
+    """
+    options = {
+        "name": f"{app_name}:{batch_id}",
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        # It outlives the router that starts it. Where it dies itself, a router starts the next one.
+        "lifetime": "detached",
+        "max_restarts": 0,
+        # It waits for others nearly all the time.
+        "num_cpus": 0,
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=None),
+    }
+    ray.remote(Runner).options(**options).remote(app_name, batch_id, config)
+
+
+class Runner:
+    """Works on one batch, then leaves.
+
+    Args:
+        app_name: the Serve application whose batch it is.
+        batch_id: the batch.
+        config: the service.
+    """
+
+    def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
+        logging.basicConfig()
+        set_up_logging(settings().log_level)
+        self._app_name = app_name
+        self._batch_id = batch_id
+        self._config = config
+        self._me: Any = ray.get_runtime_context().current_actor
+        # Not in a call: who would make that may be gone before it returns.
+        threading.Thread(target=self._run, name="batch", daemon=True).start()
+
+    def leave(self) -> None:
+        """End this actor."""
+        ray.actor.exit_actor()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception:
+            logger.exception("%s is left as it is; a router starts another runner", self._batch_id)
+        self._me.leave.remote()
+
+    def _work(self) -> None:
+        from rayllm.batch.lines import Fault
+
+        options = self._config.router.batches
+        assert options is not None  # noqa: S101  (else there is no batch)
+        files, batches = stores = open_stores(options.storage)
+        try:
+            batch = batches.get(self._batch_id)
+        except ObjectNotFoundError:
+            batches.forget_stillborn()
+            return
+        if not batch.has_ended:
+            Course(batch, batches, files, Jobs(self._app_name, self._config, options, stores).open, Fault).run()
+        batches.close(batch)

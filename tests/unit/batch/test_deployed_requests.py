@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError
+
+from rayllm.batch.rows import ERROR
+from rayllm.batch.stages import request
+from rayllm.batch.stages.request import DeployedRequestStage
+
+ROW = {"url": "/v1/chat/completions", "body": {"model": "m"}}
+
+
+class Router:
+    """A handle whose router does, call by call, what it was told to."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self._outcomes = list(outcomes)
+        self.answer = self
+
+    async def remote(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome, {}, json.dumps({"said": outcome}).encode()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ([200], 200),
+        ([400], 400),
+        ([503, 429, 503, 200], 200),
+        ([RayActorError(), DeploymentUnavailableError(None), 200], 200),
+        ([500, 200], 200),
+        ([500, 503, 500, 500], 500),
+    ],
+)
+def test_it_waits_for_who_is_busy_or_away(outcomes: list[Any], status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = Router(*outcomes)
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda name, app: router)
+    waited = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(request.asyncio, "sleep", sleep)
+    (row,) = DeployedRequestStage("app", 1)([ROW])
+    assert row["status_code"] == status
+    assert row["response"] == {"said": status}
+    assert waited == sorted(waited)
+    assert len(waited) == len(outcomes) - 1
+
+
+def test_what_is_at_fault_itself_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda name, app: Router(ValueError("a bug")))
+    (row,) = DeployedRequestStage("app", 1)([ROW])
+    assert row[ERROR] == "ValueError: a bug"

@@ -1,0 +1,32 @@
+"""The tables of docs/batch.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from rayllm.batch import config
+from rayllm.batch.reference import reference
+
+KINDS = [
+    config.ProcessorConfig,
+    config.VLLMProcessorConfig,
+    config.RequestProcessorConfig,
+    config.HTTPRequestProcessorConfig,
+    config.Checkpoint,
+]
+
+
+def test_every_key_is_described() -> None:
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    assert len(rows) > 25
+    assert [row for row in rows if row.rstrip("| ").endswith("`")] == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_key_of_every_class_is_there(kind: type[config.ProcessorConfig]) -> None:
+    page = reference()
+    assert [name for name in kind.model_fields if f"| `{name}` |" not in page] == []
+
+
+def test_what_all_have_stands_once() -> None:
+    assert reference().count("| `batch_size` |") == 1

@@ -1,0 +1,139 @@
+"""Who works on which batch, and that there is always somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from rayllm.serving.batches import keeper as keeper_module
+from rayllm.serving.batches.batch import Batch, BatchRequest
+from rayllm.serving.batches.keeper import Keeper
+from rayllm.serving.batches.stores import Stores, open_stores
+from tests.unit.serving.batches.conftest import Clock
+from tests.unit.serving.batches.work import Runners
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "_PERIOD_S", 0.02)
+
+
+@pytest.fixture
+def runners(stores: Stores) -> Runners:
+    return Runners(stores)
+
+
+@asynccontextmanager
+async def kept(stores: Stores, start: Callable[[str], None], max_running: int = 2) -> AsyncIterator[Keeper]:
+    keeper = Keeper(stores, max_running, start)
+    keeper.open()
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+def create(stores: Stores) -> Batch:
+    file = stores.files.put(BytesIO(b'{"a": 1}'), 8, "requests.jsonl", "batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return stores.batches.create(BatchRequest.parse(asked))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def statuses(stores: Stores, batches: list[Batch]) -> set[str]:
+    return {stores.batches.get(batch.id).status for batch in batches}
+
+
+async def test_what_is_there_at_the_start_is_worked_on(stores: Stores, runners: Runners) -> None:
+    batches = [create(stores) for _ in range(5)]
+    async with kept(stores, runners.start):
+        await until(lambda: statuses(stores, batches) == {"completed"})
+    assert sorted(set(runners.started)) == sorted(batch.id for batch in batches)
+
+
+async def test_a_new_batch_is_taken_up_when_it_is_told(
+    stores: Stores, runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kept(stores, runners.start) as keeper:
+        await asyncio.sleep(0.05)
+        batch = create(stores)
+        await asyncio.sleep(0.05)
+        # Where nothing is unfinished, nobody looks every few seconds.
+        assert runners.started == []
+        keeper.wake()
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+
+
+async def test_so_many_run_at_once_and_the_oldest_first(stores: Stores, runners: Runners) -> None:
+    go_on = threading.Event()
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    batches = sorted((create(stores) for _ in range(4)), key=lambda batch: batch.id)
+    # Two routers do not make it twice as many.
+    async with kept(stores, runners.start), kept(stores, runners.start):
+        await until(lambda: statuses(stores, batches[:2]) == {"in_progress"})
+        await asyncio.sleep(0.1)
+        assert statuses(stores, batches[2:]) == {"validating"}
+        assert sorted(runners.started) == [batch.id for batch in batches[:2]]
+        go_on.set()
+        await until(lambda: statuses(stores, batches) == {"completed"})
+
+
+async def test_one_that_waits_is_cancelled_at_once(stores: Stores, runners: Runners) -> None:
+    go_on = threading.Event()
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    batches = sorted((create(stores) for _ in range(2)), key=lambda batch: batch.id)
+    async with kept(stores, runners.start, max_running=1):
+        await until(lambda: statuses(stores, batches[:1]) == {"in_progress"})
+        stores.batches.cancel(batches[1].id)
+        await until(lambda: statuses(stores, batches[1:]) == {"cancelled"})
+        go_on.set()
+        await until(lambda: statuses(stores, batches[:1]) == {"completed"})
+
+
+async def test_a_runner_that_dies_is_followed_by_another(stores: Stores, runners: Runners) -> None:
+    runners.life.left = 1
+    batch = create(stores)
+    async with kept(stores, runners.start):
+        await until(lambda: len(runners.started) > 1)
+        runners.life.left = 1000
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+
+
+async def test_trouble_passes(stores: Stores, runners: Runners, caplog: pytest.LogCaptureFixture) -> None:
+    batch, troubles = create(stores), [ConnectionError("no cluster"), ConnectionError("no cluster")]
+
+    def start(batch_id: str) -> None:
+        if troubles:
+            raise troubles.pop()
+        runners.start(batch_id)
+
+    async with kept(stores, start):
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+    assert "Batches cannot be looked after now: ConnectionError('no cluster')" in caplog.text
+
+
+async def test_files_whose_time_is_over_are_deleted(stores: Stores, runners: Runners, clock: Clock) -> None:
+    file = stores.files.put(BytesIO(b"x"), 1, "x", "user_data", 3600)
+    clock.now += 3600
+    async with kept(stores, runners.start):
+        await until(lambda: not Path(stores.files.address(file.id)).exists())
+
+
+async def test_a_closed_keeper_starts_nothing(stores: Stores, runners: Runners, storage: str) -> None:
+    async with kept(stores, runners.start) as keeper:
+        await asyncio.sleep(0.05)
+    create(open_stores(storage))
+    keeper.wake()
+    await asyncio.sleep(0.1)
+    assert runners.started == []
