@@ -1,0 +1,247 @@
+"""`rayllm plan`"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rayllm.cli.table import Table
+from rayllm.config import ModelConfig, named_model
+from rayllm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rayllm.sizing.fit import Fit, Setting
+    from rayllm.sizing.gpus import Gpu
+    from rayllm.sizing.measure import Measured
+
+_GIB = 2**30
+_DEFAULT_TOKENS = 8192
+# vLLM's types of the cache → bytes of one number; `auto` is the type that the model computes in.
+_CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# Engine arguments that change what memory holds, in ways that are not worked out.
+_NOT_COUNTED = (
+    "block_size",
+    "cpu_offload_gb",
+    "data_parallel_size",
+    "kv_cache_memory_bytes",
+    "load_format",
+    "num_gpu_blocks_override",
+    "quantization",
+    "speculative_config",
+)
+
+
+@click.command(
+    "plan",
+    help="""Show which GPUs hold MODEL: a model file, a hub id, a folder, s3://… or gs://….
+
+    Its config.json and the headers of its weights are read, nothing more. Without a degree of parallelism, each GPU has
+    the smallest number that fits.""",
+)
+@click.argument("model")
+@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only this GPU; may be repeated.")
+@click.option("--tensor-parallelism", type=click.IntRange(min=1), help="GPUs that share each layer.")
+@click.option("--pipeline-parallelism", type=click.IntRange(min=1), help="Groups of layers.")
+@click.option("--context", type=click.IntRange(min=1), help="Tokens of one sequence; else the file's, else 8192.")
+@click.option("--adapters", type=click.IntRange(min=0), help="LoRA adapters on the GPU at once.")
+@click.option("--rank", type=click.IntRange(min=1), help="Their largest rank; else the file's, else 16.")
+@click.option("--json", "as_json", is_flag=True, help="Show it as JSON, in bytes.")
+def command(
+    model: str,
+    gpus: tuple[str, ...],
+    tensor_parallelism: int | None,
+    pipeline_parallelism: int | None,
+    context: int | None,
+    adapters: int | None,
+    rank: int | None,
+    as_json: bool,
+) -> None:
+    from rayllm.sizing.gpus import GPUS, find_gpu
+    from rayllm.sizing.measure import measure
+
+    config = named_model(model)
+    kinds = [find_gpu(name) for name in gpus] or list(GPUS)
+    measured = measure(config.source, str(config.engine_kwargs.get("dtype", "auto")))
+    tokens = _tokens(context, config, measured)
+    setting = _setting(config, measured, adapters, rank)
+    degrees = _degrees(config, tensor_parallelism, pipeline_parallelism)
+    rows = [(gpu, _fit(measured, gpu, setting, degrees, tokens)) for gpu in kinds]
+    if as_json:
+        click.echo(json.dumps(_as_json(config, measured, tokens, rows), indent=1))
+        return
+    click.echo(_heading(config, measured))
+    click.echo(_table(measured, tokens, rows).text())
+    click.echo(_footing(rows, tokens), err=True)
+
+
+def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int:
+    most = measured.architecture.context
+    if context and context > most:
+        raise ConfigError(f"--context: {context:,} is more than the {most:,} tokens that the model was made for.")
+    return min(context or config.max_model_len or _DEFAULT_TOKENS, most)
+
+
+def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> Setting:
+    from rayllm.sizing.fit import UTILIZATION, Setting
+
+    kwargs = config.engine_kwargs
+    slots = config.lora_config.max_num_adapters_per_replica if config.lora_config else 0
+    utilization = _number(config, "gpu_memory_utilization") or UTILIZATION
+    if utilization > 1:
+        raise ConfigError(f"engine_kwargs.gpu_memory_utilization: {utilization:g} is more than all; 1 is all.")
+    return Setting(
+        utilization=utilization,
+        batched_tokens=int(_number(config, "max_num_batched_tokens")) or None,
+        sequences=kwargs.get("max_num_seqs"),
+        cache_element=_cache_element(config, measured),
+        adapter_slots=slots if adapters is None else adapters,
+        adapter_rank=rank or int(_number(config, "max_lora_rank")) or 16,
+        records_graphs=not kwargs.get("enforce_eager"),
+    )
+
+
+def _number(config: ModelConfig, name: str) -> float:
+    """An engine argument; 0 where it is not given."""
+    value = config.engine_kwargs.get(name)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigError(f"engine_kwargs.{name}: must be a number above 0, not {value!r}.")
+    return value
+
+
+def _cache_element(config: ModelConfig, measured: Measured) -> int:
+    name = str(config.engine_kwargs.get("kv_cache_dtype", "auto"))
+    if name != "auto" and name not in _CACHE_TYPES:
+        known = ", ".join(("auto", *_CACHE_TYPES))
+        raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` cannot be planned; known are {known}.")
+    return _CACHE_TYPES.get(name, measured.element)
+
+
+def _not_counted(config: ModelConfig) -> list[str]:
+    return [name for name in _NOT_COUNTED if config.engine_kwargs.get(name) is not None]
+
+
+def _degrees(config: ModelConfig, tensor: int | None, stages: int | None) -> tuple[int, int] | None:
+    """The split that is asked for; a model file's counts where it says one."""
+    said = config.tensor_parallel_size, config.pipeline_parallel_size
+    if tensor or stages:
+        return tensor or said[0], stages or said[1]
+    return said if said != (1, 1) else None
+
+
+def _fit(measured: Measured, gpu: Gpu, setting: Setting, degrees: tuple[int, int] | None, tokens: int) -> Fit | None:
+    from dataclasses import replace
+
+    from rayllm.sizing.choice import choose
+    from rayllm.sizing.fit import fit, obstacles
+
+    if degrees is None:
+        return choose(measured.architecture, measured.weights, gpu, setting, tokens)
+    setting = replace(setting, tensor_parallel=degrees[0], pipeline_parallel=degrees[1])
+    if found := obstacles(measured.architecture, setting):
+        raise ConfigError(f"tensor parallelism {degrees[0]}, pipeline parallelism {degrees[1]}: {found[0]}.")
+    return fit(measured.architecture, measured.weights, gpu, setting)
+
+
+def _heading(config: ModelConfig, measured: Measured) -> str:
+    shape, weights = measured.architecture, measured.weights
+    kinds = ", ".join(f"{count} layers {told}" for told, count in _kept(measured).items())
+    parts = [
+        f"{config.model_id}: {shape.family}, {shape.layers} layers, {weights.parameters / 1e9:.2f} B parameters, "
+        f"{_gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
+        f"cache on one GPU: {kinds}",
+    ]
+    if missing := _not_counted(config):
+        parts.append(f"not counted: engine_kwargs {', '.join(missing)}")
+    if measured.is_outline:
+        parts.append("the hub cannot be reached: this is the shape that RayLLM knows of it")
+    if shape.has_vision:
+        parts.append("what encoding an image takes is not counted")
+    return "\n".join(parts)
+
+
+def _kept(measured: Measured) -> dict[str, int]:
+    """How many layers keep how much of a token."""
+    found: dict[str, int] = {}
+    for cache in measured.architecture.caches:
+        window = getattr(cache, "window", None)
+        told = f"keep {cache.token_bytes(1, 2):,} bytes a token" + (f" of the last {window:,}" if window else "")
+        found[told] = found.get(told, 0) + 1
+    return found
+
+
+def _table(measured: Measured, tokens: int, rows: list[tuple[Gpu, Fit | None]]) -> Table:
+    table = Table(
+        ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", f"at {tokens:,}"],
+        caption="GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of so many tokens",
+    )
+    for gpu, found in rows:
+        if found is None:
+            table.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
+            continue
+        setting = found.setting
+        stages = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
+        sizes = (found.weights, found.adapters, found.activations, found.overhead)
+        table.add(
+            [
+                gpu.name,
+                str(setting.gpus),
+                f"TP {setting.tensor_parallel}{stages}",
+                *(_gib(size) for size in sizes),
+                f"{_gib(found.cache)} ± {_gib(found.uncertain)}",
+                f"{found.longest(measured.architecture.context):,}",
+                f"{found.sequences_of(tokens):.1f}",
+            ]
+        )
+    return table
+
+
+def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
+    missing = [gpu.name for gpu, found in rows if found is None or found.sequences_of(tokens) < 1]
+    told = f"no room for {tokens:,} tokens on {', '.join(missing)}." if missing else ""
+    return told or "Weights and cache are exact; activations and overhead are estimates, and the error is theirs."
+
+
+def _as_json(
+    config: ModelConfig, measured: Measured, tokens: int, rows: list[tuple[Gpu, Fit | None]]
+) -> dict[str, Any]:
+    shape = measured.architecture
+    return {
+        "model": config.model_id,
+        "family": shape.family,
+        "layers": shape.layers,
+        "parameters": measured.weights.parameters,
+        "weights": measured.weights.bytes,
+        "context": shape.context,
+        "is_outline": measured.is_outline,
+        "tokens": tokens,
+        "not_counted": _not_counted(config),
+        "gpus": [_fit_as_json(gpu, found, shape.context, tokens) for gpu, found in rows],
+    }
+
+
+def _fit_as_json(gpu: Gpu, found: Fit | None, context: int, tokens: int) -> dict[str, Any]:
+    if found is None:
+        return {"gpu": gpu.name, "fits": False}
+    return {
+        "gpu": gpu.name,
+        "fits": found.sequences_of(tokens) >= 1,
+        "tensor_parallelism": found.setting.tensor_parallel,
+        "pipeline_parallelism": found.setting.pipeline_parallel,
+        "memory": found.gpu.memory,
+        "weights": found.weights,
+        "adapters": found.adapters,
+        "activations": found.activations,
+        "overhead": found.overhead,
+        "cache": found.cache,
+        "uncertain": found.uncertain,
+        "longest": found.longest(context),
+        "sequences": round(found.sequences_of(tokens), 2),
+    }
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f}"

@@ -1,0 +1,46 @@
+"""Tables on the command line."""
+
+from __future__ import annotations
+
+import sys
+
+
+class Table:
+    """Rows of texts under headings: drawn on a terminal, and plain columns where a program reads them.
+
+    Args:
+        headings: of the columns.
+        caption: under the drawn table.
+    """
+
+    def __init__(self, headings: list[str], caption: str = "") -> None:
+        self._headings = headings
+        self._caption = caption
+        self._rows: list[list[str]] = []
+
+    def add(self, row: list[str]) -> None:
+        """Add a row with as many texts as there are headings."""
+        self._rows.append(row)
+
+    def text(self) -> str:
+        """The table as it is printed."""
+        return self._drawn() if sys.stdout.isatty() else self._plain()
+
+    def _plain(self) -> str:
+        rows = [self._headings, *self._rows]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(self._headings))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _drawn(self) -> str:
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.table import Table as Drawn
+
+        drawn = Drawn(*self._headings, box=SIMPLE, caption=self._caption or None, caption_justify="left")
+        for row in self._rows:
+            drawn.add_row(*row)
+        console = Console()
+        with console.capture() as captured:
+            console.print(drawn)
+        return captured.get().rstrip()

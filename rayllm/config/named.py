@@ -1,0 +1,34 @@
+"""A model as people name it in one word."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rayllm.config.load import load_model, model_from
+from rayllm.config.model import ModelConfig
+
+_SCHEMES = ("s3://", "gs://")
+
+
+def named_model(text: str) -> ModelConfig:
+    """The configuration that a file, a hub id, a local folder or an address of a bucket means.
+
+    Raises:
+        ConfigError: it is none of these, or the file is wrong.
+    """
+    if text.endswith((".yaml", ".yml")):
+        return load_model(text)
+    path = Path(text).expanduser()
+    if text.startswith(_SCHEMES):
+        name = _name(text)
+    elif path.is_dir():
+        name, text = _name(str(path.resolve())), str(path.absolute())
+    else:
+        name = _name(text) if text.startswith(("/", ".", "~")) else text
+    return model_from({"model_loading_config": {"model_id": name, "model_source": text}}, "model", (Path.cwd(),))
+
+
+def _name(path: str) -> str:
+    """The last part of a path, as far as it can be a model's id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rpartition("/")[2]).lstrip("-._") or "model"

@@ -1,0 +1,128 @@
+"""`rayllm plan` against what vLLM says of the same models, and as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rayllm.config import LocalSource
+from rayllm.sizing.layout import lay_out
+from rayllm.sizing.measure import measure
+from tests.integration import shapes
+from tests.integration.service import DEMO, ROOT
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shapes")
+
+
+@pytest.fixture(scope="module")
+def counted(root: Path) -> dict[str, dict[str, int]]:
+    """What vLLM says of each model, and transformers of its parameters."""
+    command = [sys.executable, "-m", "tests.integration.shapes", str(root)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_blocks_are_vllms_own(counted: dict[str, dict[str, int]], root: Path, name: str) -> None:
+    found, measured = counted[name], measure(LocalSource(path=str(root / name)))
+    layout = lay_out(measured.architecture.caches, 1, 1, 2, found["block"])
+    assert shapes.CACHE_GIB * 2**30 // layout.block_bytes == found["blocks"]
+    assert measured.weights.parameters == found["parameters"]
+
+
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rayllm", "plan", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def planned(*arguments: str) -> dict[str, Any]:
+    done = plan(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_demo() -> None:
+    told = planned(str(DEMO), "--gpu", "t4", "--tensor-parallelism", "2")
+    assert (told["family"], told["tokens"]) == ("llama", 1024)
+    [gpu] = told["gpus"]
+    assert (gpu["gpu"], gpu["fits"], gpu["tensor_parallelism"], gpu["longest"]) == ("T4", True, 2, 2048)
+    text = plan(str(DEMO)).stdout.splitlines()
+    assert text[0].startswith("rayllm-demo: llama, 4 layers")
+    assert text[2].split() == [
+        *("GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", "at", "1,024"),
+    ]
+    assert len(text) == 13
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpu", "H1000"], "did you mean `H100`"),
+        (["--tensor-parallelism", "3"], "8 attention heads cannot be shared by 3 GPUs"),
+        (["--context", "4096"], "--context: 4,096 is more than the 2,048 tokens"),
+    ],
+)
+def test_what_cannot_be(arguments: list[str], said: str) -> None:
+    done = plan(str(DEMO), *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def with_arguments(folder: Path, **arguments: Any) -> str:
+    """A file of the demo with other engine arguments."""
+    loading = {"model_id": "m", "model_source": str(DEMO.parent / "rayllm-demo" / "weights")}
+    (folder / "m.yaml").write_text(yaml.safe_dump({"model_loading_config": loading, "engine_kwargs": arguments}))
+    return str(folder / "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("dtype", "nonsense", "dtype: `nonsense` is no type to compute in; known are float64"),
+        ("kv_cache_dtype", "nonsense", "kv_cache_dtype: `nonsense` cannot be planned; known are auto, bfloat16"),
+        ("gpu_memory_utilization", "lots", "gpu_memory_utilization: must be a number above 0, not 'lots'"),
+        ("gpu_memory_utilization", 92, "gpu_memory_utilization: 92 is more than all"),
+        ("max_num_batched_tokens", -1, "max_num_batched_tokens: must be a number above 0"),
+        ("max_lora_rank", [], "max_lora_rank: must be a number above 0"),
+    ],
+)
+def test_wrong_engine_arguments_are_named(tmp_path: Path, name: str, value: Any, said: str) -> None:
+    done = plan(with_arguments(tmp_path, **{name: value}))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+
+
+def test_engine_arguments_count_or_are_said_not_to(tmp_path: Path) -> None:
+    def cache(**arguments: Any) -> float:
+        return float(planned(with_arguments(tmp_path, **arguments), "--gpu", "T4")["gpus"][0]["sequences"])
+
+    # Numbers of two bytes, of one, and of four.
+    two, one, four = cache(), cache(kv_cache_dtype="fp8"), cache(dtype="float32")
+    assert one == pytest.approx(2 * two, rel=0.01)
+    assert four == pytest.approx(two / 2, rel=0.01)
+    assert cache(gpu_memory_utilization=0.5) < two
+    told = planned(with_arguments(tmp_path, quantization="fp8"), "--gpu", "T4")
+    assert told["not_counted"] == ["quantization"]
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    assert "holds no config.json" in plan(str(tmp_path)).stderr
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "model.safetensors").write_bytes(b"no")
+    assert "config.json is no JSON" in plan(str(tmp_path)).stderr
+    (tmp_path / "config.json").write_text((DEMO.parent / "rayllm-demo" / "weights" / "config.json").read_text())
+    assert "is no safetensors file" in plan(str(tmp_path)).stderr
