@@ -1,1 +1,1 @@
-"""The `rayllm` command: one file a verb."""
+"""The `rayllm` command."""

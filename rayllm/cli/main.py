@@ -14,16 +14,16 @@ from rayllm.errors import RayLLMError
 # verb → module; a module is imported when its verb is used, so that `--help` is quick.
 _COMMANDS = {
     "apply": (
-        "rayllm.cli.apply",
+        "rayllm.cli.commands.apply",
         "Have a running cluster serve a serve config or a model file; only what changed starts anew.",
     ),
-    "batch": ("rayllm.cli.batch", "Answer files of requests, as OpenAI's Batch API takes them."),
-    "build": ("rayllm.cli.build", "Print a serve config with every model inlined."),
-    "format-prompt": ("rayllm.cli.format_prompt", "Print the prompt that messages become."),
-    "plan": ("rayllm.cli.plan", "Show which GPUs hold a model, with what context and how many sequences."),
-    "pull": ("rayllm.cli.pull", "Fetch a model's weights to this machine."),
-    "run": ("rayllm.cli.run", "Serve a serve config or a model file on this machine or cluster."),
-    "validate": ("rayllm.cli.validate", "Check serve configs and model files."),
+    "batch": ("rayllm.cli.commands.batch", "Answer files of requests, as OpenAI's Batch API takes them."),
+    "build": ("rayllm.cli.commands.build", "Print a serve config with every model inlined."),
+    "format-prompt": ("rayllm.cli.commands.format_prompt", "Print the prompt that messages become."),
+    "plan": ("rayllm.cli.commands.plan", "Show which GPUs hold a model, with what context and how many sequences."),
+    "pull": ("rayllm.cli.commands.pull", "Fetch a model's weights to this machine."),
+    "run": ("rayllm.cli.commands.run", "Serve a serve config or a model file on this machine or cluster."),
+    "validate": ("rayllm.cli.commands.validate", "Check serve configs and model files."),
 }
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from rayllm.cli.format_prompt import command
+from rayllm.cli.commands.format_prompt import command
 from tests.compatibility.cases import AT_ODDS, WRONG
 from tests.integration.service import DEMO
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from rayllm.cli.apply import command
+from rayllm.cli.commands.apply import command
 from rayllm.errors import ClusterError, ConfigError, RayLLMError
 from rayllm.serving import deployed
 
@@ -62,8 +62,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         assert address == "auto"
         yield
 
-    monkeypatch.setattr("rayllm.cli.apply._connected", connected)
-    monkeypatch.setattr("rayllm.cli.apply.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("rayllm.cli.commands.apply._connected", connected)
+    monkeypatch.setattr("rayllm.cli.commands.apply.time.sleep", lambda seconds: None)
     monkeypatch.setattr(deployed, "applications", lambda: made.running)
     monkeypatch.setattr(deployed, "deploy", made.deploy)
     monkeypatch.setattr(deployed, "statuses", made.statuses)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rayllm.cli.commands.pull import command
 from rayllm.cli.progress import progress
-from rayllm.cli.pull import command
 from rayllm.errors import SourceError
 
 DEMO = Path(__file__).parents[3] / "models/rayllm-demo.yaml"

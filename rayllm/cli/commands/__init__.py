@@ -1,0 +1,1 @@
+"""The verbs of `rayllm`: one module each, with the verb's click command as `command`."""
