@@ -180,7 +180,12 @@ def accelerator_types() -> tuple[str, ...]:
     return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
 
 
-def _accelerator(value: str) -> str:
+def canonical_accelerator(value: str) -> str:
+    """Ray's own spelling of an accelerator type.
+
+    Raises:
+        ValueError: Ray knows none of that name.
+    """
     name = value.replace("_", "-")
     name = "A10G" if name == "A10" else name
     by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
@@ -211,7 +216,7 @@ class ModelConfig(Frozen):
     """vLLM's engine arguments, by their Python names."""
     max_request_context_length: int | None = Field(None, ge=1)
     """Most tokens of prompt and answer together; the same as `engine_kwargs.max_model_len`."""
-    accelerator_type: Annotated[str, AfterValidator(_accelerator)] | None = None
+    accelerator_type: Annotated[str, AfterValidator(canonical_accelerator)] | None = None
     """Ray's name of the accelerator, such as `A100-80G`; null takes any GPU, or the CPU with vLLM's CPU build."""
     tensor_parallelism: Parallelism = Parallelism()
     """The same as `engine_kwargs.tensor_parallel_size`."""

@@ -11,8 +11,12 @@ from rayllm.config.model import ModelConfig
 _SCHEMES = ("s3://", "gs://")
 
 
-def named_model(text: str) -> ModelConfig:
+def named_model(text: str, model_id: str | None = None) -> ModelConfig:
     """The configuration that a file, a hub id, a local folder or an address of a bucket means.
+
+    Args:
+        text: any of these.
+        model_id: what the model is called; else what its place or file says.
 
     Raises:
         ConfigError: it is none of these, or the file is wrong.
@@ -26,9 +30,16 @@ def named_model(text: str) -> ModelConfig:
         name, text = _name(str(path.resolve())), str(path.absolute())
     else:
         name = _name(text) if text.startswith(("/", ".", "~")) else text
-    return model_from({"model_loading_config": {"model_id": name, "model_source": text}}, "model", (Path.cwd(),))
+    return model_from(
+        {"model_loading_config": {"model_id": model_id or name, "model_source": text}}, "model", (Path.cwd(),)
+    )
 
 
 def _name(path: str) -> str:
     """The last part of a path, as far as it can be a model's id."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rpartition("/")[2]).lstrip("-._") or "model"
+
+
+def file_name(model_id: str) -> str:
+    """What a model's file is called: its id with `--` for `/`, and `_` for `.` and `:`."""
+    return model_id.replace("/", "--").replace(".", "_").replace(":", "_") + ".yaml"

@@ -118,7 +118,7 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
     assert config.generation_config.prompt_format is not None
     assert config.deployment_config.ray_actor_options.resources == {}
     for said in (
-        "`model_loading_config`",
+        "`engine_config.hf_model_id` is now `model_loading_config.model_source`",
         "`deployment_config.max_ongoing_requests`",
         "smoothing_factor",
         "num_cpus_per_worker",
@@ -134,11 +134,64 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
         ({"engine_kwargs": {"guided_decoding_backend": "xgrammar"}}, "structured_outputs_config.backend"),
         ({"engine_kwargs": {"override_pooler_config": {"dimensions": 3}}}, "`engine_kwargs.pooler_config`"),
         ({"deployment_config": {"max_concurrent_queries": 3}}, "`deployment_config.max_ongoing_requests`"),
+        (
+            {"deployment_config": {"max_concurrent_queries": 3, "max_ongoing_requests": 5}},
+            "`deployment_config.max_concurrent_queries` is ignored",
+        ),
+        (
+            {"engine_kwargs": {"speculative_model": "[ngram]", "num_speculative_tokens": 3}},
+            "`engine_kwargs.speculative_model` is now `engine_kwargs.speculative_config.method`",
+        ),
+        (
+            {"generation_config": {"stopping_sequences": ["x", 2, [3]]}},
+            "`generation_config.stopping_sequences` is now `generation_config.stopping_tokens`",
+        ),
+        (
+            {"runtime_env": {"env_vars": {"ANYSCALE_VLLM_USE_V2": "1"}}},
+            "`runtime_env.env_vars.ANYSCALE_VLLM_USE_V2` is ignored",
+        ),
+        ({"standalone_function_calling_model": True}, "`standalone_function_calling_model` is ignored"),
     ],
 )
 def test_each_renaming_is_told(raw: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
     _, warnings = load({"model_loading_config": {"model_id": "m"}} | raw, caplog)
     assert said in warnings
+
+
+def test_tools_of_an_early_prompt_format(caplog: pytest.LogCaptureFixture) -> None:
+    prompt_format = {
+        "system": "{instruction}",
+        "user": "{tools_list}{instruction}",
+        "assistant": "{tool_calls}{instruction}",
+        "tools_list": "T {instruction}",
+        "tool_calls": "C {instruction}",
+        "tool": "R {instruction}",
+        "tools_list_in_last_user": True,
+    }
+    raw = {"model_loading_config": {"model_id": "m"}, "generation": {"prompt_format": prompt_format}}
+    config, warnings = load(raw, caplog)
+    found = config.generation_config.prompt_format
+    assert found is not None
+    assert (found.assistant, found.tools_list, found.tool_calls) == ("{instruction}", "T {tools}", "C {tool_call}")
+    assert "`generation.prompt_format.tools_list` is rewritten: its placeholder is `{tools}`" in warnings
+    assert "`generation.prompt_format.tools_list_in_last_user` is ignored" in warnings
+
+
+@pytest.mark.parametrize(
+    ("resource", "accelerator"),
+    [("accelerator_type_a10", "A10G"), ("accelerator_type:L4", "L4"), ("accelerator_type_a100_80g_aws", "A100-80G")],
+)
+def test_an_accelerator_was_a_resource(resource: str, accelerator: str, caplog: pytest.LogCaptureFixture) -> None:
+    scaling = {"num_workers": 1, "resources_per_worker": {resource: 0.01}}
+    config, _ = load(ENGINE_CONFIG_GENERATION | {"scaling_config": scaling}, caplog)
+    assert config.accelerator_type == accelerator
+    assert config.placement_group_config is None
+
+
+@pytest.mark.parametrize("junk", ["x", 3, [1], {"ray_actor_options": "x"}])
+def test_nonsense_is_a_fault_and_no_crash(junk: Any) -> None:
+    with pytest.raises(ConfigError, match="deployment_config"):
+        model_from(ENGINE_CONFIG_GENERATION | {"deployment_config": junk}, "old.yaml", ())
 
 
 def test_what_no_generation_knew_is_still_refused() -> None:

@@ -1,0 +1,76 @@
+"""`rayllm convert`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rayllm.conversion import Conversion, Report, Target
+
+
+@click.command(
+    "convert",
+    help="""Rewrite FILES of older RayLLMs and of ray.serve.llm in today's form: models, adapters, serve configs and the
+    files that they list, folders of these.
+
+    One file goes to standard output, or to --output. Several go into the folder --output: models below `model_config`,
+    serve configs beside it. What changed, and what has no equal today, is told line by line. Nothing is written unless
+    everything loads.""",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file (.yaml, .yml) or a folder.")
+@click.option("--force", is_flag=True, help="Write over files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="Show what became of each file as JSON; needs --output.")
+def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> None:
+    from rayllm.cli.files import write_files
+    from rayllm.conversion import FolderNeededError, convert_files
+
+    if as_json and output is None:
+        raise click.UsageError("--json shows what was written; say where with --output.")
+    try:
+        conversion = convert_files(files, _target(output))
+    except FolderNeededError as error:
+        raise click.UsageError(f"{error.message}.") from None
+    write_files({path: text for path, text in conversion.texts.items() if path}, force)
+    if as_json:
+        click.echo(json.dumps(_as_json(conversion), indent=1))
+        return
+    for report in conversion.reports:
+        _tell(report)
+    click.echo(conversion.texts.get(None, ""), nl=False)
+    for path in filter(None, conversion.texts):
+        click.echo(str(path))
+
+
+def _target(output: Path | None) -> Target:
+    from rayllm.conversion import Target
+
+    if output is None:
+        return Target()
+    is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
+    return Target(file=output) if is_file else Target(folder=output)
+
+
+def _tell(report: Report) -> None:
+    if report.is_as_it_was:
+        click.echo(f"{report.source}: is in today's form, and left as it is", err=True)
+    for note in report.notes:
+        click.echo(f"{report.source}: {note.key}: {note.text}", err=True)
+
+
+def _as_json(conversion: Conversion) -> dict[str, Any]:
+    return {
+        "files": [
+            {
+                "from": str(report.source),
+                "form": str(report.form),
+                "to": str(report.to),
+                "notes": [{"key": note.key, "kind": note.kind, "text": note.text} for note in report.notes],
+            }
+            for report in conversion.reports
+        ]
+    }

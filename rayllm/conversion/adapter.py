@@ -1,0 +1,84 @@
+"""Adapters that had files of their own: `base_model_id`, `model_id`, `lora_mirror_config` and `generation`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from rayllm.config import GenerationConfig
+from rayllm.config.faults import config_error
+from rayllm.config.legacy import upgrade
+from rayllm.conversion.findings import Findings
+from rayllm.conversion.source import without_anonymous
+from rayllm.conversion.tree import Mapping, at, copied
+
+_KEYS = ("base_model_id", "model_id", "generation", "lora_mirror_config")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter of a base model.
+
+    `generation` is today's `generation_config` of its own, which goes into a file `rayllm.yaml` beside its weights.
+    """
+
+    base: str
+    name: str
+    path: str
+    generation: Mapping
+
+    @property
+    def module(self) -> dict[str, str]:
+        """Its entry in `lora_config.lora_modules`."""
+        return {"name": self.name, "path": self.path}
+
+
+def read_adapter(raw: Mapping, findings: Findings) -> Adapter:
+    """The adapter that a mapping describes; what is wrong with it is in `findings`."""
+    base, model_id, path = (
+        raw.get("base_model_id"),
+        raw.get("model_id"),
+        at(raw, "lora_mirror_config").get("bucket_uri"),
+    )
+    for key, value in (("base_model_id", base), ("model_id", model_id), ("lora_mirror_config.bucket_uri", path)):
+        if not isinstance(value, str) or not value:
+            findings.refuse(key, "is required.")
+    for key in raw.keys() - set(_KEYS):
+        findings.not_carried(key, "an adapter has no such key")
+    for key in at(raw, "lora_mirror_config").keys() - {"bucket_uri"}:
+        findings.not_carried(f"lora_mirror_config.{key}", "an adapter has no such key")
+    name = _name(str(base), str(model_id), findings)
+    findings.renamed("lora_mirror_config.bucket_uri", "lora_config.lora_modules")
+    uri = without_anonymous(str(path))[0] if "://" in str(path) else str(path)
+    return Adapter(str(base), name, uri.rstrip("/"), _generation(raw, findings))
+
+
+def _name(base: str, model_id: str, findings: Findings) -> str:
+    """Its name below the base: clients ask for `<base>:<name>`, or for the name alone."""
+    own = model_id.removeprefix(f"{base}:")
+    name = re.sub(r"[^A-Za-z0-9._@+-]+|\.\.+", "-", own).lstrip("._@+-") or "adapter"
+    if name == own:
+        findings.renamed("model_id", "lora_config.lora_modules")
+    else:
+        findings.rewritten("model_id", f"is now `{name}`: clients ask for `{base}:{name}` or `{name}`")
+    return name
+
+
+def _generation(raw: Mapping, findings: Findings) -> Mapping:
+    config, rewritings = upgrade({"generation": copied(raw.get("generation") or {})})
+    findings.take(rewritings)
+    generation: Any = config.get("generation_config") or {}
+    if not isinstance(generation, dict):
+        findings.refuse("generation_config", "must be a mapping.")
+        return {}
+    said = {key: value for key, value in generation.items() if value not in (None, [], {})}
+    try:
+        GenerationConfig.model_validate(said)
+    except ValidationError as error:
+        for line in config_error("", GenerationConfig, error).message.splitlines():
+            key, _, what = line.removeprefix(": ").partition(": ")
+            findings.refuse(f"generation_config.{key}", what)
+    return said

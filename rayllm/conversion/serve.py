@@ -1,0 +1,281 @@
+"""Serve configs: whose application each is, and what its `args` mean today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayllm.config.paths import kept_in
+from rayllm.conversion.entries import Entry, expand
+from rayllm.conversion.findings import Findings
+from rayllm.conversion.form import Form
+from rayllm.conversion.location import from_place
+from rayllm.conversion.secret import references_in, take_from_variables
+from rayllm.conversion.source import without_anonymous
+from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.errors import ConfigError
+
+IMPORT_PATH = "rayllm:app"
+_ENGINE_CONFIG = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.[\w.]+:\w+_application")
+_FRONTEND = re.compile(r"(rayllm|aviary)\.frontend\b.*")
+_RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
+_BUILDER = "build_openai_app"
+# Its other builders → what to do.
+_REFUSED = {
+    "build_pd_openai_app": "prefill and decode are not split; list the model once",
+    "build_dp_openai_app": "there are no data-parallel groups; use `deployment_config.num_replicas`",
+}
+MODEL_LISTS = (
+    "models",
+    "vllm_base_models",
+    "multiplex_models",
+    "function_calling_models",
+    "embedding_models",
+    "trtllm_models",
+)
+"""Arguments of RayLLM 0 that list models; all of them are `llm_configs` today."""
+_ADAPTERS = "multiplex_lora_adapters"
+_ADAPTER_PATH = "dynamic_lora_loading_path"
+# Keys of Ray Serve's own config; others are of the platform that reads the file.
+SERVE_KEYS = {
+    "applications",
+    "controller_options",
+    "grpc_options",
+    "http_options",
+    "logging_config",
+    "proxy_location",
+    "target_capacity",
+    "tracing_config",
+}
+_PLATFORM_KEY = "query_auth_token_enabled"
+"""Written by RayLLM 1 into every serve config, for Anyscale's services."""
+INGRESS_OPTIONS = {
+    "num_replicas": "num_replicas",
+    "max_ongoing_requests": "max_ongoing_requests",
+    "max_queued_requests": "max_queued_requests",
+}
+"""Options of `ray.serve.llm`'s ingress → keys of `args.router`."""
+
+
+@dataclass
+class Served:
+    """An application of a serve config that serves models.
+
+    `where` is the way down to it, with a dot at its end. `entries` are its models, `adapters` those adapters that have
+    files of their own. `router` becomes `args.router`; `variables` are what its processes find in their environment.
+    """
+
+    where: str
+    form: Form
+    raw: Mapping
+    entries: list[Entry] = field(default_factory=list)
+    adapters: list[Entry] = field(default_factory=list)
+    adapter_path: str | None = None
+    router: Any = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
+
+    def path_of(self, entry: Entry) -> str | None:
+        """The folder of adapters that the application gives the model at `entry`."""
+        is_meant = entry.key.startswith(f"{self.where}args.multiplex_models") or at(entry.raw, "multiplex_config")
+        return self.adapter_path if is_meant else None
+
+    @property
+    def known(self) -> Form | None:
+        """What the form of its models has to be, where their keys leave it open."""
+        return self.form if self.form in (Form.EARLY, Form.RAY_SERVE_LLM) else None
+
+
+@dataclass
+class ServeDraft:
+    """A serve config as it was read.
+
+    `around` is what stands around its applications, those that serve models and others.
+    """
+
+    file: Path
+    raw: Mapping
+    around: Mapping
+    findings: Findings
+    applications: list[Served | Mapping]
+
+    @property
+    def served(self) -> list[Served]:
+        """The applications that serve models."""
+        return [each for each in self.applications if isinstance(each, Served)]
+
+    @property
+    def form(self) -> Form:
+        """The form of its first application."""
+        return self.served[0].form
+
+
+def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
+    """A parsed serve config, its lists of models read.
+
+    Args:
+        file: where it was read.
+        raw: what was read.
+        place: the folder where the result will lie; None leaves relative paths as they are.
+
+    Raises:
+        ConfigError: no application serves models, or one cannot be carried over.
+    """
+    listed, findings = raw.get("applications"), Findings()
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise ConfigError(f"{file}: applications: must be a list of applications, as `serve run` takes it.")
+    folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
+    is_early = _PLATFORM_KEY in raw
+    applications = list(_applications(listed, is_early, folders, place, findings))
+    draft = ServeDraft(file, raw, _around(raw, findings), findings, applications)
+    if not draft.served and not findings.faults:
+        known = "`rayllm:app`, `rayllm.backend:router_application` or `ray.serve.llm:build_openai_app`"
+        findings.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
+    if findings.faults:
+        raise ConfigError("\n".join(f"{file}: {fault}" for fault in findings.faults))
+    return draft
+
+
+def _around(raw: Mapping, findings: Findings) -> Mapping:
+    for key in raw.keys() - SERVE_KEYS:
+        findings.not_carried(key, "it is no key of Ray Serve; a platform that knows it has a config of its own")
+    return {key: copied(value) for key, value in raw.items() if key in SERVE_KEYS}
+
+
+def _applications(
+    listed: list[Mapping], is_early: bool, folders: tuple[Path, ...], place: Path | None, findings: Findings
+) -> Iterator[Served | Mapping]:
+    for index, application in enumerate(listed):
+        where, path = f"applications.{index}.", str(application.get("import_path"))
+        form, builder = _form(path, is_early), _RAY_SERVE_LLM.fullmatch(path)
+        try:
+            if builder and builder[1] != _BUILDER:
+                why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
+                findings.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
+            elif _FRONTEND.fullmatch(path):
+                findings.not_carried(where.rstrip("."), "the page to talk with models is gone; `rayllm chat` does")
+            elif form is None:
+                yield _other(copied(application), where, findings)
+            else:
+                yield _served(Served(where, form, copied(application)), folders, place, findings)
+        except ConfigError as error:
+            findings.faults += error.message.splitlines()
+
+
+def _form(import_path: str, is_early: bool) -> Form | None:
+    """The form of an application that serves models; None for others."""
+    if _ENGINE_CONFIG.fullmatch(import_path):
+        return Form.ENGINE_CONFIG
+    if _RAY_SERVE_LLM.fullmatch(import_path):
+        return Form.RAY_SERVE_LLM
+    if import_path == IMPORT_PATH:
+        return Form.EARLY if is_early else Form.CURRENT
+    return None
+
+
+def _other(application: Mapping, where: str, findings: Findings) -> Mapping:
+    """An application of somebody else, without the secrets in its environment."""
+    variables = at(application, "runtime_env", "env_vars")
+    for name in take_from_variables(variables, f"{where}runtime_env.env_vars", findings):
+        del variables[name]
+        key = f"{where}runtime_env.env_vars.{name}"
+        findings.not_carried(key, "Ray Serve reads no references; set it on the nodes")
+    return application
+
+
+def _served(served: Served, folders: tuple[Path, ...], place: Path | None, findings: Findings) -> Served:
+    where, raw = served.where, served.raw
+    args = raw.get("args")
+    args = dict(args) if isinstance(args, dict) else {}
+    served.variables = tuple(_variables(raw, where, findings))
+    if served.form is Form.ENGINE_CONFIG:
+        _engine_config_args(served, args, folders, findings)
+    else:
+        served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
+    if served.form is Form.RAY_SERVE_LLM:
+        _ingress(served, args, findings)
+    else:
+        served.router = _router(args.pop("router", None) or {}, folders, place)
+    if served.form in (Form.ENGINE_CONFIG, Form.RAY_SERVE_LLM):
+        findings.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
+        if raw.pop("deployments", None):
+            why = "deployments have other names; put the options into the models' `deployment_config`"
+            findings.not_carried(f"{where}deployments", why)
+    # What is left is unknown; loading the result says so.
+    raw["args"] = args
+    return served
+
+
+def _variables(raw: Mapping, where: str, findings: Findings) -> list[str]:
+    """Take references and secrets out of an application's environment: only models' are read when they are deployed."""
+    environment = raw.get("runtime_env")
+    variables = at(raw, "runtime_env", "env_vars")
+    take_from_variables(variables, f"{where}runtime_env.env_vars", findings)
+    names = references_in(variables)
+    for name in names:
+        del variables[name]
+        how = "is now in `runtime_env.env_vars` of each model, where references are read when it is deployed"
+        findings.rewritten(f"{where}runtime_env.env_vars.{name}", how)
+    if isinstance(environment, dict) and names and not variables:
+        del environment["env_vars"]
+        if not environment:
+            del raw["runtime_env"]
+    return names
+
+
+def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...], findings: Findings) -> None:
+    where = f"{served.where}args."
+    for key in MODEL_LISTS:
+        entries = list(_enabled(expand(args.pop(key, None), where + key, folders), findings))
+        if entries:
+            served.entries += entries
+            findings.renamed(where + key, "llm_configs")
+        if entries and key == "function_calling_models":
+            findings.not_carried(where + key, "name in each model's `tool_calling.parser` how its tool calls are read")
+    served.adapters = list(expand(args.pop(_ADAPTERS, None), where + _ADAPTERS, folders))
+    if served.adapters:
+        findings.rewritten(where + _ADAPTERS, "is now in `lora_config.lora_modules` of the base models")
+    path = args.pop(_ADAPTER_PATH, None)
+    if isinstance(path, str):
+        served.adapter_path = without_anonymous(path.rstrip("/"))[0] if "://" in path else path
+        findings.renamed(where + _ADAPTER_PATH, f"lora_config.{_ADAPTER_PATH}")
+        why = "an id after the adapter's name; rename folders `<base>:<name>:<id>` in it to `<base>:<name>-<id>`"
+        findings.not_carried(where + _ADAPTER_PATH, why)
+
+
+def _enabled(entries: Iterable[Entry], findings: Findings) -> Iterator[Entry]:
+    for entry in entries:
+        if isinstance(entry.raw, dict) and entry.raw.get("enabled") is False:
+            findings.not_carried(entry.key, "`enabled: false` keeps it from being served")
+        else:
+            yield entry
+
+
+def _ingress(served: Served, args: Mapping, findings: Findings) -> None:
+    where = f"{served.where}args."
+    ingress = args.pop("ingress_cls_config", None)
+    if isinstance(ingress, dict):
+        for key in ingress:
+            findings.not_carried(f"{where}ingress_cls_config.{key}", "the router is RayLLM's own; see `args.router`")
+    options = args.pop("ingress_deployment_config", None)
+    for key, value in (options if isinstance(options, dict) else {}).items():
+        written = f"{where}ingress_deployment_config.{key}"
+        if key in INGRESS_OPTIONS and isinstance(value, int) and value > 0:
+            served.router[INGRESS_OPTIONS[key]] = value
+            findings.renamed(written, f"args.router.{INGRESS_OPTIONS[key]}")
+        elif key == "autoscaling_config":
+            findings.not_carried(written, "the number of routers is fixed: `args.router.num_replicas`")
+        else:
+            findings.not_carried(written, "a router has no such option")
+
+
+def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:
+    """Today's `args.router`, as it reads from `place`."""
+    batches = router.get("batches") if isinstance(router, dict) else None
+    storage = batches.get("storage") if isinstance(batches, dict) else None
+    if place and isinstance(storage, str) and "://" not in storage and not storage.startswith(("/", "~")):
+        where = from_place(place, storage, Path(kept_in(storage, folders)))
+        return {**router, "batches": {**at(router, "batches"), "storage": where}}
+    return router

@@ -1,0 +1,163 @@
+"""Every key in the tables of docs/converting.md is treated as they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rayllm.conversion import Form, Note
+from rayllm.conversion.model import Draft, convert_model
+from rayllm.conversion.serve import INGRESS_OPTIONS, MODEL_LISTS, ServeDraft, read_serve
+from tests.unit.conversion.forms import Mapping
+
+PAGE = (Path(__file__).parents[3] / "docs/converting.md").read_text()
+
+# A value for each documented key, where a number, which most take, would be none.
+VALUES: dict[str, Any] = {
+    "engine_config.model_id": "m",
+    "engine_config.hf_model_id": "org/m",
+    "engine_config.s3_mirror_config": {"bucket_uri": "s3://b/m"},
+    "engine_config.gcs_mirror_config": {"bucket_uri": "gs://b/m"},
+    "engine_config.tokenizer_id": "org/t",
+    "engine_config.engine_kwargs": {"max_num_seqs": 8},
+    "engine_config.generation": {"stopping_sequences": ["x"]},
+    "engine_config.runtime_env": {"env_vars": {"A": "b"}},
+    "engine_config.env_vars_to_propogate": ["WANDB_MODE"],
+    "scaling_config.num_gpus_per_worker": 0.5,
+    "generation": {"stopping_sequences": ["x"]},
+    "generation_config.prompt_format.tools_list_in_last_user": True,
+    "generation_config.prompt_format.use_hf_chat_templates": True,
+    "generation_config.prompt_format.vision": True,
+    "llm_engine": "VLLMEngine",
+    "accelerator_type": "A100_40G",
+    "engine_kwargs.speculative_model": "org/draft",
+    "engine_kwargs.guided_decoding_backend": "xgrammar",
+    "engine_kwargs.chat_template": "{{ messages }}",
+    "engine_kwargs.default_chat_template_kwargs": {"a": 1},
+    "engine_kwargs.tool_call_parser": "hermes",
+    "engine_kwargs.enable_auto_tool_choice": False,
+    "engine_kwargs.tool_parser_plugin": "/plugin.py",
+    "engine_kwargs.reasoning_parser": "qwen3",
+    "engine_kwargs.lora_modules": ["a=/a"],
+    "engine_kwargs.tokenizer": "org/t",
+    "engine_kwargs.revision": "v2",
+    "engine_kwargs.task": "embed",
+    "engine_kwargs.hf_token": "mine",
+    "resources_per_bundle": {"GPU": 1},
+    "accelerator_config": {"kind": "gpu"},
+    "server_cls": "ray.serve.llm:LLMServer",
+    "deployment_config.request_router_config.request_router_class": "x.PrefixCacheAffinityRouter",
+    "callback_config": {"callback_class": "x"},
+    "model_loading_config.anytensor_config": {"model_path": "s3://b/a"},
+    "runtime_env.env_vars.ANYSCALE_VLLM_ENABLE_JSON_MODE": "1",
+}
+TEMPLATES = {"system": "{instruction}", "assistant": "{instruction}", "user": "{instruction}"}
+
+
+def rows(section: str) -> Iterator[tuple[str, str, str]]:
+    """Form, their key and what is said of ours."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    yield from re.findall(r"^\| `([\w.-]+)` \| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)
+
+
+def holding(path: str, value: Any) -> Mapping:
+    key, _, rest = path.partition(".")
+    return {key: holding(rest, value) if rest else value}
+
+
+def merged(one: Mapping, other: Mapping) -> Mapping:
+    both = {key: merged(one[key], other[key]) for key in one.keys() & other.keys() if isinstance(one[key], dict)}
+    return {**one, **other, **both}
+
+
+def model(form: str, theirs: str) -> Mapping:
+    """A model of the form with their key; `key: value` says the value as well."""
+    key, _, said = theirs.partition(": ")
+    value = yaml.safe_load(said) if said else VALUES.get(key, 1)
+    base: Mapping = {"engine_config": {"model_id": "m"}} if form == Form.ENGINE_CONFIG else {}
+    if form == Form.ENGINE_CONFIG and "generation" not in theirs:
+        base["engine_config"]["generation"] = {"prompt_format": TEMPLATES}
+    if form != Form.ENGINE_CONFIG:
+        base = {"model_loading_config": {"model_id": "m"}}
+    if form == Form.RAY_SERVE_LLM and theirs != "log_engine_metrics":
+        base["log_engine_metrics"] = True
+    if form == Form.EARLY and theirs != "input_modality":
+        base["input_modality"] = "text"
+    if "tools_list" in theirs:
+        base["generation_config"] = {"prompt_format": TEMPLATES}
+    if theirs.endswith("tool_parser_plugin"):
+        base["engine_kwargs"] = {"tool_call_parser": "hermes"}
+    if theirs.endswith("speculative_model"):
+        base["engine_kwargs"] = {"num_speculative_tokens": 3}
+    return merged(base, holding(key, value))
+
+
+def kinds(notes: tuple[Note, ...] | list[Note], key: str) -> set[str]:
+    return {note.kind for note in notes if note.key == key}
+
+
+def holds(config: Any, path: str) -> bool:
+    for key in path.split("."):
+        if not isinstance(config, dict) or key not in config:
+            return False
+        config = config[key]
+    return True
+
+
+@pytest.mark.parametrize(("form", "theirs", "ours"), list(rows("Keys of a model")), ids=lambda text: text[:60])
+def test_keys_of_a_model(form: str, theirs: str, ours: str) -> None:
+    converted = convert_model(Draft(Path("old.yaml"), model(form, theirs), ()), None)
+    said = kinds(converted.notes, theirs.partition(": ")[0])
+    assert converted.form == form
+    if ours.startswith("nothing"):
+        assert said == {"not_carried"}
+    else:
+        assert said & {"renamed", "secret"}
+    if ours.startswith("`"):
+        carried = re.findall(r"`([\w.]+)`", ours.partition(",")[0])
+        assert carried
+        assert all(holds(converted.config, name) for name in carried)
+
+
+def served(form: str, theirs: str) -> ServeDraft:
+    path = "rayllm.backend:router_application" if form == Form.ENGINE_CONFIG else "ray.serve.llm:build_openai_app"
+    value: Any = 2
+    if theirs in MODEL_LISTS:
+        value = [{"engine_config": {"model_id": "m"}}]
+    elif theirs == "multiplex_lora_adapters":
+        value = [{"base_model_id": "m"}]
+    elif theirs.endswith("path"):
+        value = "s3://b/x"
+    elif theirs == "ingress_cls_config":
+        value = {"ingress_cls": "x"}
+    application = {"import_path": path, "args": holding(theirs, value)}
+    return read_serve(Path("serve.yaml"), {"applications": [application]}, None)
+
+
+@pytest.mark.parametrize(("form", "theirs", "ours"), list(rows("`args` of a serve config")), ids=lambda text: text[:60])
+def test_arguments_of_a_serve_config(form: str, theirs: str, ours: str) -> None:
+    draft = served(form, theirs)
+    notes = [note for note in draft.findings.notes if note.key.startswith(f"applications.0.args.{theirs}")]
+    is_carried = not ours.startswith("nothing")
+    assert ("renamed" if is_carried else "not_carried") in {note.kind for note in notes}
+    [application] = draft.served
+    assert bool(application.entries) == ours.startswith("`llm_configs`")
+    if ours.startswith("`router."):
+        assert holds({"router": application.router}, ours.strip("`"))
+
+
+def test_the_tables_name_everything_that_is_listed_in_the_code() -> None:
+    documented = {theirs for _, theirs, _ in rows("`args` of a serve config")}
+    # TensorRT-LLM's models are taken in only to be refused.
+    assert set(MODEL_LISTS) - documented == {"trtllm_models"}
+    assert {f"ingress_deployment_config.{name}" for name in INGRESS_OPTIONS} <= documented
+
+
+def test_every_form_has_a_row() -> None:
+    first = PAGE.partition("\n| form | what it is |\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([\w.-]+)`", first, re.MULTILINE) == [str(form) for form in Form]
