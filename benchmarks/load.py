@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.connection import Answer, Connection
+from rayllm.client.figures import percentile
 
 CHAT = "/v1/chat/completions"
 QUESTION = "Tell me a story."
@@ -62,13 +62,6 @@ class Seen:
     def own_cpu_share(self) -> float:
         """The part of one core that the load itself took."""
         return self.own_cpu_s / self.wall
-
-
-def percentile(values: Sequence[float], share: int) -> float:
-    """A percentile of what was seen, never beyond its extremes."""
-    if len(values) < 2:
-        return values[0] if values else float("nan")
-    return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
 
 
 def chat(model: str, max_tokens: int, question: str = QUESTION, **more: Any) -> dict[str, Any]:

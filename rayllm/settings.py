@@ -51,6 +51,12 @@ class Settings:
         5.0, "Seconds the router waits for a TCP connection to a replica."
     )
 
+    url: str = _setting(  # type: ignore[assignment]
+        "",
+        "Server that `rayllm models`, `query`, `chat` and `bench` ask; empty is `OPENAI_BASE_URL`, else "
+        "http://127.0.0.1:8000.",
+    )
+
     cache_dir: str = _setting(  # type: ignore[assignment]
         "~/.cache/rayllm", "Folder for what is fetched or unpacked; every node has its own."
     )

@@ -1,0 +1,47 @@
+"""`rayllm models`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from rayllm.cli.connection import server_options
+from rayllm.cli.table import Table
+from rayllm.client.address import Address
+from rayllm.client.key import Key
+
+if TYPE_CHECKING:
+    from rayllm.client.card import Card
+
+
+@click.command("models", help="List the models and adapters that a server has.")
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Show them as JSON.")
+def command(url: Address, key: Key, as_json: bool) -> None:
+    cards = asyncio.run(_cards(url, key))
+    if as_json:
+        click.echo(json.dumps([asdict(card) | {"kind": card.kind(cards)} for card in cards], indent=1))
+    elif cards:
+        click.echo(table(cards).text())
+    else:
+        click.echo("no models.", err=True)
+
+
+async def _cards(url: Address, key: Key) -> list[Card]:
+    from rayllm.client.server import Server
+
+    async with Server(url, key) as server:
+        return await server.models()
+
+
+def table(cards: Sequence[Card]) -> Table:
+    """The models of a server: what each is, and the tokens of its longest sequence."""
+    made = Table(["model", "kind", "context"])
+    for card in cards:
+        made.add([card.id, card.kind(cards), f"{card.context:,}" if card.context else ""])
+    return made

@@ -1,0 +1,28 @@
+"""Server-sent events."""
+
+from __future__ import annotations
+
+
+class EventReader:
+    """Takes a stream's bytes as they come, and gives the data of each event that is whole.
+
+    Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that end within these bytes; comments are left out."""
+        text = self._rest + data
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        *events, self._rest = text.split(b"\n\n")
+        return [found for event in events if (found := _data(event))]
+
+
+def _data(event: bytes) -> bytes:
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:]
+    lines = (line.partition(b":") for line in event.split(b"\n"))
+    return b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")

@@ -1,0 +1,119 @@
+"""The client commands against a real service: what it lists, says, and stops saying when nobody listens any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from click.testing import CliRunner, Result
+
+from rayllm.cli.commands import bench, chat, models, query
+from tests.compatibility.cases import TOOL
+from tests.integration.service import Service
+
+FRANCE = "What is the capital of France?"
+PARIS = "The capital of France is Paris."
+
+
+def run(command: Any, service: Service, *arguments: str, stdin: str = "") -> Result:
+    result = CliRunner(env={"RAYLLM_URL": service.url}).invoke(command.command, list(arguments), input=stdin)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_models_aliases_and_adapters_are_listed(service: Service, behind_proxy: bool) -> None:
+    url = service.proxy_url if behind_proxy else service.url
+    cards = {card["id"]: card for card in json.loads(run(models, service, "--json", "--url", f"{url}/v1").stdout)}
+    assert (cards["rayllm-demo"]["kind"], cards["rayllm-demo"]["context"]) == ("model", 1024)
+    assert cards["rayllm-demo:pirate"]["kind"] == "adapter of rayllm-demo"
+    assert cards["gpt-demo"]["kind"] == "alias of rayllm-demo"
+
+
+def test_a_question_is_answered(service: Service) -> None:
+    result = run(query, service, FRANCE, "--temperature", "0", "--stats")
+    assert (result.stdout, result.stderr.splitlines()[0]) == (f"{PARIS}\n", "model: rayllm-demo")
+    assert "8 tokens" in result.stderr
+
+
+def test_a_file_is_answered(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    pirate = {"prompt": FRANCE, "model": "rayllm-demo:pirate"}
+    file.write_text("\n".join(map(json.dumps, ({"prompt": FRANCE}, pirate, {"prompt": FRANCE, "logprobs": True}))))
+    found = [
+        json.loads(line) for line in run(query, service, "--file", str(file), "--temperature", "0").stdout.splitlines()
+    ]
+    assert found[0]["text"] == PARIS
+    assert "matey" in found[1]["text"]
+    assert len(found[2]["logprobs"]["content"]) == found[2]["usage"]["completion_tokens"]
+
+
+def test_a_conversation_goes_on_with_an_adapter(service: Service) -> None:
+    lines = f"{FRANCE}\nWhat about Germany?\n/model rayllm-demo:pirate\n/clear\n{FRANCE}\n"
+    first, second, third = run(chat, service, "--temperature", "0", stdin=lines).stdout.splitlines()
+    assert (first, second) == (PARIS, "The capital of Germany is Berlin.")
+    assert "matey" in third
+
+
+def test_a_tool_is_called_and_its_result_heard(service: Service, tmp_path: Path) -> None:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([TOOL]))
+    lines = "What's the temperature in Paris?\n22.0\n"
+    called, told = run(chat, service, "--temperature", "0", "--tools", str(tools), stdin=lines).stdout.splitlines()
+    assert called.startswith('→ get_current_temperature({"location": "Paris, France"')
+    assert "22" in told
+
+
+def test_ctrl_c_stops_the_answer_and_the_engines_work(service: Service) -> None:
+    # The first time takes seconds, in which the story would end.
+    assert service.unfinished() == 0
+    variables: Any = {**os.environ, "RAYLLM_URL": service.url, "TERM": "xterm"}
+    arguments = ["-m", "rayllm", "chat", "--model", "rayllm-demo", "--temperature", "0", "--max-tokens", "900"]
+    terminal = pexpect.spawn(sys.executable, arguments, env=variables, encoding="utf-8", timeout=60)
+    terminal.expect("> ")
+    terminal.sendline("Tell me a story.")
+    terminal.expect_exact("Tell me a story.\r\n")
+    terminal.expect("[a-z]+ [a-z]+ ")
+    assert service.unfinished() == 1
+    terminal.sendintr()
+    terminal.expect_exact("(stopped)")
+    end = time.monotonic() + 5
+    while service.unfinished():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    terminal.sendline("/clear")
+    terminal.sendline(FRANCE)
+    terminal.expect_exact("Paris.")
+    terminal.expect("> ")
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_a_benchmarks_figures_hang_together(service: Service, endpoint: str) -> None:
+    arguments = ["--model", "rayllm-demo", "--endpoint", endpoint, "--requests", "20", "--concurrency", "4", "--json"]
+    lengths = ["--prompt-tokens", "100:120", "--shared-prefix-tokens", "48", "--output-tokens", "12"]
+    found = json.loads(run(bench, service, *arguments, *lengths).stdout)
+    assert (found["completed"], found["failed"], found["output_tokens_from"]) == (20, 0, "usage")
+    assert found["total_output_tokens"] == 20 * 12 == sum(row["output_tokens"] for row in found["rows"])
+    assert found["prompt_tokens_are_counted"]
+    assert {row["input_tokens"] for row in found["rows"]} <= set(range(100, 121))
+    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+        shares = [found[name][share] for share in ("p50", "p90", "p95", "p99")]
+        assert shares == sorted(shares)
+        assert shares[0] > 0
+    for row in found["rows"]:
+        assert row["ttft_ms"] + sum(row["itl_ms"]) <= row["e2e_ms"] + 0.01
+
+
+def test_the_size_of_a_prompt_is_what_the_server_counts(service: Service) -> None:
+    found = json.loads(run(bench, service, "--requests", "8", "--output-tokens", "1", "--json").stdout)
+    assert found["total_input_tokens"] == 8 * 256
