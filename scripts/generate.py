@@ -9,7 +9,10 @@ import re
 import sys
 from pathlib import Path
 
+from manifests import manifests
+
 from rayllm.batch.reference import reference as batch_reference
+from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.endpoints import CHAT, COMPLETIONS
 from rayllm.engine.vllm import parser_names, request_fields
@@ -66,13 +69,13 @@ def main() -> int:
         DATA / "ray_accelerators.json": ray_accelerators,
         DATA / "vllm_arguments.json": vllm_arguments,
         DATA / "vllm_requests.json": vllm_requests,
+        ROOT / "docs" / "cli.md": cli_reference,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
         BATCH: batch_page,
     }
     stale = []
-    for path, make in made.items():
-        text = make()
+    for path, text in {**{path: make() for path, make in made.items()}, **manifests()}.items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in sys.argv:

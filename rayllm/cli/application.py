@@ -72,6 +72,28 @@ def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str
         raise ConfigError(f"{file}: {where}{key}: `rayllm run` does not apply it; use `serve run`, or leave it out.")
 
 
+def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
+    """The serve config of a file, with every model in it.
+
+    Args:
+        file: a serve config, or a model's YAML.
+        name: of the application that a model alone becomes.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    raw = read_yaml(file)
+    if not is_serve_file(raw):
+        models = inlined_models(AppConfig(models=(load_model(file),)))
+        application = {"name": name, "route_prefix": "/", "import_path": IMPORT_PATH, "args": {"llm_configs": models}}
+        return {"http_options": {"host": "127.0.0.1"}, "applications": [application]}
+    applications = [
+        inlined(application, file.resolve().parent) if application.get("import_path") == IMPORT_PATH else application
+        for application in load_serve_file(file)
+    ]
+    return {**raw, "applications": applications}
+
+
 def inlined(application: dict[str, Any], folder: Path) -> dict[str, Any]:
     """An application of a serve config with each model as a mapping. References to secrets stay references."""
     args = application.get("args") or {}

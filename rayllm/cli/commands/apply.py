@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.application import IMPORT_PATH, MODEL_APPLICATION, inlined, inlined_models, is_serve_file, reason
-from rayllm.config import AppConfig, load_model, load_serve_file
+from rayllm.cli.application import MODEL_APPLICATION, inlined_file, inlined_models, is_serve_file, reason
+from rayllm.cli.cluster import connected
+from rayllm.config import AppConfig
 from rayllm.config.yaml import read_yaml
-from rayllm.errors import ClusterError
+from rayllm.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from rayllm.cli.steps import Plan
@@ -30,20 +29,25 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--address", default="auto", help="Address of the Ray cluster; else the one on this machine.")
 @click.option("--name", default=MODEL_APPLICATION, show_default=True, help="Application of a model's YAML.")
+@click.option("--add", is_flag=True, help="Keep the models that its application has; FILE is a model's YAML.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until all is healthy.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most; else for ever.")
 def command(
-    file: Path, address: str, name: str, dry_run: bool, as_json: bool, no_wait: bool, timeout: float | None
+    file: Path, address: str, name: str, add: bool, dry_run: bool, as_json: bool, no_wait: bool, timeout: float | None
 ) -> None:
-    given = _read(file, name)
-    with _connected(address):
+    given, is_model = inlined_file(file, name), not is_serve_file(read_yaml(file))
+    if add and not is_model:
+        raise click.UsageError("--add takes a model's YAML: a serve config says all that there is to be.")
+    with connected(address):
         from rayllm.cli.steps import plan
         from rayllm.serving import deployed
 
         running = deployed.applications()
-        wanted = given if is_serve_file(read_yaml(file)) else _beside(given, running)
+        if add and name in running:
+            given = _added(given, running[name])
+        wanted = _beside(given, running) if is_model else given
         made = plan(running, wanted)
         click.echo(json.dumps(made.as_json(), indent=1) if as_json else made.as_text())
         _check_capacity(made)
@@ -54,19 +58,25 @@ def command(
             _wait(made, timeout)
 
 
-def _read(file: Path, name: str) -> dict[str, Any]:
-    """The serve config of a file, with every model in it."""
-    raw = read_yaml(file)
-    if not is_serve_file(raw):
-        models = inlined_models(AppConfig(models=(load_model(file),)))
-        application = {"name": name, "route_prefix": "/", "import_path": IMPORT_PATH, "args": {"llm_configs": models}}
-        return {"http_options": {"host": "127.0.0.1"}, "applications": [application]}
-    folder = file.resolve().parent
-    applications = [
-        inlined(application, folder) if application.get("import_path") == IMPORT_PATH else application
-        for application in load_serve_file(file)
-    ]
-    return {**raw, "applications": applications}
+def _added(given: dict[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
+    """The application as it runs, with the given model in it.
+
+    Raises:
+        ConfigError: it is no application of RayLLM, or nobody knows how it was configured.
+    """
+    from rayllm.serving.deployed import configuration, declared
+
+    running, [application] = configuration(details), given["applications"]
+    if running is None:
+        hint = "give a serve config with all its models."
+        raise ConfigError(f"application `{application['name']}`: what it serves is not known here.\nhint: {hint}")
+    [new] = application["args"]["llm_configs"]
+    model_id = new["model_loading_config"]["model_id"]
+    others = [model for model in running.models if model.model_id != model_id]
+    kept = inlined_models(AppConfig(models=tuple(others))) if others else []
+    args = {"llm_configs": [*kept, new], "router": running.router.model_dump(mode="json", exclude_unset=True)}
+    # Where it was deployed from a file, all that this said beside its models stays.
+    return {**given, "applications": [{**application, **(declared(details) or {}), "args": args}]}
 
 
 def _beside(given: dict[str, Any], running: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -76,35 +86,6 @@ def _beside(given: dict[str, Any], running: Mapping[str, Mapping[str, Any]]) -> 
     names = {application["name"] for application in given["applications"]}
     others = [config for name, details in running.items() if name not in names and (config := declared(details))]
     return {**given, "applications": [*others, *given["applications"]]}
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[None]:
-    import ray
-
-    was_connected = ray.is_initialized()
-    if not was_connected:
-        try:
-            _knock(address)
-            ray.init(address=address, namespace="serve", log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError) as error:
-            where = "on this machine" if address == "auto" else f"at {address}"
-            raise ClusterError(
-                f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
-                "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none."
-            ) from None
-    try:
-        yield
-    finally:
-        if not was_connected:
-            ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Raise OSError where nobody listens at an address; Ray itself would try for minutes."""
-    host, colon, port = address.rpartition("://")[2].rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 def _check_capacity(made: Plan) -> None:

@@ -2,36 +2,152 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
-from rayllm.cli.application import IMPORT_PATH, inlined
-from rayllm.config import load_serve_file
-from rayllm.config.yaml import read_yaml
+from rayllm import __version__
+from rayllm.cli.application import IMPORT_PATH, inlined_file
+from rayllm.config.yaml import dump_yaml
+
+if TYPE_CHECKING:
+    from rayllm.kuberay import Options
+
+# Options of the same name as the manifest's.
+_SAME = (
+    *("name", "namespace", "gpu_resource", "gpus_per_node", "cpus", "memory", "head_cpus", "head_memory"),
+    *("routers", "service_account", "upgrade", "gateway_class", "redis"),
+)
+_UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
+
+
+def _kuberay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command all options that go with --kuberay."""
+    many: dict[str, Any] = {"multiple": True, "metavar": "NAME=VALUE"}
+    amount: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "N"}
+    options = [
+        click.option("--engine", type=click.Choice(["cuda", "cpu"]), help="The image's build of vLLM; else cuda."),
+        click.option(
+            "--image",
+            metavar="IMAGE",
+            help=f"Image of all pods; else rayllm:{__version__} or rayllm:{__version__}-cpu.",
+        ),
+        click.option("--name", help="Name of the RayService; else rayllm."),
+        click.option("--namespace", help="Namespace; else kubectl's."),
+        click.option(
+            "--path", "paths", multiple=True, metavar="HERE=THERE", help="Folder, and where the pods have it."
+        ),
+        click.option("--gpu-resource", metavar="NAME", help="Resource of the device plugin; else nvidia.com/gpu."),
+        click.option("--gpus-per-node", **amount, help="GPUs of the largest node; else 8."),
+        click.option("--cpus", **amount, help="CPUs for each GPU (else 3), or of a worker without GPU (else 4)."),
+        click.option("--memory", help="Memory for each GPU (else 12Gi), or of a worker without GPU (else 8Gi)."),
+        click.option("--head-cpus", **amount, help="CPUs of the head; else 2."),
+        click.option("--head-memory", help="Memory of the head; else 8Gi."),
+        click.option("--routers", type=click.IntRange(min=0), metavar="N", help="Pods for routers alone."),
+        click.option("--model-cache", help="emptyDir (the default), emptyDir:SIZE, hostPath:/folder or pvc:CLAIM."),
+        click.option("--node-labels", type=click.Choice(["gke", "karpenter"]), help="Who labels nodes by their GPU."),
+        click.option(
+            "--node-selector", multiple=True, metavar="[OF:]KEY=VALUE", help="OF: an accelerator, cpu, router, head."
+        ),
+        click.option("--toleration", multiple=True, metavar="KEY[=VALUE]:EFFECT", help="Taint that workers tolerate."),
+        click.option("--env", **many, help="Environment variable of all pods."),
+        click.option("--env-secret", multiple=True, metavar="SECRET", help="Secret for the pods' environment."),
+        click.option("--image-pull-secret", metavar="SECRET", help="Secret for pulling the image."),
+        click.option("--service-account", metavar="NAME", help="The pods' service account."),
+        click.option("--service-account-annotation", **many, help="Makes the account, with this annotation."),
+        click.option("--upgrade", type=click.Choice(_UPGRADES), help="When the cluster changes; else NewCluster."),
+        click.option("--gateway-class", metavar="NAME", help="GatewayClass of an incremental upgrade."),
+        click.option("--redis", metavar="HOST:PORT", help="Redis that keeps what Ray's head knows."),
+        click.option("--redis-password", metavar="SECRET:KEY", help="Its password."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command(
     "build",
-    help="Print the serve config FILE with every model inlined, for clusters that do not share this machine's files.",
+    help="""Print FILE with every model inlined, for clusters that do not share this machine's files.
+
+    FILE is a serve config or a model's YAML. With --kuberay it becomes a RayService, for `kubectl apply -f -`; the
+    other options are for that.""",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-def command(file: Path) -> None:
-    raw = read_yaml(file)
-    applications = [
-        inlined(application, file.resolve().parent) if application.get("import_path") == IMPORT_PATH else application
-        for application in load_serve_file(file)
-    ]
-    built = {**raw, "applications": applications}
-    click.echo(yaml.dump(built, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000), nl=False)
+@click.option("--kuberay", is_flag=True, help="Print a RayService for KubeRay.")
+@_kuberay_options
+def command(file: Path, kuberay: bool, **given: Any) -> None:
+    if not kuberay:
+        for name in (name for name, value in given.items() if value not in (None, ())):
+            option = next(p.opts[0] for p in click.get_current_context().command.params if p.name == name)
+            raise click.UsageError(f"{option} goes with --kuberay.")
+        click.echo(dump_yaml(inlined_file(file)), nl=False)
+        return
+    click.echo(_ray_service(file, given), nl=False)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines on one line with escapes, as prompt formats are written."""
+def _ray_service(file: Path, given: dict[str, Any]) -> str:
+    from rayllm.cluster.placement import place
+    from rayllm.config import ModelConfig
+    from rayllm.kuberay import local_paths, manifest, moved, variables_of
+
+    serve_config, on_cpu = inlined_file(file), given["engine"] == "cpu"
+
+    def placed(model: ModelConfig) -> Any:
+        placement = place(model, on_cpu)
+        return placement.bundles, placement.strategy
+
+    for here, there in _pairs("--path", given["paths"]).items():
+        folder = str(Path(here).resolve())
+        if moved(serve_config, folder, "") == serve_config:
+            raise click.BadParameter(f"nothing in {file} lies below {here}.", param_hint="--path")
+        serve_config = moved(serve_config, folder, there)
+    text = manifest(serve_config, placed, _options(given))
+    for application in serve_config["applications"]:
+        if application.get("import_path") != IMPORT_PATH:
+            click.echo(f"Application {application.get('name')} is not RayLLM's: no pods are planned for it.", err=True)
+    for path in local_paths(serve_config):
+        click.echo(f"The pods must have {path}, in the image or on a volume.", err=True)
+    if needed := variables_of(serve_config):
+        click.echo(f"The pods' environment must have {', '.join(needed)}.", err=True)
+    return text
 
 
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None),
-)
+def _options(given: dict[str, Any]) -> Options:
+    from rayllm.kuberay import Nodes, Options, read_cache, read_selector, read_toleration
+
+    engine = "-cpu" if given["engine"] == "cpu" else ""
+    chosen: dict[str, Any] = {name: given[name] for name in _SAME if given[name] is not None}
+    if given["model_cache"]:
+        chosen["cache"] = read_cache(given["model_cache"])
+    if given["redis_password"]:
+        chosen["redis_password"] = _secret_key(given["redis_password"])
+    return Options(
+        image=given["image"] or f"rayllm:{__version__}{engine}",
+        nodes=Nodes(
+            given["node_labels"],
+            tuple(read_selector(text) for text in given["node_selector"]),
+            tuple(read_toleration(text) for text in given["toleration"]),
+        ),
+        env=_pairs("--env", given["env"]),
+        env_secrets=given["env_secret"],
+        pull_secret=given["image_pull_secret"],
+        account_annotations=_pairs("--service-account-annotation", given["service_account_annotation"]),
+        **chosen,
+    )
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not name or not equals or (option != "--env" and not value):
+            raise click.BadParameter(f"`{name}{equals}{value}` must have a name, `=` and a value.", param_hint=option)
+    return {name: value for name, _, value in pairs}
+
+
+def _secret_key(text: str) -> tuple[str, str]:
+    secret, _, key = text.partition(":")
+    if not secret or not key:
+        raise click.BadParameter(f"`{text}` must be SECRET:KEY.", param_hint="--redis-password")
+    return secret, key

@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.apply import command
+from rayllm.config import load_app
 from rayllm.errors import ClusterError, ConfigError, RayLLMError
 from rayllm.serving import deployed
 
@@ -62,7 +63,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         assert address == "auto"
         yield
 
-    monkeypatch.setattr("rayllm.cli.commands.apply._connected", connected)
+    monkeypatch.setattr("rayllm.cli.commands.apply.connected", connected)
     monkeypatch.setattr("rayllm.cli.commands.apply.time.sleep", lambda seconds: None)
     monkeypatch.setattr(deployed, "applications", lambda: made.running)
     monkeypatch.setattr(deployed, "deploy", made.deploy)
@@ -159,11 +160,11 @@ def test_an_application_that_no_file_describes_is_not_known(cluster: Cluster, tm
     assert "  ? a: unknown\n" in apply(write(tmp_path / "s.yaml", model("a"))).stdout
 
 
-def test_what_the_router_was_told_says_what_runs(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_was_deployed_otherwise_may_start_anew(cluster: Cluster, tmp_path: Path) -> None:
     told = {"config": {"models": [model("a")]}}
     router = {"Router": {"deployment_config": {"user_config": told}}}
     cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
-    assert "    a: untouched\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
+    assert "  ? a: unknown\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
 
 
 def test_a_runtime_environment_for_all_starts_all_anew(cluster: Cluster, tmp_path: Path) -> None:
@@ -203,3 +204,30 @@ def test_a_wrong_file_is_told_before_any_cluster_is_asked(tmp_path: Path) -> Non
     error = fault(apply(write(tmp_path / "s.yaml", model("a", nope=1))))
     assert isinstance(error, ConfigError)
     assert "nope: unknown key" in error.message
+
+
+def test_a_model_is_added_to_those_that_run(cluster: Cluster, tmp_path: Path) -> None:
+    router = {"model_aliases": {"other": "a"}}
+    told = {"config": {"models": [model("a"), model("b")], "router": router}}
+    cluster.running["rayllm"] = {
+        "deployed_app_config": {"name": "rayllm", "route_prefix": "/llm", "import_path": "rayllm:app", "args": {}},
+        "deployments": {"Router": {"deployment_config": {"user_config": told}}},
+    }
+    file = tmp_path / "b.yaml"
+    file.write_text(yaml.safe_dump({**model("b"), "max_request_context_length": 7}))
+    done = apply(str(file), "--add")
+    assert "    a: untouched\n  ~ b: rolled (max_request_context_length)\n" in done.stdout
+    [application] = cluster.asked[-1]["applications"]
+    assert application["route_prefix"] == "/llm"
+    config = load_app(application["args"])
+    assert [each.model_id for each in config.models] == ["a", "b"]
+    assert config.models[1].max_model_len == 7
+    assert config.router.model_aliases == {"other": "a"}
+
+
+def test_what_cannot_be_added(cluster: Cluster, tmp_path: Path) -> None:
+    assert "--add takes a model's YAML" in apply(write(tmp_path / "s.yaml", model("a")), "--add").stderr
+    cluster.running["rayllm"] = {"deployed_app_config": None, "deployments": {}}
+    file = tmp_path / "b.yaml"
+    file.write_text(yaml.safe_dump(model("b")))
+    assert "what it serves is not known here" in fault(apply(str(file), "--add")).message

@@ -1,0 +1,98 @@
+"""Manifests to look at, and Kubernetes' and KubeRay's word on them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+from kubernetes_validate.utils import latest_version, schema_contents
+from referencing import Registry, Resource
+
+from rayllm.cli.commands.build import command
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = ROOT / "deploy" / "schema" / "rayservice-v1.json"
+SHIPPED = sorted((ROOT / "deploy" / "kuberay").glob("*.yaml"))
+
+
+def build(*arguments: str) -> Result:
+    """What the command says."""
+    return CliRunner().invoke(command, arguments)
+
+
+def ray_service(*arguments: str) -> dict[str, Any]:
+    """The RayService that the command prints."""
+    made = build(*arguments, "--kuberay")
+    if made.exception and not isinstance(made.exception, SystemExit):
+        raise made.exception
+    assert made.exit_code == 0, made.output
+    return next(document for document in yaml.safe_load_all(made.stdout) if document["kind"] == "RayService")
+
+
+@cache
+def schema() -> Draft202012Validator:
+    """KubeRay's RayService."""
+    found = json.loads(SCHEMA.read_text())
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)
+
+
+@cache
+def kubernetes(kind: str) -> Draft202012Validator:
+    """Kubernetes' own word on a kind of v1, unknown keys refused; kept, since it is megabytes to read."""
+    version = latest_version()
+    names = (f"{kind.lower()}-v1", "_definitions")
+    files = [f"kubernetes-json-schema/v{version}-local-strict/{name}.json" for name in names]
+    registry: Registry[Any] = Registry()
+    kinds, definitions = (Resource.from_contents(schema_contents(file, version)) for file in files)
+    return Draft202012Validator(kinds.contents, registry=[kinds, definitions] @ registry)
+
+
+def check(documents: list[dict[str, Any]]) -> None:
+    """Hold documents against the schemas of their kinds, pods included."""
+    for document in documents:
+        if document["kind"] == "RayService":
+            schema().validate(document)
+            for pod in pods(document):
+                check([pod])
+        else:
+            kubernetes(document["kind"]).validate(document)
+
+
+def pods(service: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The pods that the operator makes: the head's has the autoscaler as well, and the password of Ray's memory."""
+    cluster = service["spec"]["rayClusterConfig"]
+    autoscaler = {"name": "autoscaler", "image": "ray", **cluster.get("autoscalerOptions", {})}
+    for key in ("version", "idleTimeoutSeconds", "upscalingMode"):
+        autoscaler.pop(key, None)
+    if password := cluster.get("gcsFaultToleranceOptions", {}).get("redisPassword"):
+        autoscaler["env"] = [{"name": "REDIS_PASSWORD", **password}]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = copy.deepcopy(group["template"])
+        if group is cluster["headGroupSpec"]:
+            pod["spec"]["containers"].append(autoscaler)
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod}
+
+
+def groups(service: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Worker groups by name."""
+    return {group["groupName"]: group for group in service["spec"]["rayClusterConfig"]["workerGroupSpecs"]}
+
+
+def container(group: dict[str, Any]) -> dict[str, Any]:
+    """Ray's container of a group."""
+    [found] = group["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def serve_config(service: dict[str, Any]) -> dict[str, Any]:
+    """`serveConfigV2` as Ray Serve reads it."""
+    found: dict[str, Any] = yaml.safe_load(service["spec"]["serveConfigV2"])
+    return found

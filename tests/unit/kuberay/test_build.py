@@ -1,0 +1,403 @@
+"""`rayllm build --kuberay`: each option, and what is refused."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray._private import ray_constants
+
+from rayllm.errors import ConfigError
+from rayllm.kuberay.service import RAY_VERSION
+from tests.unit.kuberay.manifests import ROOT, build, check, container, groups, ray_service, serve_config
+
+LLAMA = str(ROOT / "models" / "meta-llama--Llama-3_1-8B-Instruct.yaml")
+DEMO = str(ROOT / "models" / "rayllm-demo.yaml")
+MULTI = str(ROOT / "serve_configs" / "multi-model.yaml")
+
+
+def cluster(service: dict[str, Any]) -> dict[str, Any]:
+    """The cluster of a RayService."""
+    found: dict[str, Any] = service["spec"]["rayClusterConfig"]
+    return found
+
+
+def write(folder: Path, *models: dict[str, Any], **application: Any) -> str:
+    """A serve config with these models."""
+    application = {"import_path": "rayllm:app", "args": {"llm_configs": list(models)}, **application}
+    file = folder / "serve.yaml"
+    file.write_text(yaml.safe_dump({"applications": [{"name": "a", **application}]}))
+    return str(file)
+
+
+def model(model_id: str = "m", **keys: Any) -> dict[str, Any]:
+    """A model from the hub."""
+    return {"model_loading_config": {"model_id": model_id}, **keys}
+
+
+def refused(*arguments: str) -> str:
+    """Why the command does not take it."""
+    made = build(*arguments)
+    assert made.stdout == ""
+    if made.exit_code == 2:
+        return made.stderr
+    assert isinstance(made.exception, ConfigError)
+    return made.exception.message
+
+
+def test_without_kuberay_a_model_file_becomes_a_serve_config() -> None:
+    made = build(LLAMA)
+    assert made.exit_code == 0
+    [application] = yaml.safe_load(made.stdout)["applications"]
+    assert (application["name"], application["import_path"], application["route_prefix"]) == (
+        "rayllm",
+        "rayllm:app",
+        "/",
+    )
+    [found] = application["args"]["llm_configs"]
+    assert found["model_loading_config"]["model_id"] == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    "option", [["--image", "i"], ["--env", "A=b"], ["--cpus", "3"], ["--path", "a=/b"], ["--routers", "0"]]
+)
+def test_options_of_kuberay_need_it(option: list[str]) -> None:
+    made = build(LLAMA, *option)
+    assert (made.exit_code, made.stdout) == (2, "")
+    assert f"{option[0]} goes with --kuberay" in made.stderr
+
+
+def test_proxies_listen_on_every_pod_whatever_the_file_says(tmp_path: Path) -> None:
+    config = yaml.safe_load(Path(MULTI).read_text())
+    assert config["proxy_location"] == "Disabled"
+    config["http_options"] = {"host": "127.0.0.1", "port": 8080, "request_timeout_s": 60}
+    found = serve_config(service := ray_service(MULTI))
+    assert found["proxy_location"] == "EveryNode"
+    assert found["http_options"] == {"host": "0.0.0.0", "port": 8000}
+    other = tmp_path / "serve.yaml"
+    other.write_text(yaml.safe_dump({**config, "applications": serve_config(service)["applications"]}))
+    moved = ray_service(str(other))
+    assert serve_config(moved)["http_options"] == {"host": "0.0.0.0", "port": 8080, "request_timeout_s": 60}
+    head = container(cluster(moved)["headGroupSpec"])
+    assert {port["name"]: port["containerPort"] for port in head["ports"]} == {
+        "gcs-server": 6379,
+        "dashboard": 8265,
+        "client": 10001,
+        "serve": 8080,
+    }
+
+
+def test_nothing_that_takes_a_cpu_lands_on_the_head_and_only_token_holders_reach_it() -> None:
+    found = cluster(ray_service(LLAMA))
+    assert found["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    assert found["authOptions"] == {"mode": "token"}
+    assert found["rayVersion"] == RAY_VERSION
+    assert version("ray").rpartition(".")[0] == RAY_VERSION.rpartition(".")[0]
+
+
+def test_a_model_that_stays_needs_no_autoscaler_and_no_pods_for_routers(tmp_path: Path) -> None:
+    found = ray_service(write(tmp_path, model(deployment_config={"num_replicas": 2})))
+    assert "enableInTreeAutoscaling" not in cluster(found)
+    assert list(groups(found)) == ["gpu-1"]
+    assert "deployments" not in serve_config(found)["applications"][0]
+    assert groups(found)["gpu-1"]["minReplicas"] == groups(found)["gpu-1"]["maxReplicas"] == 2
+
+
+def test_pods_that_come_and_go_hold_no_routers() -> None:
+    """Ray's autoscaler takes no pod away that holds an actor, be it a router's that takes no CPU."""
+    found = ray_service(LLAMA)
+    assert cluster(found)["enableInTreeAutoscaling"] is True
+    assert cluster(found)["autoscalerOptions"]["version"] == "v2"
+    assert list(groups(found)) == ["router", "a10g-1"]
+    [application] = serve_config(found)["applications"]
+    [router] = application["deployments"]
+    assert router == {"name": "Router", "ray_actor_options": {"num_cpus": 0, "resources": {"group:router": 0.001}}}
+    assert application["args"]["router"]["num_replicas"] == groups(found)["router"]["minReplicas"] == 2
+    assert groups(found)["router"]["resources"] == {"CPU": "2", "group:router": "1"}
+    assert groups(ray_service(LLAMA, "--routers", "0")).keys() == {"a10g-1"}
+    assert groups(ray_service(LLAMA, "--routers", "3"))["router"]["maxReplicas"] == 3
+
+
+def test_what_a_file_says_of_its_routers_stays(tmp_path: Path) -> None:
+    args = {"llm_configs": [model()], "router": {"num_replicas": 5}}
+    file = write(tmp_path, args=args, deployments=[{"name": "Router", "health_check_period_s": 3}])
+    [application] = serve_config(ray_service(file, "--routers", "2"))["applications"]
+    assert application["args"]["router"]["num_replicas"] == 5
+    [router] = application["deployments"]
+    assert router["health_check_period_s"] == 3
+    assert router["ray_actor_options"]["resources"] == {"group:router": 0.001}
+
+
+def test_with_several_groups_each_model_is_bound_to_its_own(tmp_path: Path) -> None:
+    two_hosts = {"tensor_parallelism": {"degree": 8}, "pipeline_parallelism": {"degree": 2}}
+    bundles = {"bundles": [{"CPU": 1}, {"GPU": 1}], "strategy": "PACK"}
+    file = write(
+        tmp_path,
+        model("a", accelerator_type="A10G"),
+        model("b", accelerator_type="H100", **two_hosts),
+        model("c", placement_group_config=bundles),
+    )
+    found = ray_service(file)
+    a, b, c = serve_config(found)["applications"][0]["args"]["llm_configs"]
+    assert a["deployment_config"]["ray_actor_options"]["resources"] == {"group:a10g-1": 0.001}
+    assert "placement_group_config" not in a
+    assert b["deployment_config"]["ray_actor_options"]["resources"] == {"group:h100-8x2": 0.001}
+    assert b["placement_group_config"] == {"bundle_per_worker": {"GPU": 1, "group:h100-8x2": 0.001}}
+    assert c["placement_group_config"]["bundles"] == [
+        {"CPU": 1, "group:gpu-1": 0.001},
+        {"GPU": 1, "group:gpu-1": 0.001},
+    ]
+    assert "deployment_config" not in c
+    assert groups(found)["h100-8x2"]["numOfHosts"] == 2
+    assert groups(found)["h100-8x2"]["resources"] == {
+        "CPU": "24",
+        "group:h100-8x2": "1",
+        "GPU": "8",
+        "accelerator_type:H100": "1",
+    }
+    assert "numOfHosts" not in groups(found)["a10g-1"]
+    check([found])
+
+
+def test_pods_have_what_the_options_say() -> None:
+    found = ray_service(
+        *(
+            LLAMA,
+            "--image",
+            "me/rayllm:9",
+            "--name",
+            "chat",
+            "--namespace",
+            "llm",
+            "--gpu-resource",
+            "nvidia.com/mig-3g.40gb",
+        ),
+        *(
+            "--cpus",
+            "7",
+            "--memory",
+            "30Gi",
+            "--head-cpus",
+            "4",
+            "--head-memory",
+            "16Gi",
+            "--image-pull-secret",
+            "pull",
+        ),
+        *("--toleration", "sku=gpu:NoSchedule", "--toleration", "spot:NoExecute", "--env", "HF_HUB_OFFLINE=1"),
+        *("--env-secret", "one", "--env-secret", "two", "--service-account", "llm"),
+    )
+    check([found])
+    assert found["metadata"] == {"name": "chat", "namespace": "llm"}
+    worker, head = groups(found)["a10g-1"], cluster(found)["headGroupSpec"]
+    assert container(worker)["resources"] == {
+        "requests": {"cpu": "7", "memory": "30Gi", "nvidia.com/mig-3g.40gb": "1"},
+        "limits": {"memory": "30Gi", "nvidia.com/mig-3g.40gb": "1"},
+    }
+    assert container(head)["resources"]["requests"] == {"cpu": "4", "memory": "16Gi"}
+    for group in (worker, head):
+        assert container(group)["image"] == "me/rayllm:9"
+        assert container(group)["envFrom"] == [{"secretRef": {"name": "one"}}, {"secretRef": {"name": "two"}}]
+        assert {"name": "HF_HUB_OFFLINE", "value": "1"} in container(group)["env"]
+        assert group["template"]["spec"]["serviceAccountName"] == "llm"
+        assert group["template"]["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert worker["template"]["spec"]["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "sku", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"},
+        {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
+    ]
+    assert "tolerations" not in head["template"]["spec"]
+
+
+def test_amounts_grow_with_the_gpus_of_a_pod() -> None:
+    found = groups(ray_service(MULTI))["h100-4"]
+    assert container(found)["resources"]["requests"] == {"cpu": "12", "memory": "48Gi", "nvidia.com/gpu": "4"}
+    assert found["resources"]["CPU"] == "12"
+
+
+def test_the_cpu_build_has_pods_without_gpu() -> None:
+    found = ray_service(DEMO, "--engine", "cpu")
+    assert list(groups(found)) == ["cpu"]
+    worker = groups(found)["cpu"]
+    assert container(worker)["image"].endswith("-cpu")
+    assert container(worker)["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
+    assert worker["resources"] == {"CPU": "4", "group:cpu": "1"}
+    assert "tolerations" not in worker["template"]["spec"]
+    check([found])
+
+
+@pytest.mark.parametrize(
+    ("text", "volume"),
+    [
+        (None, {"emptyDir": {}}),
+        ("emptyDir", {"emptyDir": {}}),
+        ("emptyDir:200Gi", {"emptyDir": {"sizeLimit": "200Gi"}}),
+        ("hostPath:/nvme/rayllm", {"hostPath": {"path": "/nvme/rayllm", "type": "DirectoryOrCreate"}}),
+        ("pvc:weights", {"persistentVolumeClaim": {"claimName": "weights"}}),
+    ],
+)
+def test_the_cache_is_a_volume_of_every_pod(text: str | None, volume: dict[str, Any]) -> None:
+    found = ray_service(LLAMA, *(["--model-cache", text] if text else []))
+    check([found])
+    for group in (*groups(found).values(), cluster(found)["headGroupSpec"]):
+        assert {"name": "model-cache", **volume} in group["template"]["spec"]["volumes"]
+        [mount] = [mount for mount in container(group)["volumeMounts"] if mount["name"] == "model-cache"]
+        assert {"name": "RAYLLM_CACHE_DIR", "value": mount["mountPath"]} in container(group)["env"]
+        assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container(group)["volumeMounts"]
+        # A node's folder is root's, and the processes are not.
+        owners = group["template"]["spec"].get("initContainers", [])
+        assert [owner["command"][0] for owner in owners] == (["chown"] if "hostPath" in volume else [])
+
+
+def test_nodes_are_chosen_by_the_labels_of_the_cloud_and_by_ones_own() -> None:
+    gke = groups(
+        ray_service(MULTI, "--node-labels", "gke", "--node-selector", "A10G:pool=old", "--node-selector", "zone=a")
+    )
+    selectors = {name: group["template"]["spec"]["nodeSelector"] for name, group in gke.items()}
+    assert selectors == {
+        "router": {"zone": "a"},
+        "h100-4": {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "zone": "a"},
+        "a10g-1": {"pool": "old", "zone": "a"},
+    }
+    found = ray_service(MULTI, "--node-labels", "karpenter", "--node-selector", "head:kind=stable")
+    assert groups(found)["a10g-1"]["template"]["spec"]["nodeSelector"] == {
+        "karpenter.k8s.aws/instance-gpu-name": "a10g"
+    }
+    assert cluster(found)["headGroupSpec"]["template"]["spec"]["nodeSelector"] == {"kind": "stable"}
+    assert "nodeSelector" not in groups(found)["router"]["template"]["spec"]
+
+
+def test_pods_that_leave_have_time_for_what_their_replicas_have_in_hand(tmp_path: Path) -> None:
+    slow, quick = model("a", deployment_config={"graceful_shutdown_timeout_s": 600}), model("b")
+    found = ray_service(write(tmp_path, slow, quick))
+    pod = groups(found)["gpu-1"]["template"]["spec"]
+    variables = {variable["name"]: variable["value"] for variable in container(groups(found)["gpu-1"])["env"]}
+    assert int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) == 780
+    assert hasattr(ray_constants, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")
+    assert pod["terminationGracePeriodSeconds"] == 810
+    assert found["spec"]["rayClusterDeletionDelaySeconds"] == 600
+
+
+def test_upgrades() -> None:
+    assert ray_service(LLAMA)["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
+    assert ray_service(LLAMA, "--upgrade", "None")["spec"]["upgradeStrategy"] == {"type": "None"}
+    found = ray_service(LLAMA, "--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio")
+    check([found])
+    assert found["spec"]["upgradeStrategy"]["clusterUpgradeOptions"]["gatewayClassName"] == "istio"
+
+
+def test_redis_keeps_what_the_head_knows() -> None:
+    found = ray_service(LLAMA, "--redis", "redis:6379", "--redis-password", "redis:password")
+    check([found])
+    assert cluster(found)["gcsFaultToleranceOptions"] == {
+        "redisAddress": "redis:6379",
+        "redisPassword": {"valueFrom": {"secretKeyRef": {"name": "redis", "key": "password"}}},
+    }
+
+
+def test_a_service_account_is_made_where_it_has_annotations() -> None:
+    made = build(
+        LLAMA, "--kuberay", "--namespace", "llm", *("--service-account", "a", "--service-account-annotation", "k=v")
+    )
+    account, service = yaml.safe_load_all(made.stdout)
+    assert account == {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "a", "namespace": "llm", "annotations": {"k": "v"}},
+    }
+    check([account, service])
+
+
+def test_secrets_stay_references_and_must_come_from_somewhere(tmp_path: Path) -> None:
+    secret = model(
+        runtime_env={"env_vars": {"TOKEN": "${env:HF_TOKEN}"}},
+        deployment_config={"ray_actor_options": {"runtime_env": {"env_vars": {"OTHER": "${env:OTHER}"}}}},
+    )
+    bucket = {
+        "bucket_uri": "s3://bucket/model",
+        "s3_aws_credentials": {"create_aws_credentials_url": "https://broker", "auth_token_env_variable": "BROKER"},
+    }
+    broker = {"model_loading_config": {"model_id": "b", "model_source": bucket}}
+    file = write(tmp_path, args={"llm_configs": [secret, broker], "router": {"admin_keys": ["${env:ADMIN}"]}})
+    assert "--env-secret: the models need ADMIN, BROKER, HF_TOKEN, OTHER in their environment" in refused(
+        file, "--kuberay"
+    )
+    made = build(file, "--kuberay", "--env-secret", "s")
+    assert "${env:HF_TOKEN}" in made.stdout
+    assert "The pods' environment must have ADMIN, BROKER, HF_TOKEN, OTHER." in made.stderr
+    given = [text for name in ("ADMIN", "BROKER", "HF_TOKEN", "OTHER") for text in ("--env", f"{name}=x")]
+    assert build(file, "--kuberay", *given).exit_code == 0
+
+
+def test_folders_of_this_machine_are_where_the_pods_have_them(tmp_path: Path) -> None:
+    weights = tmp_path / "models" / "w"
+    weights.mkdir(parents=True)
+    file = write(tmp_path, {"model_loading_config": {"model_id": "m", "model_source": "./models/w"}})
+    made = build(file, "--kuberay", "--path", f"{tmp_path / 'models'}=/mnt/models")
+    assert str(tmp_path) not in made.stdout
+    assert "path: /mnt/models/w" in made.stdout
+    assert "The pods must have /mnt/models/w, in the image or on a volume." in made.stderr
+
+
+def test_applications_of_others_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    args = {"llm_configs": ["theirs.yaml"]}
+    other = {"name": "other", "import_path": "ray.serve.llm:build_openai_app", "route_prefix": "/other", "args": args}
+    file.write_text(yaml.safe_dump({"applications": [other]}))
+    assert "none of them is RayLLM's" in refused(str(file), "--kuberay")
+    args = {"llm_configs": [model()]}
+    both = [other, {"name": "mine", "import_path": "rayllm:app", "args": args}]
+    file.write_text(yaml.safe_dump({"applications": both}))
+    made = build(str(file), "--kuberay")
+    assert "Application other is not RayLLM's: no pods are planned for it." in made.stderr
+    assert [app["name"] for app in serve_config(ray_service(str(file)))["applications"]] == ["other", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--name", "Chat"], "--name: `Chat` must be small letters"),
+        (["--name", "a" * 48], "at most 47"),
+        (["--memory", "lots"], "--memory: `lots` must be an amount such as 12Gi"),
+        (["--head-memory", "8GB"], "--head-memory: `8GB` must be"),
+        (["--model-cache", "nfs:/x"], "--model-cache: `nfs:/x` must be"),
+        (["--model-cache", "hostPath:x"], "--model-cache: `hostPath:x` must be"),
+        (["--model-cache", "emptyDir:big"], "--model-cache: `big` must be an amount"),
+        (["--model-cache", "pvc:"], "--model-cache: `pvc:` must be"),
+        (["--node-selector", "x"], "--node-selector: `x` must be KEY=VALUE"),
+        (["--node-selector", "H100:a=b"], "no pods are for `H100`; there are A10G, head, router"),
+        (["--node-labels", "gke"], "--node-labels gke: no label is known for A10G; known are T4"),
+        (["--toleration", "a=b"], "--toleration: `a=b` must be"),
+        (["--env", "A"], "`A` must have a name"),
+        (["--path", "a="], "`a=` must have a name"),
+        (["--path", "/none=/there"], "lies below /none"),
+        (["--redis-password", "s:k"], "--redis-password: needs --redis"),
+        (["--redis", "r:1", "--redis-password", "s"], "`s` must be SECRET:KEY"),
+        (["--service-account-annotation", "a=b"], "needs --service-account"),
+        (
+            ["--gateway-class", "istio"],
+            "--gateway-class and --upgrade NewClusterWithIncrementalUpgrade need each other",
+        ),
+        (["--upgrade", "NewClusterWithIncrementalUpgrade"], "need each other"),
+        (["--upgrade", "Recreate"], "is not one of"),
+        (["--gpus-per-node", "0"], "is not in the range"),
+    ],
+)
+def test_what_would_have_no_effect_or_no_meaning_is_refused(options: list[str], said: str) -> None:
+    assert said in refused(LLAMA, "--kuberay", *options)
+
+
+def test_an_incremental_upgrade_needs_something_that_scales(tmp_path: Path) -> None:
+    options = ["--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio"]
+    said = refused(write(tmp_path, model()), "--kuberay", *options)
+    assert "one model needs autoscaling_config" in said
+
+
+def test_memory_that_a_bundle_asks_for_must_be_there(tmp_path: Path) -> None:
+    bundles = {"bundles": [{"CPU": 1, "memory": 20e9}, {"GPU": 1}]}
+    file = write(tmp_path, model(placement_group_config=bundles))
+    assert "model `m`: one replica asks for 2e+10 bytes of memory, and its pods have 12Gi" in refused(file, "--kuberay")
+    check([ray_service(file, "--memory", "32Gi")])
