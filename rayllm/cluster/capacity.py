@@ -27,6 +27,17 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
     return _sentence(model_id, placement.total(), have, "in the cluster", "the cluster has") + _types(nodes)
 
 
+def wait_for(wanted: Bundle, free: Bundle) -> str:
+    """What a replica waits for that the cluster could hold, in a few words; empty where it is all there.
+
+    Args:
+        wanted: resources of one replica.
+        free: what nobody has now, on all nodes together.
+    """
+    lacking = {name: amount for name, amount in wanted.items() if free.get(name, 0) < amount}
+    return f"waits for {_amounts(wanted)}; free: {_amounts(lacking, free)}." if lacking else ""
+
+
 def total_shortage(asked: Sequence[tuple[str, Placement, int]], nodes: Sequence[Bundle]) -> str | None:
     """One sentence where all models at their least number of replicas ask for more than there is, else None.
 

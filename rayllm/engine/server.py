@@ -174,6 +174,10 @@ class EngineServer:
         """What the engine has to do: prompt tokens that wait, and the share of its KV cache that requests use."""
         return {"queued_tokens": float(vllm.waiting_tokens(self._engine)), "kv_use": vllm.kv_use()}
 
+    def generated_tokens(self) -> int:
+        """Tokens generated since the start."""
+        return vllm.generated_tokens()
+
     def describe(self) -> dict[str, Any]:
         """The model's `max_model_len` in tokens, the engine's version, and the names of the adapters it holds."""
         return {

@@ -206,10 +206,19 @@ def kv_use() -> float:
 
     As vLLM's own metric says, so 0 where `disable_log_stats` is set.
     """
+    return max(_samples("vllm:kv_cache_usage_perc"), default=0.0)
+
+
+def generated_tokens() -> int:
+    """Tokens that the engine has generated since it started; 0 where `disable_log_stats` is set."""
+    return int(sum(_samples("vllm:generation_tokens_total")))
+
+
+def _samples(name: str) -> list[float]:
+    """The values of one of vLLM's metrics in this process."""
     from prometheus_client import REGISTRY
 
-    found = [metric for metric in REGISTRY.collect() if metric.name == "vllm:kv_cache_usage_perc"]
-    return max((sample.value for metric in found for sample in metric.samples), default=0.0)
+    return [sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name]
 
 
 class AdapterSlots:

@@ -97,6 +97,11 @@ class Fleet:
         """The replicas, by id."""
         return self._members
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room."""
+        return len(self._waiting)
+
     def change(self, routing: str, queue_timeout_s: float) -> None:
         """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
         if routing != self._routing:

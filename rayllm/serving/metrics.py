@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from ray.util.metrics import Counter, Gauge
 
+from rayllm.serving.starting import StartNotes
 from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
@@ -19,10 +20,12 @@ class ReplicaMetrics:
 
     Args:
         model_id: the model.
+        notes: of the replica's start.
     """
 
-    def __init__(self, model_id: str) -> None:
+    def __init__(self, model_id: str, notes: StartNotes) -> None:
         self._model_id = model_id
+        self._notes = notes
         self._seconds = Gauge(
             "rayllm_start_seconds",
             "Seconds that a phase of the last start of a replica took: fetch, load, warm_up.",
@@ -38,13 +41,19 @@ class ReplicaMetrics:
 
     def new_progress(self) -> Progress:
         """An observer of one download: log lines, and the counter of bytes."""
-        return _CountedProgress(self._bytes, {"model_id": self._model_id})
+        return _CountedProgress(self._bytes, {"model_id": self._model_id}, self._notes)
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds that each phase of the start took."""
+        return dict(self._took)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the block as the phase `name`; nothing is told of a block that fails."""
         began = time.monotonic()
-        yield
+        with self._notes.phase(name):
+            yield
         took = self._took[name] = time.monotonic() - began
         logger.info("Model `%s`: %s took %.1f s.", self._model_id, name.replace("_", "-"), took)
 
@@ -60,12 +69,14 @@ class ReplicaMetrics:
 
 
 class _CountedProgress(LoggedProgress):
-    def __init__(self, counter: Counter, tags: dict[str, str]) -> None:
+    def __init__(self, counter: Counter, tags: dict[str, str], notes: StartNotes) -> None:
         super().__init__()
+        self._notes = notes
         self._counter = counter
         self._tags = tags
 
     def advance(self, count: int) -> None:
         super().advance(count)
+        self._notes.fetched(self._done, self._size)
         if count > 0:
             self._counter.inc(count, self._tags)

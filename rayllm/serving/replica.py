@@ -24,6 +24,7 @@ from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
 from rayllm.serving.slots import ServeCount, Slots
+from rayllm.serving.starting import StartNotes
 from rayllm.serving.weights import ReplicaWeights
 from rayllm.settings import settings
 
@@ -51,7 +52,7 @@ class ModelReplica:
         self._taker: Taker | None = None
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
-        self._metrics = ReplicaMetrics(model.model_id)
+        self._metrics = ReplicaMetrics(model.model_id, StartNotes(serve.get_replica_context().replica_id.unique_id))
         self._loaded = LoadedAdapters(serve.get_replica_context().app_name)
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
@@ -137,6 +138,17 @@ class ModelReplica:
             **self._engine.describe(),
             "replica": serve.get_replica_context().replica_id.unique_id,
             "weights": self._weights.version.snapshot,
+        }
+
+    async def report(self) -> dict[str, Any]:
+        """What operators want to see of it now: see `rayllm.serving.report`."""
+        return {
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "ongoing": self._slots.taken,
+            "kv_use": self._engine.load()["kv_use"],
+            "generated_tokens": self._engine.generated_tokens(),
+            "adapters": self._engine.residents.names if self._engine.residents else [],
+            "phases": self._metrics.phases,
         }
 
     async def adapters(self) -> list[str] | None:

@@ -94,6 +94,10 @@ class Router:
         answer = await call(self._current, path, body, headers)
         return answer.status, answer.headers, answer.body
 
+    async def waiting(self) -> dict[str, int]:
+        """Requests that wait here for a replica with room, by deployment: for operators."""
+        return {deployment: fleet.waiting for deployment, fleet in self._fleets.items()}
+
     async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
         # In a thread, since it asks Ray Serve's controller.
         return await asyncio.to_thread(serve.get_deployment_handle, deployment, self._name)
