@@ -11,19 +11,25 @@ import click
 from rayllm import __version__
 from rayllm.errors import RayLLMError
 
-# verb → module; a module is imported when its verb is used, so that `--help` is quick.
-_COMMANDS = {
-    "apply": (
-        "rayllm.cli.commands.apply",
-        "Have a running cluster serve a serve config or a model file; only what changed starts anew.",
-    ),
-    "batch": ("rayllm.cli.commands.batch", "Answer files of requests, as OpenAI's Batch API takes them."),
-    "build": ("rayllm.cli.commands.build", "Print a serve config with every model inlined."),
-    "format-prompt": ("rayllm.cli.commands.format_prompt", "Print the prompt that messages become."),
-    "plan": ("rayllm.cli.commands.plan", "Show which GPUs hold a model, with what context and how many sequences."),
-    "pull": ("rayllm.cli.commands.pull", "Fetch a model's weights to this machine."),
-    "run": ("rayllm.cli.commands.run", "Serve a serve config or a model file on this machine or cluster."),
-    "validate": ("rayllm.cli.commands.validate", "Check serve configs and model files."),
+# verb → what it does; its module is imported when it is used, so that `--help` is quick.
+_VERBS = {
+    "apply": "Have a running cluster serve a serve config or a model file; only what changed starts anew.",
+    "batch": "Answer files of requests, as OpenAI's Batch API takes them.",
+    "bench": "Load any OpenAI endpoint, and show what its clients see.",
+    "build": "Print a serve config with every model inlined, or as a RayService for KubeRay.",
+    "chat": "Talk with a model.",
+    "collect-env": "Show what a bug report should say of this machine.",
+    "completion": "Print what makes a shell complete this command.",
+    "convert": "Rewrite files of older RayLLMs and of ray.serve.llm in today's form.",
+    "format-prompt": "Print the prompt that messages become.",
+    "gen-config": "Write the files that serve a model, by asking or from options.",
+    "models": "List the models and adapters that a server has.",
+    "plan": "Show which GPUs hold a model, with what context and how many sequences.",
+    "pull": "Fetch a model's weights and adapters to this machine.",
+    "query": "Ask a model one thing, or everything in a file.",
+    "run": "Serve a serve config, a model file or a model on this machine or cluster.",
+    "status": "Show what a cluster serves: models, replicas, adapters, queues.",
+    "validate": "Check serve configs and model files.",
 }
 
 
@@ -31,17 +37,18 @@ class _Lazy(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _VERBS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module = importlib.import_module(f"rayllm.cli.commands.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(sorted(_VERBS.items()))
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

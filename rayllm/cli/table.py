@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 
 
@@ -24,7 +26,12 @@ class Table:
 
     def text(self) -> str:
         """The table as it is printed."""
-        return self._drawn() if sys.stdout.isatty() else self._plain()
+        plain = self._plain()
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return plain
+        # Drawn it takes a blank more on each side; what is wider than the terminal would be cut.
+        fits = max(map(len, plain.splitlines())) + 2 <= shutil.get_terminal_size().columns
+        return self._drawn() if fits else plain
 
     def _plain(self) -> str:
         rows = [self._headings, *self._rows]
@@ -35,11 +42,12 @@ class Table:
     def _drawn(self) -> str:
         from rich.box import SIMPLE
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table as Drawn
 
         drawn = Drawn(*self._headings, box=SIMPLE, caption=self._caption or None, caption_justify="left")
         for row in self._rows:
-            drawn.add_row(*row)
+            drawn.add_row(*map(escape, row))
         console = Console()
         with console.capture() as captured:
             console.print(drawn)

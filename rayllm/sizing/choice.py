@@ -15,14 +15,17 @@ _NODE = 8
 _STAGES = (1, 2, 4)
 
 
-def choose(architecture: Architecture, weights: Weights, gpu: Gpu, setting: Setting, tokens: int) -> Fit | None:
-    """The first split with room for a sequence of so many tokens; None where there is none.
+def choose(
+    architecture: Architecture, weights: Weights, gpu: Gpu, setting: Setting, tokens: int, sequences: int = 1
+) -> Fit | None:
+    """The first split with room for sequences of so many tokens; None where there is none.
 
     Args:
         architecture, weights: the model.
         gpu: the kind of GPU.
         setting: how the engine runs; its split is not looked at.
-        tokens: of the sequence.
+        tokens: of a sequence.
+        sequences: that have to fit at once.
     """
     for tensor, stages in _splits():
         split = replace(setting, tensor_parallel=tensor, pipeline_parallel=stages)
@@ -30,7 +33,8 @@ def choose(architecture: Architecture, weights: Weights, gpu: Gpu, setting: Sett
             continue
         found = fit(architecture, weights, gpu, split)
         # Only what holds with all errors against it is promised.
-        if found.cache - found.uncertain >= found.layout.bytes_of(tokens, found.setting.batched_tokens or tokens):
+        needed = sequences * found.layout.bytes_of(tokens, found.setting.batched_tokens or tokens)
+        if found.cache - found.uncertain >= needed:
             return found
     return None
 

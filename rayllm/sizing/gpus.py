@@ -57,8 +57,12 @@ GPUS = (
 )
 
 
-def find_gpu(name: str) -> Gpu:
+def find_gpu(name: str, option: str = "--gpu") -> Gpu:
     """The GPU of that name, however it is spelt: `a100_80gb` is `A100-80G`.
+
+    Args:
+        name: of the GPU.
+        option: who said it, for the error.
 
     Raises:
         ConfigError: none is known by it.
@@ -71,7 +75,7 @@ def find_gpu(name: str) -> Gpu:
         return found
     names = [gpu.name for gpu in GPUS]
     hint = did_you_mean(name, names) or f"; known are {', '.join(names)}"
-    raise ConfigError(f"--gpu: `{name}` is not known{hint}.")
+    raise ConfigError(f"{option}: `{name}` is not known{hint}.")
 
 
 def _plain(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,16 @@ def measure(source: Source, dtype: str = "auto") -> Measured:
         UnknownArchitectureError: its memory cannot be told.
         SourceError, ConfigError: as `rayllm.sources.inspection.inspect`.
     """
-    inspected, is_outline = _inspected(source)
+    return measured(*look(source), dtype)
+
+
+def measured(inspected: Inspected, is_outline: bool, dtype: str = "auto") -> Measured:
+    """The same of a model that was looked into before.
+
+    Raises:
+        UnknownArchitectureError: its memory cannot be told.
+        SourceError, ConfigError: something in its files is wrong.
+    """
     architecture = read_architecture(inspected.config)
     element = _element(inspected.config, dtype)
     try:
@@ -51,13 +60,18 @@ def measure(source: Source, dtype: str = "auto") -> Measured:
     return Measured(architecture, Weights(tensors, architecture, element), element, is_outline)
 
 
-def _inspected(source: Source) -> tuple[Inspected, bool]:
+def look(source: Source, texts: Iterable[str] = ()) -> tuple[Inspected, bool]:
+    """What a place tells of the model in it, and whether that is only the outline that RayLLM has of it.
+
+    Raises:
+        SourceError, ConfigError: as `rayllm.sources.inspection.inspect`.
+    """
     try:
-        return inspect(source), False
+        return inspect(source, texts), False
     except UnreachableError:
         if not isinstance(source, HubSource) or source.revision or not (config := known_config(source.repo_id)):
             raise
-        return Inspected(source.repo_id, config, tensors_of(config)), True
+        return Inspected(source.repo_id, config, tensors_of(config), is_gated=bool(config.get("gated"))), True
 
 
 def _element(config: Mapping[str, Any], dtype: str) -> int:

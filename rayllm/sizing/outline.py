@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -16,8 +17,18 @@ _PREFIX = "model.layers"
 
 def known_config(repo_id: str) -> Mapping[str, Any] | None:
     """What is known of a repository's config.json; None where that is nothing."""
+    return _known().get(repo_id)
+
+
+def known_models() -> list[str]:
+    """The repositories of which something is known."""
+    return list(_known())
+
+
+@cache
+def _known() -> dict[str, Mapping[str, Any]]:
     known: dict[str, Mapping[str, Any]] = json.loads(files("rayllm.sizing").joinpath("data/shapes.json").read_text())
-    return known.get(repo_id)
+    return known
 
 
 def tensors(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -35,6 +35,8 @@ class HubStore:
         self._repo = source.repo_id
         self._revision = source.revision
         self._commit = ""
+        self.is_gated = False
+        """Whether accounts need to be granted access; known once it was listed."""
         self.where = f"hf://{source.repo_id}"
 
     def files(self) -> list[Item]:
@@ -47,6 +49,7 @@ class HubStore:
             )
         )
         self._commit = info.sha or ""
+        self.is_gated = bool(info.gated)
         return [
             Item(
                 checked_path(file.rfilename, self.where),

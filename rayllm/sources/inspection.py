@@ -6,13 +6,15 @@ import json
 import struct
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayllm.config import LocalSource, Source
+from rayllm.config import HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
+from rayllm.sources.faults import UnreachableError
 from rayllm.sources.http import Client
+from rayllm.sources.hub import HubStore, in_clients_cache
 from rayllm.sources.items import Item
 from rayllm.sources.local import SCHEME, LocalStore, read_range
 from rayllm.sources.node import open_store
@@ -32,23 +34,31 @@ class Inspected:
     """A model as its files describe it.
 
     `where` names its place; `config` is its config.json; `headers` has, for each tensor, safetensors' `dtype` and
-    `shape`.
+    `shape`; `paths` are those of all its files, and `texts` what stands in those that were asked for; `is_gated` where
+    the hub gives it only to accounts that have been granted access.
     """
 
     where: str
     config: Mapping[str, Any]
     headers: Mapping[str, Mapping[str, Any]]
+    paths: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    is_gated: bool = False
 
 
-def inspect(source: Source) -> Inspected:
+def inspect(source: Source, texts: Iterable[str] = ()) -> Inspected:
     """Read what a place tells of the model in it; a few hundred kilobytes, however large the model is.
+
+    Args:
+        source: the place.
+        texts: paths of small files to read as well, where they are there.
 
     Raises:
         SourceError: it cannot be reached, or something in it is no JSON and no safetensors file.
         ConfigError: it holds no model.
     """
-    store = _open(source)
-    items = {item.path: item for item in store.files()}
+    store, listed = _listed(source)
+    items = {item.path: item for item in listed}
     if not items:
         raise SourceError(f"{store.where} holds nothing; check the address.")
     if _CONFIG not in items:
@@ -58,9 +68,24 @@ def inspect(source: Source) -> Inspected:
     try:
         config = reader.json(items[_CONFIG])
         headers = reader.headers(item for item in chosen if item.path.endswith(".safetensors"))
+        found = {path: reader.text(items[path]) for path in texts if path in items}
     finally:
         reader.close()
-    return Inspected(store.where, config, headers)
+    is_gated = isinstance(store, HubStore) and store.is_gated
+    return Inspected(store.where, config, headers, frozenset(items), found, is_gated)
+
+
+def _listed(source: Source) -> tuple[Store, list[Item]]:
+    """The place and its files; where the hub does not answer, its client's cache may do."""
+    store = _open(source)
+    try:
+        return store, store.files()
+    except UnreachableError:
+        copy = in_clients_cache(source) if isinstance(source, HubSource) else None
+        if copy is None:
+            raise
+        store = _open(LocalSource(path=str(copy)))
+        return store, store.files()
 
 
 def _open(source: Source) -> Store:
@@ -87,6 +112,10 @@ class _Reader:
     def json(self, item: Item) -> Mapping[str, Any]:
         """A file with a JSON object."""
         return _object(self._read(item, 0, item.size), item.path, self._store.where)
+
+    def text(self, item: Item) -> str:
+        """A small file as text."""
+        return self._read(item, 0, item.size).decode(errors="replace")
 
     def headers(self, items: Iterable[Item]) -> dict[str, Mapping[str, Any]]:
         """The tensors of all these files, by name."""

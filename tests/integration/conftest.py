@@ -18,16 +18,24 @@ from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapter
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run modules that need no application first, and what needs the one with a model of every kind last.
+    """Run modules that need no cluster first, then those that need no application, and last what needs every kind.
 
-    Both stay once they are there, and leave less of the machine to what comes after.
+    Each stays once it is there, and leaves less of the machine to what comes after. Without a cluster beside theirs,
+    commands find the one that a test has started.
     """
 
     def needs(item: pytest.Item, *names: str) -> bool:
         return not set(names).isdisjoint(getattr(item, "fixturenames", ()))
 
+    with_cluster = {item.path for item in items if needs(item, "cluster")}
     with_service = {item.path for item in items if needs(item, "service")}
-    items.sort(key=lambda item: 2 if needs(item, "surface", "kinds") else int(item.path in with_service))
+
+    def rank(item: pytest.Item) -> int:
+        if needs(item, "surface", "kinds"):
+            return 3
+        return 2 if item.path in with_service else int(item.path in with_cluster)
+
+    items.sort(key=rank)
 
 
 def free_port() -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.table import Table
 from rayllm.config import ModelConfig, named_model
 from rayllm.errors import ConfigError
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from rayllm.sizing.gpus import Gpu
     from rayllm.sizing.measure import Measured
 
-_GIB = 2**30
 _DEFAULT_TOKENS = 8192
 # vLLM's types of the cache → bytes of one number; `auto` is the type that the model computes in.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -58,6 +56,7 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
+    from rayllm.cli.fits import introduction, table
     from rayllm.sizing.gpus import GPUS, find_gpu
     from rayllm.sizing.measure import measure
 
@@ -71,8 +70,10 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_json(config, measured, tokens, rows), indent=1))
         return
-    click.echo(_heading(config, measured))
-    click.echo(_table(measured, tokens, rows).text())
+    click.echo(introduction(config.model_id, measured))
+    if missing := _not_counted(config):
+        click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
+    click.echo(table(measured, tokens, rows).text())
     click.echo(_footing(rows, tokens), err=True)
 
 
@@ -146,59 +147,6 @@ def _fit(measured: Measured, gpu: Gpu, setting: Setting, degrees: tuple[int, int
     return fit(measured.architecture, measured.weights, gpu, setting)
 
 
-def _heading(config: ModelConfig, measured: Measured) -> str:
-    shape, weights = measured.architecture, measured.weights
-    kinds = ", ".join(f"{count} layers {told}" for told, count in _kept(measured).items())
-    parts = [
-        f"{config.model_id}: {shape.family}, {shape.layers} layers, {weights.parameters / 1e9:.2f} B parameters, "
-        f"{_gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
-        f"cache on one GPU: {kinds}",
-    ]
-    if missing := _not_counted(config):
-        parts.append(f"not counted: engine_kwargs {', '.join(missing)}")
-    if measured.is_outline:
-        parts.append("the hub cannot be reached: this is the shape that RayLLM knows of it")
-    if shape.has_vision:
-        parts.append("what encoding an image takes is not counted")
-    return "\n".join(parts)
-
-
-def _kept(measured: Measured) -> dict[str, int]:
-    """How many layers keep how much of a token."""
-    found: dict[str, int] = {}
-    for cache in measured.architecture.caches:
-        window = getattr(cache, "window", None)
-        told = f"keep {cache.token_bytes(1, 2):,} bytes a token" + (f" of the last {window:,}" if window else "")
-        found[told] = found.get(told, 0) + 1
-    return found
-
-
-def _table(measured: Measured, tokens: int, rows: list[tuple[Gpu, Fit | None]]) -> Table:
-    table = Table(
-        ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", f"at {tokens:,}"],
-        caption="GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of so many tokens",
-    )
-    for gpu, found in rows:
-        if found is None:
-            table.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
-            continue
-        setting = found.setting
-        stages = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
-        sizes = (found.weights, found.adapters, found.activations, found.overhead)
-        table.add(
-            [
-                gpu.name,
-                str(setting.gpus),
-                f"TP {setting.tensor_parallel}{stages}",
-                *(_gib(size) for size in sizes),
-                f"{_gib(found.cache)} ± {_gib(found.uncertain)}",
-                f"{found.longest(measured.architecture.context):,}",
-                f"{found.sequences_of(tokens):.1f}",
-            ]
-        )
-    return table
-
-
 def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
     missing = [gpu.name for gpu, found in rows if found is None or found.sequences_of(tokens) < 1]
     told = f"no room for {tokens:,} tokens on {', '.join(missing)}." if missing else ""
@@ -241,7 +189,3 @@ def _fit_as_json(gpu: Gpu, found: Fit | None, context: int, tokens: int) -> dict
         "longest": found.longest(context),
         "sequences": round(found.sequences_of(tokens), 2),
     }
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.1f}"

@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from rayllm.cli.progress import progress
-from rayllm.config import load_model
-from rayllm.sources import fetch
+from rayllm.config import ModelConfig, named_model
+from rayllm.errors import ConfigError, RayLLMError, SourceError
+from rayllm.lora import AdapterLimits, AdapterName, AdapterStore, BaseModules
+from rayllm.sources import Progress, fetch
+
+# vLLM's own.
+_RANK = 16
 
 
-@click.command("pull", help="Fetch a model's weights to this machine; the last line on stdout is their folder.")
-@click.argument("model_file", type=click.Path(path_type=Path))
+@click.command(
+    "pull",
+    help="""Fetch the weights of MODEL to this machine, and with options its adapters.
+
+    MODEL is a model file, a hub id, a folder, s3://… or gs://…. The last line on stdout is the folder of its weights;
+    those before it are the folders of the adapters.""",
+)
+@click.argument("model")
+@click.option("--adapter", "adapters", multiple=True, metavar="NAME", help="An adapter as well; may be repeated.")
+@click.option("--all-adapters", is_flag=True, help="Every adapter that the model's file leads to as well.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def command(model_file: Path, quiet: bool) -> None:
-    model = load_model(model_file)
-    loading = model.model_loading_config
-    show = progress(quiet or not sys.stderr.isatty())
+def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bool) -> None:
+    config = named_model(model)
+    if (adapters or all_adapters) and config.lora_config is None:
+        raise ConfigError(f"{model}: it has no lora_config, so no adapter can be fetched for it.")
+
+    def show() -> Progress:
+        return progress(quiet or not sys.stderr.isatty())
+
+    loading = config.model_loading_config
     if loading.tokenizer_source is not None:
-        fetch(loading.tokenizer_source, model.model_id, weights=False, progress=show)
-    fetched = fetch(model.source, model.model_id, loading.allow_pickle_weights, progress=show)
-    click.echo(str(fetched.folder))
+        fetch(loading.tokenizer_source, config.model_id, weights=False, progress=show())
+    folder = fetch(config.source, config.model_id, loading.allow_pickle_weights, progress=show()).folder
+    try:
+        if adapters or all_adapters:
+            _fetch_adapters(config, folder, adapters, all_adapters, show)
+    finally:
+        click.echo(str(folder))
+
+
+def _fetch_adapters(
+    config: ModelConfig, weights: Path, wanted: tuple[str, ...], everything: bool, show: Callable[[], Progress]
+) -> None:
+    """Fetch adapters, and print their folders.
+
+    Raises:
+        SourceError: some could not be had; the message names each.
+    """
+    from rayllm.engine.adapters import adapter_store
+
+    rank = int(config.engine_kwargs.get("max_lora_rank", _RANK))
+    limits = AdapterLimits(rank, BaseModules.of(weights.glob("*.safetensors")))
+    store = adapter_store(config, limits, show)
+    names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in wanted]
+    faults = []
+    for name in dict.fromkeys([*names, *(_all(config, store) if everything else ())]):
+        try:
+            click.echo(str(store.have(name).folder))
+        except RayLLMError as error:
+            faults.append(error.message)
+    if faults:
+        raise SourceError("\n".join(faults))
+
+
+def _all(config: ModelConfig, store: AdapterStore) -> list[AdapterName]:
+    modules = config.lora_config.lora_modules if config.lora_config else ()
+    return [*store.names(), *(AdapterName(config.model_id, module.name) for module in modules)]

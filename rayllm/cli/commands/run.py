@@ -12,19 +12,39 @@ import click
 
 from rayllm.cli.application import Application, read_application, reason
 from rayllm.cli.signals import interrupt_on_signals
+from rayllm.config import AppConfig
 from rayllm.errors import ClusterError, ConfigError
 
+_COUNT = click.IntRange(min=1)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@click.command("run", help="Serve FILE, a serve config or a model's YAML, and stay in the foreground.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.command(
+    "run",
+    help="""Serve MODEL and stay in the foreground.
+
+    It is a serve config, a model's YAML, or without any file a hub id, a folder, s3://… or gs://…, for which everything
+    is worked out as `rayllm gen-config` does.""",
+)
+@click.argument("model")
+@click.option(
+    "--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, where there is no file."
+)
+@click.option("--max-model-len", "context", type=click.IntRange(min=1), help="Longest context, where there is no file.")
 @click.option("--host", help="Address to listen on; else the serve config's, else 127.0.0.1.")
 @click.option("--port", type=int, help="Port to listen on; else the serve config's, else 8000.")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
 @click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
-def command(file: Path, host: str | None, port: int | None, allow_anyone: bool, address: str | None) -> None:
-    application = read_application(file)
+def command(
+    model: str,
+    tensor_parallel: int | None,
+    context: int | None,
+    host: str | None,
+    port: int | None,
+    allow_anyone: bool,
+    address: str | None,
+) -> None:
+    application = _application(model, tensor_parallel, context)
     http = {"host": "127.0.0.1", "port": 8000, **application.http_options}
     http |= {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
     if http["host"] not in _LOOPBACK and not allow_anyone:
@@ -35,6 +55,19 @@ def command(file: Path, host: str | None, port: int | None, allow_anyone: bool, 
     if address is None:
         _check_port(http["host"], http["port"])
     _serve(application, http, address)
+
+
+def _application(model: str, tensor_parallel: int | None, context: int | None) -> Application:
+    """What a file says, or what a model alone needs on this machine."""
+    if not model.endswith((".yaml", ".yml")):
+        from rayllm.cli.single import single_model
+
+        return Application(AppConfig(models=(single_model(model, tensor_parallel, context),)))
+    if tensor_parallel or context:
+        raise click.UsageError(
+            "--tensor-parallelism and --max-model-len are for a model without a file: edit the file."
+        )
+    return read_application(Path(model))
 
 
 def _check_port(host: str, port: int) -> None:

