@@ -9,6 +9,7 @@ import sys
 import click
 
 from rayllm import __version__
+from rayllm.cli.signals import hear_interrupts
 from rayllm.errors import RayLLMError
 
 # verb → what it does; its module is imported when it is used, so that `--help` is quick.
@@ -64,9 +65,10 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 def main() -> None:
     """Run the command: exit 0 when all went well, 1 when it failed, 2 when it was called wrongly."""
     verbose = "--verbose" in sys.argv
+    hear_interrupts()
     try:
         cli(standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.ClickException as error:
         error.show()

@@ -5,11 +5,18 @@ from __future__ import annotations
 import signal
 
 
-def interrupt_on_signals() -> None:
-    """Raise KeyboardInterrupt where a person types Ctrl-C, and where a service manager says SIGTERM instead.
+def hear_interrupts() -> None:
+    """Raise KeyboardInterrupt on Ctrl-C, also where a shell had what it started in the background ignore it.
 
-    Shells have what they start in the background ignore Ctrl-C; a signal that is sent to this process is meant.
+    A signal that is sent to this process is meant.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt_on_signals() -> None:
+    """Raise KeyboardInterrupt on Ctrl-C, and where a service manager says SIGTERM instead.
+
     Call it again after `ray.init`, which puts a handler of its own for SIGTERM.
     """
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler)
+    hear_interrupts()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -71,12 +71,13 @@ def make(root: Path) -> dict[str, int]:
     return parameters
 
 
-def count(root: Path) -> dict[str, dict[str, int]]:
-    """What vLLM makes of each, with the same room for its cache."""
+def count(root: Path) -> dict[str, dict[str, float]]:
+    """What vLLM makes of each, with the same room for its cache; `sequences` are those of TOKENS that fit at once."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB)}
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 
     found = {}
     for name in SHAPES:
@@ -88,9 +89,11 @@ def count(root: Path) -> dict[str, dict[str, int]]:
             distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
         )
         config = engine.llm_engine.vllm_config
+        caches = engine.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
         found[name] = {
             "blocks": config.cache_config.num_gpu_blocks,
             "block": config.cache_config.block_size,
+            "sequences": get_max_concurrency_for_kv_cache_config(config, caches),
         }
         del engine
         cleanup_dist_env_and_memory()

@@ -39,6 +39,8 @@ def test_blocks_are_vllms_own(counted: dict[str, dict[str, int]], root: Path, na
     layout = lay_out(measured.architecture.caches, 1, 1, 2, found["block"])
     assert shapes.CACHE_GIB * 2**30 // layout.block_bytes == found["blocks"]
     assert measured.weights.parameters == found["parameters"]
+    sequences = found["blocks"] / layout.blocks_of(shapes.TOKENS, shapes.TOKENS)
+    assert sequences == pytest.approx(found["sequences"])
 
 
 def plan(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -26,3 +26,9 @@ def test_router_and_composition_load_no_engine(module: str) -> None:
 
 def test_the_builder_can_be_named_as_a_serve_config_names_it() -> None:
     assert "ray" in loaded_by("import rayllm.composition; from rayllm import app; assert callable(app)")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    said = "from rayllm.cli.main import cli; cli(['--help'], standalone_mode=False)"
+    heavy = {"ray", "vllm", "torch", "transformers", "pydantic", "yaml", "aiohttp", "rich", "huggingface_hub", "boto3"}
+    assert loaded_by(said).isdisjoint(heavy)

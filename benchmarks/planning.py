@@ -1,0 +1,55 @@
+"""What `rayllm plan` works out beside what vLLM itself counts, for small models of many families.
+
+python -m benchmarks.planning            print the table
+python -m benchmarks.planning --write    also put it into docs/performance.md
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.compare import publish
+from rayllm.config import LocalSource
+from rayllm.sizing.layout import lay_out
+from rayllm.sizing.measure import measure
+
+# It makes the models, and has vLLM start with each: the same that the tests go by.
+_PROGRAM = "tests.integration.shapes"
+_CACHE_BYTES, _TOKENS = 2**30, 256
+
+
+def main() -> None:
+    """Count, and print or publish the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-m", _PROGRAM, folder], stdout=subprocess.PIPE, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        lines = list(_rows(found, Path(folder)))
+    heading = "| model | blocks: vLLM | plan | sequences of 256 tokens: vLLM | plan | parameters: transformers | plan |"
+    publish("planning", "\n".join([heading, "|---|---|---|---|---|---|---|", *lines]))
+
+
+def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
+    for name, told in found.items():
+        planned = measure(LocalSource(path=str(folder / name)))
+        layout = lay_out(planned.architecture.caches, 1, 1, 2, int(told["block"]))
+        blocks = _CACHE_BYTES // layout.block_bytes
+        sequences = blocks / layout.blocks_of(_TOKENS, _TOKENS)
+        pairs = (
+            (told["blocks"], blocks),
+            (told["sequences"], sequences),
+            (told["parameters"], planned.weights.parameters),
+        )
+        yield f"| {name} | " + " | ".join(f"{theirs:,.5g} | {_beside(theirs, ours)}" for theirs, ours in pairs) + " |"
+
+
+def _beside(theirs: float, ours: float) -> str:
+    return "the same" if abs(ours - theirs) < 1e-6 * theirs else f"{ours:,.4g} ({ours / theirs - 1:+.1%})"
+
+
+if __name__ == "__main__":
+    main()
