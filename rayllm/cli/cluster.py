@@ -54,7 +54,8 @@ def _found() -> str:
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
     from ray._private.services import find_bootstrap_address, find_gcs_addresses
 
-    # As Ray does for `auto`: clusters of this machine ask for the token that lies in its home.
+    # As Ray does for `auto`: clusters of this machine ask for the token that lies in its home. It need not say so.
+    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     if named := os.environ.get("RAY_ADDRESS"):
         return named

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayllm.cli.table import Table
-from rayllm.sizing.fit import Fit
-from rayllm.sizing.gpus import GIB, Gpu
+from rayllm.sizing.choice import choose
+from rayllm.sizing.fit import Fit, Setting
+from rayllm.sizing.gpus import GIB, GPUS, Gpu
 from rayllm.sizing.measure import Measured
 
 
@@ -62,6 +63,28 @@ def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]
             ]
         )
     return made
+
+
+def on_every_gpu(measured: Measured, tokens: int) -> str:
+    """The table of all GPUs, with the smallest number of each that holds a sequence of so many tokens."""
+    shape, weights = measured.architecture, measured.weights
+    return table(measured, tokens, [(gpu, choose(shape, weights, gpu, Setting(), tokens)) for gpu in GPUS]).text()
+
+
+def left(room: Fit, tokens: int) -> str:
+    """What a choice leaves room for, in a sentence.
+
+    Args:
+        room: what the GPUs hold.
+        tokens: of the longest sequence.
+    """
+    is_sure = room.cache - room.uncertain >= room.layout.bytes_of(tokens, tokens)
+    doubt = "" if is_sure else " One alone may be too much, with the error of the estimates against it."
+    return (
+        f"{room.gpu.name} × {room.setting.gpus}: {_gib(room.weights)} GiB of weights on each, "
+        f"{_gib(room.cache)} ± {_gib(room.uncertain)} GiB for requests, "
+        f"{room.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{doubt}"
+    )
 
 
 def _kept(measured: Measured) -> dict[str, int]:

@@ -12,17 +12,17 @@ from rayllm.authoring import advice
 from rayllm.authoring.answers import Answers, Lora, Scaling
 from rayllm.authoring.subject import Subject, study, unseen
 from rayllm.cli.asking import Asker, say
-from rayllm.cli.fits import introduction, table
+from rayllm.cli.fits import introduction, left, on_every_gpu
 from rayllm.cli.machine import cards
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
 from rayllm.config.model import canonical_accelerator
 from rayllm.errors import ConfigError, SourceError
-from rayllm.sizing.choice import choose
 from rayllm.sizing.fit import Fit
-from rayllm.sizing.gpus import GIB, GPUS, Gpu, find_gpu
+from rayllm.sizing.gpus import GPUS, Gpu, find_gpu
 from rayllm.sizing.outline import known_models
 from rayllm.sources import UnreachableError
+from rayllm.sources.faults import DeniedError
 
 NO_ACCELERATOR = "none"
 """Any GPU, or the CPU."""
@@ -96,7 +96,8 @@ class Interview:
         answers = replace(answers, lora=answers.lora or self._lora_if_wanted(subject))
         answers = self._lengths(subject, gpu, answers)
         room = _room(subject, gpu, answers)
-        _report(room, answers)
+        if room and answers.context:
+            say(left(room, answers.context))
         return replace(answers, scaling=self._scaling(answers.on_cpu)), room
 
     def _model(self) -> ModelConfig:
@@ -113,11 +114,12 @@ class Interview:
     def _looked_at(self, model: ModelConfig) -> Subject:
         try:
             subject = study(model)
-        except UnreachableError as error:
-            if self._options.accelerator is None or self._options.tensor_parallel is None:
+        except (UnreachableError, DeniedError) as error:
+            # Whoever says what it runs on may do without being told; the replicas may have the credentials.
+            if self._options.accelerator is None:
                 hint = "--accelerator-type and --tensor-parallelism say what would be worked out."
-                raise SourceError(f"{error.message}.\nhint: {hint}") from None
-            say(f"{error.message}; nothing is checked.")
+                raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
+            say(f"{error.message.rstrip('.')}; nothing is checked.")
             return unseen(model, "the place of its weights could not be reached")
         _introduce(subject)
         return subject
@@ -126,7 +128,7 @@ class Interview:
         """Ray's accelerator type, and the GPU that it is, where its memory is known."""
         options, advised = self._options, self._advised_accelerator(subject)
         if self._asker.is_asking and options.accelerator is None and subject.measured:
-            _show_gpus(subject, options)
+            say(on_every_gpu(subject.measured, advice.tokens_wanted(subject.measured, options.context)) + "\n")
         names = ", ".join(gpu.name for gpu in GPUS)
         question = f"GPU type: {names}, or {NO_ACCELERATOR} for any and for CPUs"
         name = options.accelerator or self._asker.text(question, advised, "--accelerator-type")
@@ -248,13 +250,6 @@ def _runs_on_cpu(subject: Subject) -> bool:
     return subject.measured.weights.bytes < _CPU_SHARE * memory
 
 
-def _show_gpus(subject: Subject, options: Options) -> None:
-    if measured := subject.measured:
-        tokens, setting = advice.tokens_wanted(measured, options.context), Answers(None).setting
-        rows = [(gpu, choose(measured.architecture, measured.weights, gpu, setting, tokens)) for gpu in GPUS]
-        say(table(measured, tokens, rows).text() + "\n")
-
-
 def _introduce(subject: Subject) -> None:
     """What was found of the model."""
     family = subject.family
@@ -272,16 +267,3 @@ def _introduce(subject: Subject) -> None:
         say("It has no chat template: write a prompt_format into its file, or it only completes texts.")
     if subject.is_gated:
         say("It is gated: who serves it needs HF_TOKEN of an account with access. The file refers to that variable.")
-
-
-def _report(room: Fit | None, answers: Answers) -> None:
-    """What the answers leave room for."""
-    if room is None or answers.context is None:
-        return
-    sure = room.cache - room.uncertain >= room.layout.bytes_of(answers.context, answers.context)
-    doubt = "" if sure else " One alone may be too much, with the error of the estimates against it."
-    say(
-        f"{room.gpu.name} × {room.setting.gpus}: {room.weights / GIB:.1f} GiB of weights on each, "
-        f"{room.cache / GIB:.1f} ± {room.uncertain / GIB:.1f} GiB for requests, "
-        f"{room.sequences_of(answers.context):.1f} of {answers.context:,} tokens at once.{doubt}"
-    )

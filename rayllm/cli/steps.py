@@ -81,9 +81,6 @@ def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str
     running = frozenset(model.model_id for model in config.models) if details and before is None else frozenset()
     keys = _keys(details, application, {"args"})
     models = changes(before, config, running)
-    if details and declared(details) is None:
-        # Ray Serve starts what was deployed by `serve.run` anew, whatever it is.
-        models = [_unknown(change) for change in models]
     if any(key.partition(".")[0] == "runtime_env" for key in keys):
         # Every process of the application has it.
         models = [_rolled(change) for change in models]
@@ -94,11 +91,6 @@ def _rolled(change: Change) -> Change:
     if change.effect not in (Effect.IN_PLACE, Effect.UNTOUCHED):
         return change
     return Change(change.model_id, Effect.ROLLED, (*change.keys, "runtime_env"))
-
-
-def _unknown(change: Change) -> Change:
-    settled = change.effect in (Effect.ADDED, Effect.REMOVED, Effect.ROLLED)
-    return change if settled else Change(change.model_id, Effect.UNKNOWN, change.keys)
 
 
 def _effect(details: Mapping[str, Any] | None, application: Mapping[str, Any]) -> Effect:

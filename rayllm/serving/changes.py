@@ -22,7 +22,7 @@ class Effect(StrEnum):
     """Its replicas stay, and there may be more or fewer."""
     UNTOUCHED = "untouched"
     UNKNOWN = "unknown"
-    """It runs, but nobody knows with what configuration, or Ray Serve may start it anew all the same."""
+    """It runs, but nobody knows with what configuration."""
 
 
 @dataclass(frozen=True)

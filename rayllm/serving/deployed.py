@@ -26,6 +26,13 @@ def applications() -> dict[str, Details]:
     return dict(client.get_serve_details()["applications"]) if client else {}
 
 
+def listening() -> dict[str, Any]:
+    """The keys of a serve config that say where the cluster's Serve listens; none where it is not started."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    details = client.get_serve_details() if client else {}
+    return {key: details[key] for key in ("http_options", "proxy_location") if details.get(key)}
+
+
 def declared(details: Details) -> dict[str, Any] | None:
     """The application as it was deployed from a file; None where it was not."""
     found: dict[str, Any] | None = details.get("deployed_app_config")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,7 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
 
     def needs(item: pytest.Item, *names: str) -> bool:
-        return not set(names).isdisjoint(getattr(item, "fixturenames", ()))
+        # Fixtures of the same names elsewhere are others.
+        is_here = Path(__file__).parent in item.path.parents
+        return is_here and not set(names).isdisjoint(getattr(item, "fixturenames", ()))
 
     with_cluster = {item.path for item in items if needs(item, "cluster")}
     with_service = {item.path for item in items if needs(item, "service")}

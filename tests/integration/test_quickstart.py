@@ -16,7 +16,7 @@ import pexpect
 import pytest
 import yaml
 
-from rayllm.config.load import model_from
+from rayllm.config.load import load_app, model_from
 from tests.integration.service import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -151,7 +151,9 @@ def check(page: str, folder: Path) -> str:
             printed.append(run(language, code, folder))
         elif language == "yaml":
             loaded = yaml.safe_load(code)
-            if "applications" not in loaded:
+            if "applications" in loaded:
+                assert load_app(loaded["applications"][0]["args"], folder).models
+            else:
                 model_from(loaded, page, (folder,))
     return "\n".join(printed)
 
@@ -159,6 +161,7 @@ def check(page: str, folder: Path) -> str:
 def test_the_readme(served: Path) -> None:
     printed = check("README.md", served)
     assert "Arrr, the capital of Italy be Rome, matey!" in printed
+    assert "    rayllm-demo: untouched" in printed
     assert "  + rayllm-demo-2: added" in printed
     assert "A100-80G" in printed
 

@@ -69,4 +69,4 @@ def test_gpus_that_are_not_there(service: Service) -> None:
 def test_a_wrong_call_is_usage() -> None:
     done = rayllm("run")
     assert done.returncode == 2
-    assert "Missing argument 'FILE'" in done.stderr
+    assert "Missing argument 'MODEL'" in done.stderr

@@ -47,7 +47,7 @@ def command(
         running = deployed.applications()
         if add and name in running:
             given = _added(given, running[name])
-        wanted = _beside(given, running) if is_model else given
+        wanted = {**_beside(given, running), **deployed.listening()} if is_model else given
         made = plan(running, wanted)
         click.echo(json.dumps(made.as_json(), indent=1) if as_json else made.as_text())
         _check_capacity(made)

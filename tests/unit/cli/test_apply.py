@@ -68,6 +68,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(deployed, "applications", lambda: made.running)
     monkeypatch.setattr(deployed, "deploy", made.deploy)
     monkeypatch.setattr(deployed, "statuses", made.statuses)
+    monkeypatch.setattr(deployed, "listening", dict)
     return made
 
 
@@ -160,11 +161,11 @@ def test_an_application_that_no_file_describes_is_not_known(cluster: Cluster, tm
     assert "  ? a: unknown\n" in apply(write(tmp_path / "s.yaml", model("a"))).stdout
 
 
-def test_what_was_deployed_otherwise_may_start_anew(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_the_router_was_told_says_what_runs(cluster: Cluster, tmp_path: Path) -> None:
     told = {"config": {"models": [model("a")]}}
     router = {"Router": {"deployment_config": {"user_config": told}}}
     cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
-    assert "  ? a: unknown\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
+    assert "    a: untouched\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
 
 
 def test_a_runtime_environment_for_all_starts_all_anew(cluster: Cluster, tmp_path: Path) -> None:

@@ -233,6 +233,8 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
     model, _ = written(folder, done)
     assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("L4", 2, 4096)
     assert "nothing is checked" in done.stderr
+    model, _ = written(folder, gen_config(folder, "--model-id", "mine/unknown", "--accelerator-type", "L4", "--force"))
+    assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("L4", 1, None)
 
 
 def test_files_are_written_over_only_with_force(folder: Path) -> None:
