@@ -44,11 +44,15 @@ def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
             (told["sequences"], sequences),
             (told["parameters"], planned.weights.parameters),
         )
-        yield f"| {name} | " + " | ".join(f"{theirs:,.5g} | {_beside(theirs, ours)}" for theirs, ours in pairs) + " |"
+        yield f"| {name} | " + " | ".join(f"{_told(theirs)} | {_beside(theirs, ours)}" for theirs, ours in pairs) + " |"
 
 
 def _beside(theirs: float, ours: float) -> str:
-    return "the same" if abs(ours - theirs) < 1e-6 * theirs else f"{ours:,.4g} ({ours / theirs - 1:+.1%})"
+    return "the same" if abs(ours - theirs) < 1e-6 * theirs else f"{_told(ours)} ({ours / theirs - 1:+.1%})"
+
+
+def _told(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 if __name__ == "__main__":
