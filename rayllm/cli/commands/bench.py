@@ -15,7 +15,7 @@ import click
 
 from rayllm.cli import load_options
 from rayllm.cli.connection import choose_model, server_options
-from rayllm.cli.results import check_place, write_whole
+from rayllm.cli.files import check_place, write_files
 from rayllm.client.address import Address
 from rayllm.client.key import Key
 from rayllm.client.prompt_file import Line
@@ -152,9 +152,9 @@ def command(
     told = {"started": started, "url": str(url), **bench.settings(), **report.as_json(percentiles)}
     text = json.dumps(told, indent=1)
     if output:
-        write_whole(output, text.encode())
+        write_files({output: text}, force=True)
     if png:
-        write_whole(png, plots.png(report, f"{bench.model} at {url}, {wish.requests} requests"))
+        write_files({png: plots.png(report, f"{bench.model} at {url}, {wish.requests} requests")}, force=True)
     click.echo(text if as_json else load_report.text(report, bench, percentiles))
     if sys.stdout.isatty() and not as_json and not no_plot and report.completed:
         click.echo(plots.terminal_plot(report))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rayllm.cli.connection import choose_model, server_options
-from rayllm.cli.results import check_place, write_whole
+from rayllm.cli.files import check_place, write_files
 from rayllm.client.address import Address
 from rayllm.client.errors import ServerError
 from rayllm.client.key import Key
@@ -146,7 +146,7 @@ class _Answers:
         if self._output is None:
             self._show(all_of_them=True)
         else:
-            write_whole(self._output, b"".join(map(_line_of, self._questions.all)))
+            write_files({self._output: b"".join(map(_line_of, self._questions.all))}, force=True)
         failed = self._questions.failed
         if failed:
             click.echo(f"{failed} of {len(self._questions.all)} failed.", err=True)
