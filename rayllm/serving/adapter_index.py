@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 # `GET /v1/models` waits so long for models whose adapters were never listed.
 _FIRST_S = 10.0
+# Where they could not be told the first time, it is hardly waited again: their place may be in trouble for long.
+_AGAIN_S = 1.0
 # And is told again so soon where there was no answer.
 _RETRY_S = 5.0
 
@@ -40,13 +42,15 @@ class AdapterIndex:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def names(self) -> list[AdapterName]:
-        """Every adapter that was found. Waits only for models that were never asked, and not long."""
+        """Every adapter that was found. Waits only for models that never answered, and not long."""
         now = time.monotonic()
         for model_id in self._model_ids:
             if now >= self._next_at.get(model_id, 0.0) and model_id not in self._asking:
                 self._asking[model_id] = in_background(self._learn(model_id))
-        if first := [task for model_id, task in self._asking.items() if model_id not in self._next_at]:
-            await asyncio.wait(first, timeout=_FIRST_S)
+        if unknown := [model_id for model_id in self._asking if model_id not in self._names]:
+            is_first = any(model_id not in self._next_at for model_id in unknown)
+            tasks = [self._asking[model_id] for model_id in unknown]
+            await asyncio.wait(tasks, timeout=_FIRST_S if is_first else _AGAIN_S)
         return [name for model_id in self._model_ids for name in self._names.get(model_id, [])]
 
     async def _learn(self, model_id: str) -> None:

@@ -89,6 +89,16 @@ async def test_nobody_waits_for_a_later_answer() -> None:
     assert await told_of_late(index) == ["a:new"]
 
 
+async def test_a_model_that_could_not_answer_yet_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_index, "_RETRY_S", 0.0)
+    models = Models()
+    models.found["a"] = None
+    index = AdapterIndex(["a"], models.ask)
+    assert await names(index) == []
+    models.found["a"] = ["x"]
+    assert await names(index) == ["a:x"]
+
+
 async def test_the_first_answer_is_not_waited_for_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_index, "_FIRST_S", 0.05)
     models = Models()
