@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayllm.config import ModelConfig, named_model
-from rayllm.errors import ConfigError
+from rayllm.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     from rayllm.sizing.fit import Fit, Setting
@@ -58,11 +58,10 @@ def command(
 ) -> None:
     from rayllm.cli.fits import introduction, table
     from rayllm.sizing.gpus import GPUS, find_gpu
-    from rayllm.sizing.measure import measure
 
     config = named_model(model)
     kinds = [find_gpu(name) for name in gpus] or list(GPUS)
-    measured = measure(config.source, str(config.engine_kwargs.get("dtype", "auto")))
+    measured = _measured(config)
     tokens = _tokens(context, config, measured)
     setting = _setting(config, measured, adapters, rank)
     degrees = _degrees(config, tensor_parallelism, pipeline_parallelism)
@@ -75,6 +74,17 @@ def command(
         click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
     click.echo(table(measured, tokens, rows).text())
     click.echo(_footing(rows, tokens), err=True)
+
+
+def _measured(config: ModelConfig) -> Measured:
+    from rayllm.sizing.measure import measure
+    from rayllm.sources import UnreachableError
+
+    try:
+        return measure(config.source, str(config.engine_kwargs.get("dtype", "auto")))
+    except UnreachableError as error:
+        hint = "a copy in a folder will do, of which config.json and the headers of the weights are read."
+        raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
 
 
 def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int:
