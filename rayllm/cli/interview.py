@@ -126,12 +126,14 @@ class Interview:
 
     def _accelerator(self, subject: Subject) -> tuple[str | None, Gpu | None]:
         """Ray's accelerator type, and the GPU that it is, where its memory is known."""
-        options, advised = self._options, self._advised_accelerator(subject)
+        options = self._options
         if self._asker.is_asking and options.accelerator is None and subject.measured:
             say(on_every_gpu(subject.measured, advice.tokens_wanted(subject.measured, options.context)) + "\n")
         names = ", ".join(gpu.name for gpu in GPUS)
         question = f"GPU type: {names}, or {NO_ACCELERATOR} for any and for CPUs"
-        name = options.accelerator or self._asker.text(question, advised, "--accelerator-type")
+        name = options.accelerator
+        if name is None:
+            name = self._asker.text(question, self._advised_accelerator(subject), "--accelerator-type")
         if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
             return None, None
         accelerator = _accelerator_type(name)
