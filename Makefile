@@ -39,3 +39,4 @@ bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.batch engine
 	@$(BIN)/python -m benchmarks.planning
+	@$(BIN)/python -m benchmarks.commands

@@ -49,12 +49,25 @@ def fitted(measured: Measured, gpu: Gpu, setting: Setting) -> Fit:
     if found := obstacles(measured.architecture, setting):
         raise ConfigError(f"{degrees}: {found[0]}.")
     room = fit(measured.architecture, measured.weights, gpu, setting)
-    if room.cache + room.uncertain <= room.layout.bytes_of(1, 1):
+    if room.cache <= room.layout.bytes_of(1, 1):
         taken = f"{room.weights / GIB:.1f} of {gpu.memory_gib:.1f} GiB are weights"
         raise ConfigError(
             f"{gpu.name} × {setting.gpus}: the model does not fit: {taken}.\nhint: {_way_out(measured, gpu, setting)}"
         )
     return room
+
+
+def check_context(room: Fit, tokens: int) -> None:
+    """Refuse a context that vLLM would refuse, even with the whole error in its favour.
+
+    Raises:
+        ConfigError: no sequence of so many tokens fits; the message says what does.
+    """
+    if room.cache + room.uncertain < room.layout.bytes_of(tokens, room.setting.batched_tokens or tokens):
+        raise ConfigError(
+            f"--max-model-len: no sequence of {tokens:,} tokens fits {room.gpu.name} × {room.setting.gpus}.\n"
+            f"hint: {room.longest(tokens):,} tokens do; so does a higher --tensor-parallelism."
+        )
 
 
 def _way_out(measured: Measured, gpu: Gpu, setting: Setting) -> str:

@@ -145,11 +145,6 @@ class Job:
                     self._folder.write(name, file)
         return counts
 
-    def clean(self) -> None:
-        """Take away what the job kept for itself; the files of answers and errors stay."""
-        for name in (_PARTS, _NOTES):
-            self._folder.delete_folder(name)
-
     def _open(self) -> Any:
         try:
             return open_lines(self._lines)

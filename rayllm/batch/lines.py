@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rayllm.endpoints import BY_PATH
@@ -121,8 +121,3 @@ def _fault(line: Line, endpoint: str | None, seen: dict[str, int]) -> Fault | No
         message = f"`url` must be {endpoint}, as the batch says, not {line.url!r}."
         return Fault("mismatched_endpoint", message, line.number, "url")
     return None
-
-
-def as_objects(faults: Iterable[Fault]) -> list[dict[str, Any]]:
-    """Faults as a batch's `errors.data` has them."""
-    return [asdict(fault) for fault in faults]

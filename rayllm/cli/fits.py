@@ -78,7 +78,7 @@ def left(room: Fit, tokens: int) -> str:
         room: what the GPUs hold.
         tokens: of the longest sequence.
     """
-    is_sure = room.cache - room.uncertain >= room.layout.bytes_of(tokens, tokens)
+    is_sure = room.cache - room.uncertain >= room.layout.bytes_of(tokens, room.setting.batched_tokens or tokens)
     doubt = "" if is_sure else " One alone may be too much, with the error of the estimates against it."
     return (
         f"{room.gpu.name} × {room.setting.gpus}: {_gib(room.weights)} GiB of weights on each, "

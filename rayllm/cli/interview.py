@@ -205,6 +205,8 @@ class Interview:
         advised = advice.context(room, most) if room and most else min(most or advice.TOKENS, advice.TOKENS)
         question = "Longest context: tokens of prompt and answer together"
         context = options.context or self._asker.number(question, advised, most)
+        if room:
+            advice.check_context(room, context)
         sequences = options.sequences or (advice.sequences(room, context) if room else None)
         return replace(answers, context=context, sequences=sequences)
 

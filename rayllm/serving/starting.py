@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
@@ -42,29 +42,27 @@ class StartNotes:
 
     def __init__(self, replica_id: str) -> None:
         self._key = _PREFIX + replica_id
-        self._start = Start("", 0)
+        self._start: Start | None = None
         self._told_at = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """The block is that phase of the start. Nothing is noted once it has ended."""
-        self._start = Start(name, time.time())
-        self._tell()
+        self._tell(Start(name, time.time()))
         try:
             yield
         finally:
+            self._start = None
             _quietly(lambda: _internal_kv_del(self._key))
 
     def fetched(self, done: int, size: int) -> None:
-        """So many bytes of a download are there."""
-        if time.monotonic() - self._told_at < _PERIOD_S:
-            return
-        self._start = Start(self._start.phase, self._start.since, done, size)
-        self._tell()
+        """So many bytes of a download are there. Downloads of adapters, later on, are no part of a start."""
+        if self._start and time.monotonic() - self._told_at >= _PERIOD_S:
+            self._tell(replace(self._start, done=done, size=size))
 
-    def _tell(self) -> None:
-        self._told_at = time.monotonic()
-        _quietly(lambda: _internal_kv_put(self._key, json.dumps(asdict(self._start)), overwrite=True))
+    def _tell(self, start: Start) -> None:
+        self._start, self._told_at = start, time.monotonic()
+        _quietly(lambda: _internal_kv_put(self._key, json.dumps(asdict(start)), overwrite=True))
 
 
 def starts(replica_ids: Iterable[str]) -> dict[str, Start]:

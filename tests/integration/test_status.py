@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 import httpx
+import pytest
 import ray
 
+from rayllm.serving import starting
+from rayllm.serving.starting import StartNotes, starts
 from tests.integration.service import ROOT, Service
 
 
@@ -33,6 +37,30 @@ def test_models_replicas_and_what_they_have_done(service: Service, http: httpx.C
     assert "rayllm-demo:pirate" in replica["adapters"]
     assert replica["phases"].keys() == {"fetch", "load", "warm_up"}
     assert replica["phases"]["load"] > 0
+
+
+def test_again_and_again_until_ctrl_c(service: Service) -> None:
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "rayllm", "status", "--address", address, "--watch", "--interval", "0.2", "--json"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout
+        shown = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=60) == 0
+    assert all("rayllm-demo" in {model["model_id"] for model in each["models"]} for each in shown)
+
+
+def test_a_start_is_noted_for_as_long_as_it_lasts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_PERIOD_S", 0.0)
+    notes = StartNotes("a-replica")
+    with notes.phase("fetch"):
+        assert starts(["a-replica", "another"])["a-replica"].phase == "fetch"
+        notes.fetched(5, 10)
+        [start] = starts(["a-replica"]).values()
+        assert (start.phase, start.done, start.size) == ("fetch", 5, 10)
+    # An adapter that is fetched later is no start.
+    notes.fetched(6, 10)
+    assert starts(["a-replica"]) == {}
 
 
 def test_for_people(service: Service) -> None:

@@ -14,12 +14,11 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
-from tests.servers.process import HOST
+from tests.servers.web import WebServer
 
 AROUND = 7
 MODELS = (
@@ -58,7 +57,7 @@ class Got:
     """The client's end of the connection."""
 
 
-class OpenAIServer:
+class OpenAIServer(WebServer):
     """Serves for as long as it is entered.
 
     Args:
@@ -71,6 +70,7 @@ class OpenAIServer:
     def __init__(
         self, answer: str = "It is Paris.", pace_s: float = 0.0, key: str = "", refuses: tuple[str, ...] = ()
     ) -> None:
+        super().__init__()
         self.answer = answer
         self.pace_s = pace_s
         self.key = key
@@ -78,14 +78,12 @@ class OpenAIServer:
         self.models: Any = {"object": "list", "data": list(MODELS)}
         self.has_tokenize = True
         self.tells_usage = True
-        self.url = ""
         self.got: list[Got] = []
         self.left = threading.Event()
         """Set when a client has left before its answer ended."""
         self.waiting = threading.Event()
         """Set when all events were sent of a script that waits."""
         self._scripts: list[Script] = []
-        self._loop = asyncio.new_event_loop()
 
     def script(self, *scripts: Script) -> None:
         """Say what the next generating requests get, in order."""
@@ -154,30 +152,6 @@ class OpenAIServer:
             assert request.transport
             request.transport.abort()
         return response
-
-    async def _start(self) -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, 0, shutdown_timeout=0.1)
-        await site.start()
-        self.url = f"http://{HOST}:{self._runner.addresses[0][1]}"
-
-    def _call(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._call(self._start())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:

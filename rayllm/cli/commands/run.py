@@ -44,7 +44,7 @@ def command(
     allow_anyone: bool,
     address: str | None,
 ) -> None:
-    application = _application(model, tensor_parallel, context)
+    application = _application(model, tensor_parallel, context, address)
     http = {"host": "127.0.0.1", "port": 8000, **application.http_options}
     http |= {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
     if http["host"] not in _LOOPBACK and not allow_anyone:
@@ -57,9 +57,13 @@ def command(
     _serve(application, http, address)
 
 
-def _application(model: str, tensor_parallel: int | None, context: int | None) -> Application:
+def _application(model: str, tensor_parallel: int | None, context: int | None, address: str | None) -> Application:
     """What a file says, or what a model alone needs on this machine."""
     if not model.endswith((".yaml", ".yml")):
+        if address:
+            raise click.UsageError(
+                "--address needs a file: `rayllm gen-config` writes it for the GPUs of that cluster."
+            )
         from rayllm.cli.single import single_model
 
         return Application(AppConfig(models=(single_model(model, tensor_parallel, context),)))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Between the two counts of tokens that a rate is told from.
 _SAMPLE_S = 1.0
+_Name = tuple[str, str]
 _PHASES = ("fetch", "load", "warm_up")
 
 
@@ -45,7 +46,7 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
             return
 
 
-def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[str, float]]]:
+def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, float]]]:
     """What there is, with the tokens a second of each model since the time before."""
     from rayllm.serving.report import report
 
@@ -54,12 +55,17 @@ def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[str, float
         time.sleep(interval)
         now = report()
         tokens, took = _tokens(now), time.monotonic() - asked
-        yield now, {model: max(0.0, (count - before.get(model, count)) / took) for model, count in tokens.items()}
+        yield now, {name: max(0.0, (count - before.get(name, count)) / took) for name, count in tokens.items()}
         before, asked = tokens, asked + took
 
 
-def _tokens(models: Sequence[ModelReport]) -> dict[str, int]:
-    return {model.model_id: sum(each.generated_tokens for each in model.running) for model in models}
+def _tokens(models: Sequence[ModelReport]) -> dict[_Name, int]:
+    return {_name(model): sum(each.generated_tokens for each in model.running) for model in models}
+
+
+def _name(model: ModelReport) -> _Name:
+    """Two applications may have a model of one id."""
+    return model.application, model.model_id
 
 
 def _printed(views: Iterator[Any], again: bool, as_json: bool) -> None:
@@ -79,7 +85,7 @@ def _live(views: Iterator[Any]) -> None:
             live.update(Text(_text(models, rates)), refresh=True)
 
 
-def _text(models: Sequence[ModelReport], rates: dict[str, float]) -> str:
+def _text(models: Sequence[ModelReport], rates: dict[_Name, float]) -> str:
     if not models:
         return "Nothing is served by RayLLM in this cluster."
     table = Table(["model", "status", "replicas", "in hand", "waiting", "tokens/s", "KV cache", "adapters"])
@@ -92,7 +98,7 @@ def _text(models: Sequence[ModelReport], rates: dict[str, float]) -> str:
                 f"{len(running)}/{model.target}",
                 str(sum(each.ongoing for each in running)),
                 str(model.waiting),
-                f"{rates[model.model_id]:.1f}",
+                f"{rates[_name(model)]:.1f}",
                 f"{max((each.kv_use for each in running), default=0):.0%}",
                 ", ".join(sorted({name.rpartition(":")[2] for each in running for name in each.adapters})) or "-",
             ]
@@ -120,5 +126,5 @@ def _doing(replica: ReplicaReport) -> str:
     return f"starting: {start.phase.replace('_', '-')} since {time.time() - start.since:.0f} s{share}"
 
 
-def _as_json(models: Sequence[ModelReport], rates: dict[str, float]) -> dict[str, Any]:
-    return {"models": [{**asdict(model), "tokens_per_s": round(rates[model.model_id], 1)} for model in models]}
+def _as_json(models: Sequence[ModelReport], rates: dict[_Name, float]) -> dict[str, Any]:
+    return {"models": [{**asdict(model), "tokens_per_s": round(rates[_name(model)], 1)} for model in models]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -173,3 +174,38 @@ def test_wrong_calls_are_usage(arguments: list[str]) -> None:
 def test_help_and_version() -> None:
     assert "format-prompt" in rayllm("--help").stdout
     assert rayllm("--version").stdout.startswith("rayllm, version ")
+
+
+def test_validate_tells_every_fault_of_every_file_as_json(tmp_path: Path) -> None:
+    wrong = tmp_path / "m.yaml"
+    wrong.write_text("model_loading_config: {model_id: m}\nnope: 1\nengine_kwargs: {tensor_paralel_size: 2}\n")
+    done = rayllm("validate", str(LLAMA3), str(wrong), "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told["files"][0] == {"file": str(LLAMA3), "models": ["meta-llama/Meta-Llama-3-8B-Instruct"], "faults": []}
+    assert (told["faults"], len(told["files"][1]["faults"])) == (2, 2)
+
+
+def test_a_shell_completes_verbs_and_options() -> None:
+    script = rayllm("completion", "bash").stdout
+    assert "_RAYLLM_COMPLETE=bash_complete" in script
+    code = "from rayllm.cli.main import cli; cli(prog_name='rayllm')"
+    for words, word in (("rayllm va", "validate"), ("rayllm plan --con", "--context")):
+        asked = {"_RAYLLM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+        )
+        assert done.stdout.splitlines() == [f"plain,{word}"]
+
+
+def test_a_model_without_a_file_is_for_this_machine() -> None:
+    done = rayllm("run", "org/model", "--address", "10.0.0.1:6379")
+    assert done.returncode == 2
+    assert "--address needs a file: `rayllm gen-config` writes it" in done.stderr
+
+
+def test_plan_says_what_it_can_do_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = rayllm("plan", "nobody/knows-this")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hint: a copy in a folder will do" in done.stderr

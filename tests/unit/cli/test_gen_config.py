@@ -222,6 +222,16 @@ def test_a_model_that_does_not_fit_is_refused_with_the_way_out(hub: HubServer, f
     ]
 
 
+def test_a_context_that_cannot_fit_is_refused_with_the_one_that_does(hub: HubServer, folder: Path) -> None:
+    outlined(hub, "mine/big", "meta-llama/Llama-3.1-70B-Instruct")
+    said = ["--accelerator-type", "H100", "--tensor-parallelism", "2", "--max-model-len", "131072"]
+    done = gen_config(folder, "--model-id", "mine/big", *said)
+    assert done.returncode == 1
+    assert "--max-model-len: no sequence of 131,072 tokens fits H100 × 2." in done.stderr
+    assert "so does a higher --tensor-parallelism" in done.stderr
+    assert not any(folder.iterdir())
+
+
 def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
