@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+from collections.abc import Sequence
+from logging.handlers import MemoryHandler
+
+# Loggers whose lines belong into Ray Serve's log files: this package's, and those of the HTTP server inside it.
+_LOGGERS = ("rayllm", "uvicorn")
 
 
 def set_up_logging(level: str) -> None:
-    """Send this package's log lines to the handlers that Ray Serve has put on its own logger."""
-    ours, serve = logging.getLogger("rayllm"), logging.getLogger("ray.serve")
-    ours.setLevel(level)
-    ours.handlers = list(serve.handlers)
-    ours.propagate = not ours.handlers
+    """Send this package's log lines to the handlers that Ray Serve has put on its own logger, and keep these open."""
+    handlers = logging.getLogger("ray.serve").handlers
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = list(handlers)
+        logger.propagate = not handlers
+    logging.getLogger("rayllm").setLevel(level)
+    _keep_open(handlers)
+
+
+def _keep_open(handlers: Sequence[logging.Handler]) -> None:
+    """Protect handlers from `logging.config.dictConfig`, which closes every handler that the logging module lists.
+
+    vLLM calls it at import, and plugins may. A closed handler of Ray Serve's loses log lines, keeps every record in
+    memory, and fails the call by which a restarted controller finds its replicas.
+    """
+    kept = {id(handler) for handler in _with_targets(handlers)}
+    listed: list[logging.Handler] = [ref() for ref in logging._handlerList]  # type: ignore[attr-defined]
+    protected = [ref for ref, handler in zip(logging._handlerList, listed, strict=True) if id(handler) in kept]  # type: ignore[attr-defined]
+    for ref in protected:
+        logging._handlerList.remove(ref)  # type: ignore[attr-defined]
+    if protected:
+        atexit.register(logging.shutdown, protected)
+
+
+def _with_targets(handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
+    targets = [handler.target for handler in handlers if isinstance(handler, MemoryHandler)]
+    return [*handlers, *(target for target in targets if target is not None)]

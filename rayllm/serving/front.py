@@ -109,6 +109,7 @@ class Front:
             http=_Protocol,
             interface="asgi3",
             proxy_headers=False,
+            log_config=None,
             log_level="warning",
             access_log=False,
             lifespan="off",

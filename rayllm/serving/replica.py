@@ -94,6 +94,7 @@ class ModelReplica:
             KeyGate(app, self._key),
             host=host,
             port=0,
+            log_config=None,
             log_level="warning",
             access_log=False,
             lifespan="off",
