@@ -21,8 +21,13 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
 
 def error_event(error: RayLLMError, path: str) -> bytes:
     """The server-sent event that tells a client of `path` that the stream has failed."""
+    return event_of(error_body(error, path), path)
+
+
+def event_of(body: dict[str, Any], path: str) -> bytes:
+    """The server-sent event for a failed reply's body, as `error_body` makes it."""
     if path == RESPONSES:
         # Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
-        return b"event: error\ndata: " + json.dumps({"type": "error", **error.body()["error"]}).encode() + b"\n\n"
+        return b"event: error\ndata: " + json.dumps({"type": "error", **body["error"]}).encode() + b"\n\n"
     name = b"event: error\n" if path in _ANTHROPIC else b""
-    return name + b"data: " + json.dumps(error_body(error, path)).encode() + b"\n\n"
+    return name + b"data: " + json.dumps(body).encode() + b"\n\n"

@@ -14,7 +14,8 @@ RayLLMError                      500  server_error
 │   ├── MethodNotAllowedError    405  method_not_allowed
 │   ├── RequestTimeoutError      408  timeout
 │   ├── ConflictError            409  conflict
-│   └── BodyTooLargeError        413  request_too_large
+│   ├── BodyTooLargeError        413  request_too_large
+│   └── HeadersTooLargeError     431  headers_too_large
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
 
@@ -138,6 +139,11 @@ class ConflictError(RequestError):
 class BodyTooLargeError(RequestError):
     status = 413
     default_code = "request_too_large"
+
+
+class HeadersTooLargeError(RequestError):
+    status = 431
+    default_code = "headers_too_large"
 
 
 class UnavailableError(RayLLMError):

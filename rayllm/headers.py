@@ -9,6 +9,9 @@ WORK = "x-rayllm-work"
 FULL = "x-rayllm-full"
 """In a reply: the replica has no free slot, and has done nothing."""
 
+LEAVING = "x-rayllm-leaving"
+"""In a reply: the replica takes no more requests, and has written nothing to the client."""
+
 MODEL = "x-rayllm-model"
 """The model's name as the client wrote it: an id, an alias or an adapter's name."""
 

@@ -72,6 +72,14 @@ class RouterConfig(Frozen):
     """Requests the proxy may keep waiting for a router process before it answers 503."""
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """Largest request body in bytes; a larger one is answered 413."""
+    max_header_bytes: int = Field(64 * 1024, ge=1024)
+    """Largest head of a request in bytes, URL and headers together; a larger one is answered 431."""
+    header_timeout_s: float = Field(10.0, gt=0)
+    """Seconds a client may take to send a request's headers; a slower one is answered 408, a silent one closed."""
+    body_timeout_s: float = Field(30.0, gt=0)
+    """Seconds a client may take to send a request's body, and one more for each 50,000 bytes; then 408."""
+    send_timeout_s: float = Field(120.0, gt=0)
+    """Seconds a client may leave a reply unread before it is closed and its request stopped."""
     request_timeout_s: float | None = Field(600.0, gt=0)
     """Seconds until the first byte of an answer, then 408; null is no limit."""
     queue_timeout_s: float = Field(300.0, gt=0)

@@ -40,3 +40,8 @@ def _keep_open(handlers: Sequence[logging.Handler]) -> None:
 def _with_targets(handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
     targets = [handler.target for handler in handlers if isinstance(handler, MemoryHandler)]
     return [*handlers, *(target for target in targets if target is not None)]
+
+
+def printable(text: str, most: int = 500) -> str:
+    """What a client sent, fit for one log line: control characters escaped, and not longer than `most` characters."""
+    return text[:most].encode("unicode_escape").decode("ascii")

@@ -31,8 +31,8 @@ from rayllm.serving.body import parse_body, read_body
 from rayllm.serving.catalogue import Catalogue, Meaning
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
-from rayllm.serving.fleet import Member
 from rayllm.serving.loaded_adapters import LoadedAdapter, LoadedAdapters
+from rayllm.serving.member import Member
 
 _MAX_BYTES = 65536
 _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}

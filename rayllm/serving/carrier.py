@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import aiohttp
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rayllm import headers
@@ -16,9 +17,9 @@ from rayllm.error_shapes import error_event
 from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
 from rayllm.serving.errand import Errand
 from rayllm.serving.exchange import Exchanger, Reply
-from rayllm.serving.fleet import FullError, Member
 from rayllm.serving.front import Connection
-from rayllm.serving.handover import Giver, Handed, Message, Outcome
+from rayllm.serving.handover import Giver, GoneError, Handed, Message, Outcome
+from rayllm.serving.member import FullError, LostError, Member, WithdrawnError
 from rayllm.serving.payload import Payload
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class Carrier:
     def __init__(self, exchanger: Exchanger) -> None:
         self._exchanger = exchanger
 
-    async def carry(self, errand: Errand, cargo: Cargo, limit: asyncio.Timeout, member: Member) -> None:
-        """Have a replica answer the client.
+    async def carry(self, errand: Errand, cargo: Cargo, limit: asyncio.Timeout, member: Member) -> bool:
+        """Have a replica answer the client. Returns whether it answered as it should: False where it failed.
 
         Args:
             errand: the client's.
@@ -54,32 +55,34 @@ class Carrier:
 
         Raises:
             FullError, UnreachableError: the replica did nothing; another one may.
-            UnavailableError, EngineError: it has failed before it answered.
+            LostError: the replica is gone, or failed, and the client has seen nothing.
+            UnavailableError, EngineError: it says why it does not answer.
         """
         connection = errand.connection
         if member.giver and connection:
             try:
                 handed = _hand_over(member.giver, connection, errand, cargo)
+            except GoneError:
+                raise WithdrawnError from None
             except OSError as error:
-                logger.warning("The replica %s takes nothing here, asking it by HTTP: %r", member.candidate.id, error)
+                logger.warning("The replica %s takes nothing here, asking it by HTTP: %r", member.id, error)
             else:
-                outcome = await _outcome(member.giver, handed, limit)
-                await _conclude(errand, cargo, connection, handed, outcome)
-                return
-        await self._exchange(errand, cargo, limit, member)
+                outcome = await _outcome(member.giver, connection, handed, limit)
+                return await _conclude(errand, cargo, connection, handed, outcome)
+        return await self._exchange(errand, cargo, limit, member)
 
-    async def _exchange(self, errand: Errand, cargo: Cargo, limit: asyncio.Timeout, member: Member) -> None:
+    async def _exchange(self, errand: Errand, cargo: Cargo, limit: asyncio.Timeout, member: Member) -> bool:
         method, raw = errand.request.method, cargo.payload.raw
-        try:
-            async with self._exchanger.send(member, method, errand.path, raw, cargo.headers) as reply:
+        async with self._exchanger.send(member, method, errand.path, raw, cargo.headers) as reply:
+            try:
                 first = await (reply.content.readany() if reply.is_stream else reply.content.read())
-                if reply.status >= 400:
-                    _check_refusal(cargo.model_id, reply.status, reply.content_type, first)
-                limit.reschedule(None)
-                await _send(errand, reply, first)
-        except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("A replica of `%s` broke off: %r", cargo.model_id, error)
-            raise _broke_off_before(cargo.model_id) from None
+            except (aiohttp.ClientError, ConnectionError) as error:
+                logger.warning("A replica of `%s` broke off: %r", cargo.model_id, error)
+                raise LostError from None
+            if reply.status >= 400:
+                _check_refusal(cargo.model_id, reply.status, reply.content_type, first)
+            limit.reschedule(None)
+            return await _send(errand, reply, first)
 
 
 def _hand_over(giver: Giver, connection: Connection, errand: Errand, cargo: Cargo) -> Handed:
@@ -90,67 +93,80 @@ def _hand_over(giver: Giver, connection: Connection, errand: Errand, cargo: Carg
         "headers": {**cargo.headers, "content-length": str(len(raw))},
         "reply_headers": connection.reply_headers,
         "keeps_alive": connection.keeps_alive,
+        "send_timeout_s": connection.send_timeout_s,
     }
     return giver.give(connection.file, head, raw)
 
 
-async def _outcome(giver: Giver, handed: Handed, limit: asyncio.Timeout) -> Outcome:
+async def _outcome(giver: Giver, connection: Connection, handed: Handed, limit: asyncio.Timeout) -> Outcome:
+    """How the request ended. Where this is cancelled, the replica is stopped before anybody else answers.
+
+    Raises:
+        ClientDisconnect: it was cancelled after the replica had begun a reply: nobody else can answer.
+    """
     try:
         await handed.started.wait()
         if not handed.outcome.done():
             limit.reschedule(None)
-        return await handed.outcome
-    except BaseException:
-        giver.abort(handed)
-        raise
+        # Shielded, since the replica is asked for its outcome where this is cancelled.
+        return await asyncio.shield(handed.outcome)
+    except asyncio.CancelledError:
+        stopped = await giver.abort(handed)
+        if stopped is Outcome.ANSWERED:
+            connection.answered()
+        elif stopped is Outcome.BROKEN:
+            connection.break_off(b"")
+        else:
+            raise
+        raise ClientDisconnect from None
 
 
-async def _conclude(errand: Errand, cargo: Cargo, connection: Connection, handed: Handed, outcome: Outcome) -> None:
+async def _conclude(errand: Errand, cargo: Cargo, connection: Connection, handed: Handed, outcome: Outcome) -> bool:
     if outcome is Outcome.ANSWERED:
         connection.answered()
-    elif outcome is Outcome.BROKEN:
+        return True
+    if outcome is Outcome.BROKEN:
         connection.break_off(_broke_off_in_the_middle(errand.path) if cargo.payload.wants_stream else b"")
-    elif handed.refusal is None:
-        raise _broke_off_before(cargo.model_id)
-    else:
-        await errand.answer(_refusal(cargo.model_id, handed.refusal))
+        return False
+    if handed.refusal is None:
+        logger.warning("A replica of `%s` broke off before it answered.", cargo.model_id)
+        raise LostError
+    response = _refusal(cargo.model_id, handed.refusal)
+    await errand.answer(response)
+    return response.status_code < 500
 
 
 def _refusal(model_id: str, message: Message) -> Response:
     status, told = message.head["status"], message.head["headers"]
     if headers.FULL in told:
         raise FullError
+    if headers.LEAVING in told:
+        raise WithdrawnError
     _check_refusal(model_id, status, told.get("content-type", ""), message.body)
     kept = {name: value for name, value in told.items() if name in ("content-type", "retry-after")}
     return Response(message.body, status, kept)
 
 
-async def _send(errand: Errand, reply: Reply, first: bytes) -> None:
+async def _send(errand: Errand, reply: Reply, first: bytes) -> bool:
+    """Pass the reply on. Returns whether it was whole, and none of a failure."""
     kept = dict(reply.headers)
     if reply.content_type:
         kept["content-type"] = reply.content_type
     if not reply.is_stream:
         await errand.answer(Response(first, reply.status, kept))
-        return
+        return reply.status < 500
     await errand.begin(reply.status, {**kept, "cache-control": "no-cache"})
-    async for chunk in _chunks(reply, first, errand.path):
-        await errand.go_on(chunk)
-    await errand.go_on(b"", is_last=True)
-
-
-async def _chunks(reply: Reply, first: bytes, path: str) -> AsyncIterator[bytes]:
-    yield first
+    await errand.go_on(first)
+    is_whole = True
     try:
         async for chunk in reply.content.iter_any():
-            yield chunk
+            await errand.go_on(chunk)
     except (aiohttp.ClientError, ConnectionError) as error:
         logger.warning("A replica broke off in the middle of a stream: %r", error)
-        yield b"\n\n" + _broke_off_in_the_middle(path)
-
-
-def _broke_off_before(model_id: str) -> EngineError:
-    logger.warning("A replica of `%s` broke off before it answered.", model_id)
-    return EngineError("The model's replica broke off before it answered; try again.")
+        is_whole = False
+        await errand.go_on(b"\n\n" + _broke_off_in_the_middle(errand.path))
+    await errand.go_on(b"", is_last=True)
+    return is_whole
 
 
 def _broke_off_in_the_middle(path: str) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from rayllm.errors import UnavailableError
+from rayllm.errors import EngineError, UnavailableError
 from rayllm.routing import Ask
-from rayllm.serving.fleet import Fleet, FullError, Member, UnreachableError
+from rayllm.serving.fleet import Fleet
+from rayllm.serving.member import FullError, LostError, Member, UnreachableError, WithdrawnError
 
 _TRIES = 3
 Given = TypeVar("Given")
@@ -23,8 +24,14 @@ class Dispatcher:
     def __init__(self, fleets: Mapping[str, Fleet]) -> None:
         self._fleets = fleets
 
+    def has_replicas(self, model_id: str) -> bool:
+        """Whether a replica of the model takes requests."""
+        return any(member.is_open for member in self._fleets[model_id].members.values())
+
     async def run(self, model_id: str, ask: Ask, carry: Callable[[Member], Awaitable[Given]]) -> Given:
         """What `carry` gives, called with a replica that has room, and again with others where that is not so.
+
+        A request that a replica had in hand when it died goes to one other: it may be what the replica died of.
 
         Args:
             model_id: the model.
@@ -33,15 +40,24 @@ class Dispatcher:
 
         Raises:
             UnavailableError: no replica has room in time, or none can be reached.
+            EngineError: two replicas died or failed with the request in hand.
         """
         fleet = self._fleets[model_id]
-        tried: list[str] = []
-        while len(tried) < _TRIES:
+        visit = fleet.visit(ask)
+        unreachable, has_been_lost = 0, False
+        while unreachable < _TRIES:
             try:
-                async with fleet.member(ask, tried) as member:
+                async with fleet.member(visit) as member:
                     return await carry(member)
             except FullError:
                 continue
+            except LostError:
+                if has_been_lost:
+                    raise EngineError("The model's replica broke off before it answered; try again.") from None
+                has_been_lost = True
+            except WithdrawnError:
+                member.withdraw()
             except UnreachableError:
-                tried.append(member.candidate.id)
+                unreachable += 1
+            visit.tried.append(member.id)
         raise UnavailableError(f"No replica of the model `{model_id}` could be reached.", "model", retry_after_s=2)

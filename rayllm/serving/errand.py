@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from rayllm.error_shapes import error_event
+from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
 from rayllm.serving.front import CONNECTION, Connection
 from rayllm.serving.http_errors import error_response
@@ -44,9 +45,9 @@ class Errand:
         return found if found and found.can_be_handed_over else None
 
     async def answer(self, response: Response) -> None:
-        """Send a whole reply; in a stream that has begun, as its last event."""
+        """Send a whole reply; in a stream that has begun, as its last event: an error, since a stream was asked for."""
         if self._is_stream:
-            await self.go_on(b"data: " + bytes(response.body) + b"\n\n", is_last=True)
+            await self.go_on(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
             await response(self.request.scope, self.request.receive, self._send)
 

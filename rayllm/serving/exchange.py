@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import FULL, KEY
-from rayllm.serving.fleet import FullError, Member, UnreachableError
+from rayllm.headers import FULL, KEY, LEAVING
+from rayllm.serving.member import FullError, LostError, Member, UnreachableError, WithdrawnError
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,10 @@ class Exchanger:
 
         Raises:
             FullError: the replica has no room.
+            WithdrawnError: the replica takes no more requests.
             UnreachableError: the replica cannot be reached; nothing was sent.
-            aiohttp.ClientError: the replica broke off; here, or from reading the reply's content.
+            LostError: the replica broke off before it sent a reply's head.
+            aiohttp.ClientError: from reading the reply's content: the replica broke off.
         """
         try:
             response = await self._http().request(
@@ -68,9 +70,14 @@ class Exchanger:
         except _NOT_SENT as error:
             logger.warning("The replica %s cannot be reached: %r", member.candidate.id, error)
             raise UnreachableError from None
+        except (aiohttp.ClientError, ConnectionError) as error:
+            logger.warning("The replica %s broke off: %r", member.id, error)
+            raise LostError from None
         try:
             if FULL in response.headers:
                 raise FullError
+            if LEAVING in response.headers:
+                raise WithdrawnError
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
         finally:

@@ -3,70 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
 from rayllm.errors import UnavailableError
-from rayllm.routing import Ask, Candidate, Policy, policy
-from rayllm.serving.background import in_background
-from rayllm.serving.handover import Giver
+from rayllm.routing import Ask, Policy, policy
+from rayllm.serving.member import FullError, LostError, Member
+from rayllm.serving.outliers import is_outlier
+from rayllm.serving.serve_queue import Queue, ServeQueue
 from rayllm.serving.told import Told, watch
 
-logger = logging.getLogger(__name__)
 
+@dataclass
+class Visit:
+    """One request's search for a replica, over all its tries.
 
-class FullError(Exception):
-    """The replica has no free slot; it has done nothing."""
-
-
-class UnreachableError(Exception):
-    """The replica cannot be reached; it was sent nothing."""
-
-
-class Member:
-    """One replica: how to reach it, and what of this router it has in hand.
-
-    Args:
-        told: what Ray Serve tells of it.
-        is_near: whether it is on this router's node.
+    `deadline` is when it ends, in the event loop's time; `tried` are replicas that did not work out; `is_new` says
+    that the request has not waited or been sent anywhere yet.
     """
 
-    def __init__(self, told: Told, is_near: bool) -> None:
-        self.candidate = Candidate(told.id, told.capacity)
-        self.address: str = told.metadata["address"]
-        self.key: str = told.metadata["key"]
-        path = told.metadata["socket"]
-        self.giver = Giver(path) if is_near and path else None
-        self.is_full = False
-        self.update(told)
-
-    def update(self, told: Told) -> None:
-        """Take in what the replica said last."""
-        candidate, stats = self.candidate, told.stats
-        candidate.capacity = told.capacity
-        candidate.others = max(0, stats.get("work", 0) - candidate.work)
-        candidate.adapters = frozenset(stats.get("adapters", ()))
-        candidate.slots = stats.get("slots", 0)
-        self.is_full = False
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it would take one more, as far as is known here."""
-        return not self.is_full and self.candidate.requests < self.candidate.capacity
-
-    def close(self) -> None:
-        """Leave it."""
-        if self.giver:
-            self.giver.close()
+    ask: Ask
+    deadline: float
+    tried: list[str] = field(default_factory=list)
+    is_new: bool = True
 
 
 class Fleet:
@@ -74,23 +40,22 @@ class Fleet:
 
     Args:
         model_id: the model.
-        handle: of its deployment.
+        queue: Ray Serve's count of the requests that wait here.
         node_id: this router's node.
         routing: name of the policy that chooses among those that have room.
         queue_timeout_s: seconds that a request may wait for room.
     """
 
-    def __init__(
-        self, model_id: str, handle: DeploymentHandle[Any], node_id: str, routing: str, queue_timeout_s: float
-    ) -> None:
+    def __init__(self, model_id: str, queue: Queue, node_id: str, routing: str, queue_timeout_s: float) -> None:
         self._model_id = model_id
-        self._handle = handle.options(method_name="describe")
+        self._queue = queue
         self._node_id = node_id
         self._routing = ""
         self._policy: Policy
         self.change(routing, queue_timeout_s)
         self._members: dict[str, Member] = {}
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._waiting = 0
 
     @property
     def members(self) -> dict[str, Member]:
@@ -100,7 +65,7 @@ class Fleet:
     @property
     def waiting(self) -> int:
         """Requests that wait for room."""
-        return len(self._waiting)
+        return self._waiting
 
     def change(self, routing: str, queue_timeout_s: float) -> None:
         """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
@@ -116,7 +81,7 @@ class Fleet:
                 continue
             member = before.pop(told.id, None)
             if member is None:
-                member = Member(told, told.metadata["node_id"] == self._node_id)
+                member = Member(told, told.metadata["node_id"] == self._node_id, self._wake, self._judge)
             else:
                 member.update(told)
             self._members[told.id] = member
@@ -125,23 +90,33 @@ class Fleet:
             # What it still answers, it answers to the end.
             if not member.candidate.requests:
                 member.close()
+        if not self._queue.is_available:
+            self._give_up()
         self._wake()
 
+    def visit(self, ask: Ask) -> Visit:
+        """The search for a replica for a request that comes now.
+
+        Args:
+            ask: what the request asks of a replica.
+        """
+        return Visit(ask, asyncio.get_running_loop().time() + self._queue_timeout_s)
+
     @asynccontextmanager
-    async def member(self, ask: Ask, tried: Collection[str]) -> AsyncIterator[Member]:
+    async def member(self, visit: Visit) -> AsyncIterator[Member]:
         """A replica that has room, for the body of the block, in which it has the request in hand.
 
         Args:
-            ask: what the request asks of it.
-            tried: replicas that could not be reached; others are taken if there are any.
+            visit: the request's; replicas that it has tried are taken only if there are no others.
 
         Raises:
             UnavailableError: none has room in time, or too many wait already.
         """
-        # Who comes now does not overtake those who wait.
-        member = None if self._waiting else self._choose(ask, tried)
-        member = member or await self._wait(ask, tried)
-        with self._in_hand(ask, member):
+        # A request that comes now does not overtake those that wait.
+        member = None if self._waiting else self._choose(visit)
+        member = member or await self._wait(visit)
+        visit.is_new = False
+        with self._in_hand(visit.ask, member):
             yield member
 
     def close(self) -> None:
@@ -149,11 +124,11 @@ class Fleet:
         for member in self._members.values():
             member.close()
 
-    def _choose(self, ask: Ask, tried: Collection[str]) -> Member | None:
+    def _choose(self, visit: Visit) -> Member | None:
         members = self._members
-        candidates = [member.candidate for member in members.values() if member.has_room]
-        candidates = [candidate for candidate in candidates if candidate.id not in tried] or candidates
-        return members[self._policy.rank(ask, candidates)[0].id] if candidates else None
+        candidates = [member.candidate for member in members.values() if member.room > 0]
+        candidates = [candidate for candidate in candidates if candidate.id not in visit.tried] or candidates
+        return members[self._policy.rank(visit.ask, candidates)[0].id] if candidates else None
 
     @contextmanager
     def _in_hand(self, ask: Ask, member: Member) -> Iterator[None]:
@@ -161,90 +136,95 @@ class Fleet:
         self._policy.sent(ask, candidate)
         candidate.requests += 1
         candidate.work += ask.work
+        member.sent()
         is_full = False
         try:
             yield
         except FullError:
-            # Other routers have been faster.
             is_full = True
+            raise
+        except LostError:
+            member.replied(is_good=False)
             raise
         finally:
             candidate.requests -= 1
             candidate.work -= ask.work
-            member.is_full = is_full
             if not candidate.requests and self._members.get(candidate.id) is not member:
                 member.close()
-            self._wake()
+            if is_full:
+                member.full()
+            else:
+                member.freed()
 
-    async def _wait(self, ask: Ask, tried: Collection[str]) -> Member:
-        """Wait in Ray Serve's queue, which scales by it, and for a slot that this router's own requests leave."""
-        queued = in_background(self._in_queue())
+    def _judge(self, member: Member) -> None:
+        """Leave a replica that failed on a request out for a while, if the others do not fail as well."""
+        others = [other.record for other in self._members.values() if other is not member and other.is_open]
+        if member.is_open and is_outlier(member.record, others):
+            member.eject()
+
+    async def _wait(self, visit: Visit) -> Member:
+        """Wait in line for a replica with room. A request that has waited before goes to the head of the line."""
+        self._check_may_wait(visit)
+        self._waiting += 1
+        self._queue.enter()
         try:
-            async with asyncio.timeout(self._queue_timeout_s):
+            async with asyncio.timeout_at(visit.deadline):
                 while True:
-                    await self._room_or(queued)
-                    if member := self._choose(ask, tried):
+                    await self._turn(at_head=not visit.is_new)
+                    visit.is_new = False
+                    if member := self._choose(visit):
                         return member
-                    if queued.done():
-                        queued.result()
-                        # Serve knows of room that this router has not heard of yet, or that was taken meanwhile.
-                        for told_full in self._members.values():
-                            told_full.is_full = False
-                        queued = in_background(self._in_queue(0.05))
         except TimeoutError:
             message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
             raise UnavailableError(message, "model", retry_after_s=30) from None
         finally:
-            # Not awaited: the slot that was found would be free for others to find meanwhile.
-            queued.cancel()
-            queued.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._waiting -= 1
+            self._queue.leave()
 
-    async def _room_or(self, queued: asyncio.Task[None]) -> None:
-        """Wait for one's turn where there is room, or for Ray Serve to find some."""
+    def _check_may_wait(self, visit: Visit) -> None:
+        if not self._queue.is_available:
+            raise self._unavailable()
+        limit = self._queue.limit
+        if visit.is_new and 0 <= limit <= self._waiting:
+            raise UnavailableError(f"The model `{self._model_id}` has no room for more requests now.", "model")
+
+    async def _turn(self, at_head: bool) -> None:
+        """Wait until it is this request's turn: a replica may have room for it."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        if at_head:
+            self._turns.appendleft(turn)
+        else:
+            self._turns.append(turn)
         self._wake()
         try:
-            await asyncio.wait((queued, turn), return_when=asyncio.FIRST_COMPLETED)
+            await turn
         except asyncio.CancelledError:
-            if turn.done():
+            if turn.done() and not turn.cancelled():
                 # It was this one's turn, and it leaves: the next one's, then.
                 asyncio.get_running_loop().call_soon(self._wake)
             raise
         finally:
-            turn.cancel()
             with suppress(ValueError):
-                self._waiting.remove(turn)
-
-    async def _in_queue(self, pause_s: float = 0.0) -> None:
-        """Return when Ray Serve finds a replica with room.
-
-        Raises:
-            UnavailableError: too many wait already, or the deployment is gone.
-        """
-        await asyncio.sleep(pause_s)
-        try:
-            async with self._handle.choose_replica():
-                pass
-        except BackPressureError:
-            raise UnavailableError(
-                f"The model `{self._model_id}` has no room for more requests now.", "model"
-            ) from None
-        except (RayError, RayServeException) as error:
-            logger.warning("No room for `%s`: %r", self._model_id, error)
-            raise UnavailableError(
-                f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5
-            ) from None
+                self._turns.remove(turn)
 
     def _wake(self) -> None:
         """Let as many go on as may find room now."""
-        open_members = [member.candidate for member in self._members.values() if member.has_room]
-        room = sum(candidate.capacity - candidate.requests for candidate in open_members)
-        while self._waiting and room > 0:
-            turn = self._waiting.popleft()
+        room = sum(max(0, member.room) for member in self._members.values())
+        while self._turns and room > 0:
+            turn = self._turns.popleft()
             if not turn.done():
                 turn.set_result(None)
                 room -= 1
+
+    def _give_up(self) -> None:
+        """Refuse those that wait: there will be no replica."""
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_exception(self._unavailable())
+
+    def _unavailable(self) -> UnavailableError:
+        return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)
 
 
 def open_fleet(app: str, deployment: str, model_id: str, handle: DeploymentHandle[Any], config: RouterConfig) -> Fleet:
@@ -259,7 +239,7 @@ def open_fleet(app: str, deployment: str, model_id: str, handle: DeploymentHandl
     """
     loop = asyncio.get_running_loop()
     node_id = ray.get_runtime_context().get_node_id()
-    fleet = Fleet(model_id, handle, node_id, config.routing_of(model_id), config.queue_timeout_s)
+    fleet = Fleet(model_id, ServeQueue(handle), node_id, config.routing_of(model_id), config.queue_timeout_s)
 
     def heard(told: list[Told]) -> None:
         loop.call_soon_threadsafe(fleet.update, told)

@@ -10,16 +10,18 @@ import logging
 import socket
 import time
 import uuid
+from functools import partial
 from typing import Any
 
 import uvicorn
 from ray import serve
 from ray.serve.config import ProxyLocation
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rayllm.config import RouterConfig
-from rayllm.errors import ClusterError, RouteNotFoundError, UnavailableError
+from rayllm.errors import ClusterError, RequestTimeoutError, RouteNotFoundError, UnavailableError
+from rayllm.observability.logs import printable
+from rayllm.serving.client_limits import BoundedBody, BoundedProtocol, ClientLimits
 from rayllm.serving.http_errors import error_response
 
 logger = logging.getLogger(__name__)
@@ -29,17 +31,24 @@ CONNECTION = "rayllm.connection"
 
 _ID = b"x-request-id"
 _LONGEST_ID = 200
+_HEALTH = "/health"
 
 
 class Connection:
     """The client's connection during one request, which may be handed to a replica.
 
     Leans on uvicorn's own cycle and transport; `tests/unit/serving/test_front.py` says where an upgrade breaks this.
+
+    Args:
+        cycle: uvicorn's, of this request.
+        transport: the connection's.
+        send_timeout_s: seconds after which a client that takes no byte of a reply is given up.
     """
 
-    def __init__(self, cycle: Any, transport: asyncio.Transport) -> None:
+    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float) -> None:
         self._cycle = cycle
         self._transport = transport
+        self.send_timeout_s = send_timeout_s
         self.reply_headers: dict[str, str] = {}
 
     @property
@@ -78,15 +87,6 @@ class Connection:
         self._transport.close()
 
 
-class _Protocol(HttpToolsProtocol):
-    """Uvicorn's protocol, which shows the application the connection."""
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        scope: Any = self.scope
-        scope["extensions"] = {CONNECTION: Connection(self.cycle, self.transport)}
-
-
 class Front:
     """An HTTP server in the router's process.
 
@@ -95,18 +95,20 @@ class Front:
         host: address to listen on.
         port: port to listen on.
         root_path: the application's route prefix, "" for none.
-        most: requests that are in hand at once; more are answered 503.
+        limits: what clients may take of time and memory.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, most: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, limits: ClientLimits) -> None:
         self._address = (host, port)
         self._in_hand = 0
-        self._most = most
+        self._limits = limits
         self._app = app
         self._root_path = root_path
+        protocol: Any = partial(BoundedProtocol, limits=lambda: self._limits, opened=self._opened)
         config = uvicorn.Config(
             self._serve,
-            http=_Protocol,
+            http=protocol,
+            ws="none",
             interface="asgi3",
             proxy_headers=False,
             log_config=None,
@@ -120,9 +122,9 @@ class Front:
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 
-    def limit(self, most: int) -> None:
-        """From now on, have so many requests in hand at once."""
-        self._most = most
+    def limit(self, limits: ClientLimits) -> None:
+        """From now on, hold clients to these limits."""
+        self._limits = limits
 
     async def start(self) -> None:
         """Listen.
@@ -144,35 +146,61 @@ class Front:
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
 
+    def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the request, count it, and write one line about it."""
-        if scope["type"] != "http":
-            return
+        """Name the request and write one line about it."""
         request_id = _request_id(scope)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self._root_path
         scope["extensions"][CONNECTION].reply_headers["x-request-id"] = request_id
         began, status = time.perf_counter(), 0
 
-        async def told(message: Message) -> None:
+        async def send_named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), (_ID, request_id.encode("latin-1"))]}
+                message = {**message, "headers": [*message.get("headers", ()), *_router_headers(status, request_id)]}
             await send(message)
 
-        self._in_hand += 1
         try:
-            await self._chosen(scope)(scope, receive, told)
+            await self._answer(scope, receive, send_named)
         finally:
-            self._in_hand -= 1
             took = 1000 * (time.perf_counter() - began)
-            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], scope["path"], status or 200, took)
+            path = printable(scope["path"])
+            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status or 200, took)
 
-    def _chosen(self, scope: Scope) -> ASGIApp:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer, if there is room for one request more."""
         if not scope["path"].startswith(f"{self._root_path}/"):
-            return _elsewhere
-        return self._app if self._in_hand <= self._most else _full
+            await _elsewhere(scope, receive, send)
+        elif scope["path"].removeprefix(self._root_path) == _HEALTH:
+            await self._app(scope, receive, send)
+        else:
+            await self._answer_in_hand(scope, receive, send)
+
+    async def _answer_in_hand(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_in_hand = False
+
+        def arrived() -> None:
+            # A request whose body is on its way takes no place from those that are here.
+            nonlocal is_in_hand
+            if self._in_hand >= self._limits.max_ongoing_requests:
+                raise UnavailableError("This service has too many requests in hand (router.max_ongoing_requests).")
+            is_in_hand = True
+            self._in_hand += 1
+
+        body = BoundedBody(receive, scope["headers"], self._limits, arrived)
+        try:
+            if self._in_hand >= self._limits.max_ongoing_requests:
+                arrived()
+            body.begin()
+            await self._app(scope, body, send)
+        except UnavailableError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+        finally:
+            self._in_hand -= is_in_hand
 
 
 async def open_front(app: ASGIApp, app_name: str, config: RouterConfig) -> Front | None:
@@ -192,7 +220,7 @@ async def open_front(app: ASGIApp, app_name: str, config: RouterConfig) -> Front
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    front = Front(app, *address, route_prefix.rstrip("/"), config.max_ongoing_requests)
+    front = Front(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config))
     try:
         await front.start()
     except OSError as error:
@@ -219,9 +247,12 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
     await error_response(error, scope["path"])(scope, receive, send)
 
 
-async def _full(scope: Scope, receive: Receive, send: Send) -> None:
-    error = UnavailableError("This service has too many requests in hand (router.max_ongoing_requests).")
-    await error_response(error, scope["path"])(scope, receive, send)
+def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
+    headers = [(_ID, request_id.encode("latin-1"))]
+    if status == RequestTimeoutError.status:
+        # A client that is too slow may still be sending.
+        headers.append((b"connection", b"close"))
+    return headers
 
 
 def _request_id(scope: Scope) -> str:

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from rayllm.error_shapes import error_body
 from rayllm.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
+from rayllm.observability.logs import printable
 from rayllm.serving.paths import path_of
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ async def _frameworks(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    logger.error("Unforeseen error on %s", request.scope["path"], exc_info=error)
+    logger.error("Unforeseen error on %s", printable(request.scope["path"]), exc_info=error)
     return error_response(EngineError("The server failed on this request; its log says why."), path_of(request))
 
 

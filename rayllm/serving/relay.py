@@ -20,8 +20,8 @@ from rayllm.serving.carrier import Cargo, Carrier
 from rayllm.serving.catalogue import Catalogue, Meaning
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.errand import Errand
-from rayllm.serving.fleet import FullError, Member, UnreachableError
 from rayllm.serving.loaded_adapters import LoadedAdapters
+from rayllm.serving.member import FullError, LostError, Member, UnreachableError
 from rayllm.serving.paths import path_of
 from rayllm.serving.payload import FormPayload, JsonPayload, Payload
 
@@ -111,8 +111,8 @@ class Relay:
         async def carry(member: Member) -> None:
             errand.wait_no_more()
             try:
-                await self._carrier.carry(errand, cargo, limit, member)
-            except (FullError, UnreachableError):
+                member.replied(await self._carrier.carry(errand, cargo, limit, member))
+            except (FullError, UnreachableError, LostError):
                 wait()
                 raise
 

@@ -20,6 +20,7 @@ from rayllm.config import AppConfig
 from rayllm.observability.logs import set_up_logging
 from rayllm.serving.batches.desk import Desk
 from rayllm.serving.batches.runner import start_runner
+from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet, open_fleet
@@ -84,7 +85,7 @@ class Router:
         if self._front is None:
             self._front = await open_front(self._current, self._name, config.router)
         else:
-            self._front.limit(config.router.max_ongoing_requests)
+            self._front.limit(ClientLimits.of(config.router))
 
     async def answer(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         """The whole answer to a `POST`: its status, its headers by lower-case name, and its body.

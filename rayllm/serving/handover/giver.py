@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from rayllm.serving.handover.wire import Channel, Kind, Message
+
+logger = logging.getLogger(__name__)
+
+# Seconds that an aborted replica has to say what it wrote. It says so at once, unless it hangs.
+_LAST_WORD_S = 2.0
 
 
 class Outcome(Enum):
@@ -24,6 +30,10 @@ class Outcome(Enum):
     """The replica is gone, or failed, before it wrote anything."""
     BROKEN = "broken"
     """The replica is gone, or failed, in the middle of the reply."""
+
+
+class GoneError(Exception):
+    """The replica takes no requests any more, and never will again; nothing was sent."""
 
 
 @dataclass
@@ -41,24 +51,30 @@ class Giver:
 
     Args:
         path: of the replica's Unix socket.
+        room: called when a slot is free at a replica that had refused for want of one.
+        leaving: called when the replica takes no more requests, or is gone.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, room: Callable[[], None], leaving: Callable[[], None]) -> None:
         self._path = path
+        self._room = room
+        self._leaving = leaving
         self._numbers = itertools.count(1)
         self._handed: dict[int, Handed] = {}
         self._channel: Channel | None = None
+        self._is_closed = False
 
     def give(self, file: int, head: Mapping[str, Any], body: bytes) -> Handed:
         """Hand a request over.
 
         Args:
             file: descriptor of the client's connection. The replica gets a copy.
-            head: `method`, `path`, `headers`, `reply_headers` and `keeps_alive`.
+            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
             body: the request's.
 
         Raises:
-            OSError: the replica cannot be reached; nothing was sent.
+            GoneError: the replica takes no requests any more.
+            OSError: the replica cannot be reached this way; nothing was sent.
         """
         handed = Handed(next(self._numbers), asyncio.get_running_loop().create_future())
         channel = self._open()
@@ -70,13 +86,26 @@ class Giver:
             raise
         return handed
 
-    def abort(self, handed: Handed) -> None:
-        """The client left: the replica may stop."""
-        if self._handed.pop(handed.number, None) and self._channel is not None and self._channel.is_open:
+    async def abort(self, handed: Handed) -> Outcome:
+        """Have the replica stop, and wait for what it says of the connection. From then on it writes nothing.
+
+        Returns BROKEN for a replica that does not say: it may have written, and may still write.
+        """
+        if not handed.outcome.done() and self._channel is not None and self._channel.is_open:
             self._channel.tell(Message(Kind.ABORT, handed.number))
+        await asyncio.wait((handed.outcome,), timeout=_LAST_WORD_S)
+        self._handed.pop(handed.number, None)
+        if not handed.outcome.done():
+            logger.warning("A replica did not stop within %g s of being told to.", _LAST_WORD_S)
+            return Outcome.BROKEN
+        return handed.outcome.result()
 
     def close(self) -> None:
-        """Leave the replica; what it has not answered breaks off."""
+        """Leave the replica, which answers what it has in hand by itself."""
+        self._is_closed = True
+        left, self._handed = self._handed, {}
+        for handed in left.values():
+            handed.outcome.cancel()
         if self._channel is not None:
             self._channel.close()
 
@@ -85,24 +114,44 @@ class Giver:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 connection.connect(self._path)
+            except (ConnectionRefusedError, FileNotFoundError):
+                # The path is of one process's life, and nobody listens there.
+                connection.close()
+                raise GoneError from None
             except OSError:
                 connection.close()
                 raise
-            self._channel = Channel(connection, self._heard, self._closed)
+            self._channel = Channel(connection, self._receive, self._closed)
         return self._channel
 
-    def _heard(self, message: Message) -> None:
-        if message.kind is Kind.STARTED:
+    def _receive(self, message: Message) -> None:
+        if message.kind is Kind.ROOM:
+            self._room()
+        elif message.kind is Kind.LEAVING:
+            self._leaving()
+        elif message.kind is Kind.STARTED:
             if handed := self._handed.get(message.exchange):
                 handed.started.set()
-            return
-        if handed := self._handed.pop(message.exchange, None):
+        elif handed := self._handed.pop(message.exchange, None):
             self._settle(handed, message)
 
     def _closed(self) -> None:
+        if self._is_closed:
+            return
+        # Known before the requests are given back: none of them asks the same replica again.
+        self._check()
         left, self._handed = self._handed, {}
         for handed in left.values():
             self._settle(handed, None)
+
+    def _check(self) -> None:
+        """See whether the replica is gone, or only its end of the channel."""
+        try:
+            self._open()
+        except GoneError:
+            self._leaving()
+        except OSError as error:
+            logger.warning("A replica closed its channel and cannot be reached now: %r", error)
 
     def _settle(self, handed: Handed, message: Message | None) -> None:
         if handed.outcome.done():

@@ -9,6 +9,8 @@ import socket
 import stat
 import tempfile
 import uuid
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
 from rayllm.errors import ClusterError
+from rayllm.headers import FULL
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.handover.wire import Channel, Kind, Message
 
 logger = logging.getLogger(__name__)
 
 # Of the application's headers, those that a client should see.
-_TOLD = (b"content-type", b"retry-after")
+_SHOWN = (b"content-type", b"retry-after")
 
 
 class Taker:
@@ -35,7 +38,9 @@ class Taker:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.path = _folder() / f"{uuid.uuid4().hex}.sock"
-        self._channels: set[Channel] = set()
+        # Routers by the channel to each, with what they have handed over.
+        self._channels: dict[Channel, dict[int, _Exchange]] = {}
+        self._refused: dict[Channel, None] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def start(self) -> None:
@@ -45,15 +50,32 @@ class Taker:
         self._socket.listen(128)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    def stop(self) -> None:
-        """Leave all routers; what is not answered yet breaks off."""
+    def leave(self) -> None:
+        """Take no more routers, and tell those that are here to send nothing more. What is in hand goes on."""
         if self._socket.fileno() < 0:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self.path.unlink(missing_ok=True)
         for channel in list(self._channels):
+            _tell(channel, Message(Kind.LEAVING, 0))
+
+    def stop(self) -> None:
+        """Leave all routers; what is not answered yet breaks off."""
+        self.leave()
+        for channel, exchanges in list(self._channels.items()):
+            for exchange in list(exchanges.values()):
+                exchange.abort()
             channel.close()
+
+    def room(self) -> None:
+        """A slot is free: tell one of the routers that were refused for want of it, the one that waits longest."""
+        while self._refused:
+            channel = next(iter(self._refused))
+            del self._refused[channel]
+            if channel.is_open:
+                _tell(channel, Message(Kind.ROOM, 0))
+                return
 
     def _accept(self) -> None:
         try:
@@ -62,33 +84,45 @@ class Taker:
             return
         exchanges: dict[int, _Exchange] = {}
 
-        def heard(message: Message) -> None:
+        def receive(message: Message) -> None:
             if message.kind is Kind.REQUEST:
-                exchange = exchanges[message.exchange] = _Exchange(message, channel)
+                exchange = exchanges[message.exchange] = _Exchange(message, channel, partial(self._full, channel))
                 exchange.task = asyncio.create_task(exchange.run(self._app))
                 exchange.task.add_done_callback(lambda _: exchanges.pop(message.exchange, None))
-            elif message.kind is Kind.ABORT and (left := exchanges.get(message.exchange)):
-                left.gone.set()
+            elif message.kind is Kind.ABORT and (aborted := exchanges.get(message.exchange)):
+                aborted.abort()
 
         def closed() -> None:
-            self._channels.discard(channel)
-            # The router died, and its clients' connections with it.
+            self._channels.pop(channel, None)
+            self._refused.pop(channel, None)
+            # The router is gone, but its clients are not: their connections are open here.
             for exchange in exchanges.values():
-                exchange.cut()
+                exchange.keep()
 
-        channel = Channel(connection, heard, closed)
-        self._channels.add(channel)
+        channel = Channel(connection, receive, closed)
+        self._channels[channel] = exchanges
+
+    def _full(self, channel: Channel) -> None:
+        self._refused[channel] = None
 
 
 class _Exchange:
-    """One request, from its message to the last byte of its reply."""
+    """One request, from its message to the last byte of its reply.
 
-    def __init__(self, message: Message, channel: Channel) -> None:
+    Args:
+        message: the request.
+        channel: to the router.
+        full: called when the replica had no slot for the request.
+    """
+
+    def __init__(self, message: Message, channel: Channel, full: Callable[[], None]) -> None:
         self._number = message.exchange
         self._head = message.head
         self._body: bytes | None = message.body
         self._channel = channel
-        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"])
+        self._full = full
+        timeout_s = message.head["send_timeout_s"]
+        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s)
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
         self._is_done = False
@@ -101,15 +135,17 @@ class _Exchange:
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
-            self._connection.close()
-            if not self._is_done:
-                # Where the reply was not begun, the router sees so itself: it was never told that it was.
-                self._tell(Kind.BROKEN)
+            # Where the reply was not begun, the router sees so itself: it was never told that it was.
+            self._end(Kind.BROKEN)
 
-    def cut(self) -> None:
-        """Nobody waits for the reply any more."""
+    def abort(self) -> None:
+        """Write nothing more, and say so at once, however long the application takes to notice."""
         self.gone.set()
-        self._connection.close()
+        self._end(Kind.BROKEN)
+
+    def keep(self) -> None:
+        """Answer without the router, which is gone."""
+        self._connection.keep(self.abort)
 
     def _scope(self) -> dict[str, Any]:
         return {
@@ -154,13 +190,13 @@ class _Exchange:
         if self._refusal is not None:
             self._refusal += body
             if is_last:
-                self._refuse()
+                await self._refuse(bytes(self._refusal))
         elif self._start is not None:
             await self._begin(body, is_last)
         else:
             await self._connection.go_on(body, is_last)
             if is_last:
-                self._finish()
+                self._end(Kind.DONE)
 
     async def _begin(self, body: bytes, is_last: bool) -> None:
         assert self._start is not None  # noqa: S101  (told by the caller)
@@ -168,29 +204,46 @@ class _Exchange:
             return
         start, self._start = self._start, None
         self._tell(Kind.STARTED)
-        headers = [*_told(start), *((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())]
+        # The router has to know before the client sees a byte: it asks another replica where nothing was written.
+        await self._channel.flush()
+        headers = self._reply_headers(start)
         if not is_last:
             headers.append((b"cache-control", b"no-cache"))
         await self._connection.begin(start["status"], headers, body, is_last)
         if is_last:
-            self._finish()
+            self._end(Kind.DONE)
 
-    def _finish(self) -> None:
+    async def _refuse(self, body: bytes) -> None:
+        start = self._start
+        assert start is not None  # noqa: S101  (told by the caller)
+        if not self._channel.is_open:
+            await self._connection.begin(start["status"], self._reply_headers(start), body, True)
+            self._end(Kind.DONE)
+            return
+        headers = {name.decode(): value.decode("latin-1") for name, value in _headers(start)}
+        if FULL in headers:
+            self._full()
+        self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
+
+    def _reply_headers(self, start: AsgiMessage) -> list[tuple[bytes, bytes]]:
+        of_router = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())
+        return [*(header for header in _headers(start) if header[0] in _SHOWN), *of_router]
+
+    def _end(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+        """Leave the connection, and tell the router once how the reply ended."""
+        if self._is_done:
+            return
         self._is_done = True
         self._connection.close()
-        self._tell(Kind.DONE)
-
-    def _refuse(self) -> None:
-        assert self._start is not None  # noqa: S101  (told by the caller)
-        assert self._refusal is not None  # noqa: S101  (told by the caller)
-        self._is_done = True
-        self._connection.close()
-        headers = {name.decode(): value.decode("latin-1") for name, value in _headers(self._start)}
-        self._tell(Kind.REFUSED, {"status": self._start["status"], "headers": headers}, bytes(self._refusal))
+        self._tell(kind, head, body)
 
     def _tell(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
-        if self._channel.is_open:
-            self._channel.tell(Message(kind, self._number, head or {}, body))
+        _tell(self._channel, Message(kind, self._number, head or {}, body))
+
+
+def _tell(channel: Channel, message: Message) -> None:
+    if channel.is_open:
+        channel.tell(message)
 
 
 def _folder() -> Path:
@@ -205,7 +258,3 @@ def _folder() -> Path:
 
 def _headers(start: AsgiMessage) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value) for name, value in start.get("headers", ())]
-
-
-def _told(start: AsgiMessage) -> list[tuple[bytes, bytes]]:
-    return [header for header in _headers(start) if header[0] in _TOLD]

@@ -42,6 +42,10 @@ class Kind(IntEnum):
     """To a router: the reply was begun and cannot be completed."""
     REFUSED = 6
     """To a router: nothing was written; answer with this."""
+    ROOM = 7
+    """To a router that was refused for want of a slot: one is free again."""
+    LEAVING = 8
+    """To a router: the replica takes no more requests. What it has in hand, it answers."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._is_open = True
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._loop.add_reader(connection, self._read)
 
     @property
@@ -97,7 +103,12 @@ class Channel:
             packet += head + body
         self._waiting.append((packet, tuple(files)))
         if len(self._waiting) == 1:
+            self._all_sent.clear()
             self._write()
+
+    async def flush(self) -> None:
+        """Wait until the kernel has every message, or the channel is closed: they arrive even if this process dies."""
+        await self._all_sent.wait()
 
     def close(self) -> None:
         """End the connection."""
@@ -110,6 +121,7 @@ class Channel:
         for _, files in self._waiting:
             _close_all(files)
         self._waiting.clear()
+        self._all_sent.set()
         self._closed()
 
     def _write(self) -> None:
@@ -126,6 +138,7 @@ class Channel:
                 return
             self._waiting.popleft()
             _close_all(files)
+        self._all_sent.set()
         self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:

@@ -12,6 +12,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
+from rayllm.config import RouterConfig
+from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.front import CONNECTION, Front
 
 
@@ -29,12 +31,16 @@ class App:
         await PlainTextResponse(dict(scope["headers"])[b"x-request-id"].decode())(scope, receive, send)
 
 
+def limits(**options: Any) -> ClientLimits:
+    return ClientLimits.of(RouterConfig(**options))
+
+
 @asynccontextmanager
 async def fronted(app: App, root_path: str = "", most: int = 10) -> AsyncIterator[tuple[Front, httpx.AsyncClient]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    front = Front(app, "127.0.0.1", port, root_path, most)
+    front = Front(app, "127.0.0.1", port, root_path, limits(max_ongoing_requests=most))
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
@@ -85,7 +91,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
             "overloaded",
             "1",
         )
-        front.limit(3)
+        front.limit(limits(max_ongoing_requests=3))
         held.append(asyncio.create_task(client.get("/x")))
         await asyncio.sleep(0.05)
         app.open.set()
@@ -95,7 +101,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
 async def test_two_processes_may_listen_on_one_port_and_a_stranger_may_not() -> None:
     async with fronted(App()) as (_, client):
         port = client.base_url.port
-        second = Front(App(), "127.0.0.1", port or 0, "", 1)
+        second = Front(App(), "127.0.0.1", port or 0, "", limits())
         await second.start()
         await second.stop(1)
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):

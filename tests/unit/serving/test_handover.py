@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from rayllm.config import RouterConfig
+from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.front import CONNECTION, Connection, Front
-from rayllm.serving.handover import Giver, Outcome, Taker
+from rayllm.serving.handover import Giver, GoneError, Outcome, Taker
 
 
 class Replica:
@@ -62,9 +64,17 @@ class Router:
     """Hands each request over, and remembers how that ended."""
 
     def __init__(self, path: str) -> None:
-        self.giver = Giver(path)
+        self.leaving = self.rooms = 0
+        self.send_timeout_s = 5.0
+        self.giver = Giver(path, self.room, self.leave)
         self.outcomes: list[Outcome] = []
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
+
+    def room(self) -> None:
+        self.rooms += 1
+
+    def leave(self) -> None:
+        self.leaving += 1
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -79,12 +89,13 @@ class Router:
             "headers": {"content-type": "application/json"},
             "reply_headers": connection.reply_headers,
             "keeps_alive": connection.keeps_alive,
+            "send_timeout_s": self.send_timeout_s,
         }
         handed = self.giver.give(connection.file, head, body)
         left = asyncio.create_task(receive())
         await asyncio.wait((left, handed.outcome), return_when=asyncio.FIRST_COMPLETED)
         if not handed.outcome.done():
-            self.giver.abort(handed)
+            await self.giver.abort(handed)
             return
         left.cancel()
         outcome = handed.outcome.result()
@@ -121,7 +132,7 @@ async def opened() -> AsyncIterator[House]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    front = Front(router, "127.0.0.1", port, "", most=100)
+    front = Front(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
     await front.start()
     try:
         yield House(port, router, replica, taker)
@@ -309,8 +320,8 @@ async def test_an_application_that_fails_before_it_answers_has_lost_the_request(
 
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
-    with pytest.raises(FileNotFoundError):
-        Giver("/nowhere.sock").give(0, {}, b"")
+    with pytest.raises(GoneError):
+        Giver("/nowhere.sock", print, print).give(0, {}, b"")
 
 
 async def test_hundreds_at_once_each_have_their_own_answer(house: House) -> None:

@@ -14,13 +14,13 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from ray.serve.exceptions import BackPressureError
 from starlette.routing import Route
 
 from rayllm.config import RouterConfig, load_app
 from rayllm.serving import errand
 from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
+from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet
@@ -84,27 +84,19 @@ class Replica:
         return Told(replica_id, self.count.capacity, metadata, {})
 
 
-class Handle:
-    """What waiting requests ask of Ray Serve: it has room when it says so, or too many wait."""
+class Queue:
+    """Counts those that wait as Ray Serve does."""
 
     def __init__(self) -> None:
-        self.room = asyncio.Event()
         self.waiting = 0
-        self.has_too_many = False
+        self.limit = -1
+        self.is_available = True
 
-    def options(self, **_: Any) -> Handle:
-        return self
-
-    @asynccontextmanager
-    async def choose_replica(self) -> AsyncIterator[None]:
-        if self.has_too_many:
-            raise BackPressureError(num_queued_requests=1, max_queued_requests=1)
+    def enter(self) -> None:
         self.waiting += 1
-        try:
-            await self.room.wait()
-        finally:
-            self.waiting -= 1
-        yield
+
+    def leave(self) -> None:
+        self.waiting -= 1
 
 
 class Answer:
@@ -166,8 +158,8 @@ WAYS = pytest.mark.parametrize("way", ["http", "handover"])
 class Service:
     """A router in front of replicas, which take adapters; everything over real sockets."""
 
-    def __init__(self, client: httpx.AsyncClient, fleets: dict[str, Fleet], handles: dict[str, Handle]) -> None:
-        self.client, self.fleets, self.handles = client, fleets, handles
+    def __init__(self, client: httpx.AsyncClient, fleets: dict[str, Fleet], queues: dict[str, Queue]) -> None:
+        self.client, self.fleets, self.queues = client, fleets, queues
 
 
 @asynccontextmanager
@@ -177,10 +169,10 @@ async def service(
     lora = {"dynamic_lora_loading_path": "/x"}
     models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
-    handles = {name: Handle() for name in replicas}
+    queues = {name: Queue() for name in replicas}
     fleets = {
-        name: Fleet(name, handle, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)  # type: ignore[arg-type]
-        for name, handle in handles.items()
+        name: Fleet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
+        for name, queue in queues.items()
     }
     for name, members in replicas.items():
         fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
@@ -191,11 +183,11 @@ async def service(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    front = Front(app, "127.0.0.1", port, "", most=100)
+    front = Front(app, "127.0.0.1", port, "", ClientLimits.of(config.router))
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            yield Service(client, fleets, handles)
+            yield Service(client, fleets, queues)
     finally:
         for fleet in fleets.values():
             fleet.close()
@@ -348,12 +340,12 @@ async def test_a_model_where_too_many_wait_is_503_and_its_fallback_is_tried(way:
     async with Replica(Answer(b'{"from": "a"}')).listening() as a, Replica(Answer(b'{"from": "b"}')).listening() as b:
         a.count.capacity = 0
         async with service(way, {"a": [a], "b": [b]}) as found:
-            found.handles["a"].has_too_many = True
+            found.queues["a"].limit = 0
             reply = await found.client.post(PATH, json={"model": "a"})
             assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
             assert reply.json()["error"]["type"] == "overloaded_error"
         async with service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found:
-            found.handles["a"].has_too_many = True
+            found.queues["a"].limit = 0
             assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "b"}
 
 
@@ -394,13 +386,13 @@ async def test_requests_beyond_all_room_wait_for_it_and_are_all_answered(way: st
             replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
             assert [reply.status_code for reply in replies] == [200] * 20
             assert answer.most_at_once == 2
-            assert found.handles["m"].waiting == 0
+            assert found.queues["m"].waiting == 0
 
 
 async def test_who_waits_while_the_way_of_choosing_changes_is_answered_all_the_same() -> None:
     async with Replica(Answer(b"{}")).listening() as replica, service("http", {"m": []}) as found:
         asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
-        await until(lambda: found.handles["m"].waiting == 1)
+        await until(lambda: found.queues["m"].waiting == 1)
         found.fleets["m"].change("session", 5)
         found.fleets["m"].update([replica.told("new")])
         assert (await asked).status_code == 200
@@ -410,14 +402,14 @@ async def test_waiting_for_a_replica_has_an_end() -> None:
     async with service("http", {"m": []}, queue_timeout_s=0.3) as found:
         reply = await found.client.post(PATH, json={"model": "m"})
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "30")
-        assert found.handles["m"].waiting == 0
+        assert found.queues["m"].waiting == 0
 
 
 @WAYS
 async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
     async with Replica(Answer(b"{}")).listening() as replica, service(way, {"m": []}) as found:
         asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(5)]
-        await until(lambda: found.handles["m"].waiting == 5)
+        await until(lambda: found.queues["m"].waiting == 5)
         found.fleets["m"].update([replica.told("new")])
         assert [(await reply).status_code for reply in asked] == [200] * 5
 
@@ -460,7 +452,7 @@ async def test_what_is_no_error_object_becomes_one(way: str, status: int) -> Non
 
 @WAYS
 async def test_a_replica_that_is_gone_is_503(way: str) -> None:
-    async with service(way, {"m": [Replica(Answer(b"{}"))]}) as found:
+    async with service(way, {"m": [Replica(Answer(b"{}"))]}, queue_timeout_s=0.5) as found:
         reply = await found.client.post(PATH, json={"model": "m"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "overloaded")
 

@@ -1,0 +1,67 @@
+"""Which of a model's replicas fails where the others do not.
+
+Source of the idea: Envoy's outlier detection by success rate,
+https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+# Seconds in which the weight of a reply halves.
+_HALF_LIFE_S = 5.0
+# A replica is judged by this many replies, old ones counted at their weight.
+_LEAST_REPLIES = 5.0
+_LEAST_FAILURE_RATE = 0.5
+
+
+class ReplyRecord:
+    """How the replies of one replica ended, recent ones first of all.
+
+    Args:
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._replies = self._failures = 0.0
+        self._counted_at = clock()
+
+    def add(self, failed: bool) -> None:
+        """Count one reply."""
+        self._age()
+        self._replies += 1
+        self._failures += failed
+
+    def clear(self) -> None:
+        """Forget all replies."""
+        self._replies = self._failures = 0.0
+
+    def counts(self) -> tuple[float, float]:
+        """Replies and failures among them, each at its weight."""
+        self._age()
+        return self._replies, self._failures
+
+    def _age(self) -> None:
+        now = self._clock()
+        weight = 0.5 ** ((now - self._counted_at) / _HALF_LIFE_S)
+        self._replies *= weight
+        self._failures *= weight
+        self._counted_at = now
+
+
+def is_outlier(record: ReplyRecord, others: Iterable[ReplyRecord]) -> bool:
+    """Whether a replica fails much more often than the other replicas of its model.
+
+    A request that no replica can answer makes all of them fail alike, and no outlier.
+    """
+    replies, failures = record.counts()
+    if replies < _LEAST_REPLIES or failures < _LEAST_FAILURE_RATE * replies:
+        return False
+    counts = [other.counts() for other in others]
+    if not counts:
+        return False
+    all_replies, all_failures = sum(count[0] for count in counts), sum(count[1] for count in counts)
+    # Others that have answered nothing lately count as well: they were not seen to fail.
+    return all_failures / max(all_replies, 1.0) <= 0.5 * failures / replies

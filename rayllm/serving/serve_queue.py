@@ -1,0 +1,66 @@
+"""Ray Serve's count of the requests that wait in front of a deployment, by which it scales."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from typing import Any, Protocol
+
+from ray.serve.handle import DeploymentHandle
+
+
+class Queue(Protocol):
+    """Who else counts the requests that wait, and says how many may."""
+
+    @property
+    def limit(self) -> int:
+        """Requests that may wait; -1 is any number."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the deployment can be expected to have replicas."""
+
+    def enter(self) -> None:
+        """One more request waits."""
+
+    def leave(self) -> None:
+        """One less."""
+
+
+class ServeQueue:
+    """The count that a deployment handle keeps.
+
+    Serve has no public way in. Its `choose_replica` would count each caller too, but a cancelled call stays in its
+    books, and in its queue, until a replica has room.
+
+    Args:
+        handle: of the deployment.
+    """
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        outer: Any = handle._init_router()
+        self._router: Any = outer._asyncio_router
+        self._metrics: Any = self._router._metrics_manager
+        self._loop: AbstractEventLoop = outer._asyncio_loop
+
+    @property
+    def limit(self) -> int:
+        config = self._metrics._deployment_config
+        return -1 if config is None else int(config.max_queued_requests)
+
+    @property
+    def is_available(self) -> bool:
+        return bool(self._router._deployment_available)
+
+    def enter(self) -> None:
+        # In the loop of Serve's router, like all its changes to these numbers.
+        self._loop.call_soon_threadsafe(self._add_one)
+
+    def leave(self) -> None:
+        self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
+
+    def _add_one(self) -> None:
+        metrics, router = self._metrics, self._router.request_router
+        metrics.inc_num_queued_requests()
+        replicas = len(router.curr_replicas) if router else 0
+        if metrics.should_send_scaled_to_zero_optimized_push(curr_num_replicas=replicas):
+            metrics.push_autoscaling_metrics_to_controller()
