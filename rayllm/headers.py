@@ -12,6 +12,9 @@ FULL = "x-rayllm-full"
 LEAVING = "x-rayllm-leaving"
 """In a reply: the replica takes no more requests, and has written nothing to the client."""
 
+LOST = "x-rayllm-lost"
+"""In a reply: the replica's engine died with the request in hand, and nothing was written to the client."""
+
 MODEL = "x-rayllm-model"
 """The model's name as the client wrote it: an id, an alias or an adapter's name."""
 

@@ -26,6 +26,7 @@ _LEAST = {
     "connect_timeout_s": 0,
     "download_threads": 1,
     "download_tries": 1,
+    "engine_stall_timeout_s": 1,
     "engine_start_timeout_s": 0,
 }
 
@@ -46,6 +47,11 @@ class Settings:
     )
     engine_start_timeout_s: float = _setting(  # type: ignore[assignment]
         3600.0, "Seconds an engine may take to load its weights and become ready."
+    )
+    engine_stall_timeout_s: float = _setting(  # type: ignore[assignment]
+        10.0,
+        "Seconds an engine with requests in hand may neither answer nor use a processor before it counts as hung "
+        "and its replica ends.",
     )
     connect_timeout_s: float = _setting(  # type: ignore[assignment]
         5.0, "Seconds the router waits for a TCP connection to a replica."

@@ -6,8 +6,9 @@ import asyncio
 import importlib.util
 import logging
 import os
+import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from rayllm.engine.layers.replies import ErrorTranslator
 from rayllm.engine.layers.shaping import RequestShaper
 from rayllm.engine.layers.tasks import TaskGate
 from rayllm.engine.plan import RequestPlan, plan_requests
+from rayllm.engine.processes import processor_seconds
 from rayllm.engine.residents import Residents
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
@@ -48,6 +50,7 @@ class EngineServer:
         self._engine: Any = None
         self._server: Any = None
         self._guided: GuidedService | None = None
+        self._workers: Workers = "cpu"
         self._open = AsyncExitStack()
         self.residents: Residents | None = None
         self.app: ASGIApp
@@ -77,6 +80,7 @@ class EngineServer:
             RayLLMError: an adapter that the configuration names cannot be had.
         """
         model = self._model
+        self._workers = workers
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
@@ -159,12 +163,36 @@ class EngineServer:
         try:
             await self._engine.check_health()
             # A round trip: the flag above does not notice an engine that hangs.
-            await asyncio.wait_for(self._engine.is_sleeping(), timeout_s)
+            await asyncio.wait_for(self.ping(), timeout_s)
         except TimeoutError:
             raise EngineError(f"The engine did not answer within {timeout_s:g} s.") from None
         except Exception as error:
             logger.error("The engine died: %r", error)
             raise EngineError("The engine died.") from None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the engine's process has ended."""
+        return self._engine is not None and vllm.has_died(self._engine)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the engine has requests in hand."""
+        return self.unfinished_requests() > 0
+
+    async def ping(self) -> None:
+        """Wait for a sign of life from the engine's process, which gives one between two steps."""
+        await self._engine.is_sleeping()
+
+    def processor_seconds(self) -> float | None:
+        """Seconds of processor time that the engine's processes have used; None where its workers are elsewhere."""
+        return None if self._workers == "ray" else processor_seconds(vllm.process_ids(self._engine))
+
+    def kill(self) -> None:
+        """End the engine's processes at once. What is in hand fails."""
+        for process_id in vllm.process_ids(self._engine):
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
 
     def unfinished_requests(self) -> int:
         """Requests that the engine is working on or keeps waiting."""

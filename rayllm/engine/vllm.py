@@ -70,6 +70,8 @@ USED = {
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
     "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),
     "vllm.v1.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
+    "vllm.v1.engine.core_client": ("BackgroundResources.engine_manager",),
+    "vllm.v1.engine.utils": ("CoreEngineProcManager.shutdown",),
     "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (
@@ -78,6 +80,7 @@ USED = {
         "AsyncLLM.get_tokenizer",
         "AsyncLLM.is_sleeping",
         "AsyncLLM.check_health",
+        "AsyncLLM.errored",
         "AsyncLLM.encode",
         "AsyncLLM.generate",
         "AsyncLLM.add_lora",
@@ -193,6 +196,17 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
         enable_log_requests=arguments.engine.get("enable_log_requests", False),
         disable_log_stats=arguments.engine.get("disable_log_stats", False),
     )
+
+
+def has_died(engine: Any) -> bool:
+    """Whether the engine's process has ended. vLLM notices within milliseconds."""
+    return bool(engine.errored)
+
+
+def process_ids(engine: Any) -> list[int]:
+    """The engine's processes on this machine, without their children."""
+    manager = engine.engine_core.resources.engine_manager
+    return [process.pid for process in getattr(manager, "processes", ()) if process.pid]
 
 
 def waiting_tokens(engine: Any) -> int:

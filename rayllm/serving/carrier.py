@@ -142,6 +142,8 @@ def _refusal(model_id: str, message: Message) -> Response:
         raise FullError
     if headers.LEAVING in told:
         raise WithdrawnError
+    if headers.LOST in told:
+        raise LostError
     _check_refusal(model_id, status, told.get("content-type", ""), message.body)
     kept = {name: value for name, value in told.items() if name in ("content-type", "retry-after")}
     return Response(message.body, status, kept)

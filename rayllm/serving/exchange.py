@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import FULL, KEY, LEAVING
+from rayllm.headers import FULL, KEY, LEAVING, LOST
 from rayllm.serving.member import FullError, LostError, Member, UnreachableError, WithdrawnError
 
 logger = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ class Exchanger:
                 raise FullError
             if LEAVING in response.headers:
                 raise WithdrawnError
+            if LOST in response.headers:
+                raise LostError
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
         finally:

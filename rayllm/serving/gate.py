@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
 from rayllm.serving.slots import Slots
@@ -29,6 +30,36 @@ class SlotGate:
                 await self._app(scope, receive, send)
             else:
                 await _answer(send, 503, [(headers.FULL.encode(), b"1")])
+
+
+class DrainGate:
+    """ASGI middleware that turns requests away once the replica leaves, so that routers ask others.
+
+    Args:
+        app: what comes next.
+        engine_has_died: says so at once; a request that fails for that reason is turned away as well.
+    """
+
+    def __init__(self, app: ASGIApp, engine_has_died: Callable[[], bool]) -> None:
+        self._app = app
+        self._engine_has_died = engine_has_died
+        self.is_draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.is_draining or self._engine_has_died():
+            await _answer(send, 503, [(headers.LEAVING.encode(), b"1")])
+            return
+        is_lost = False
+
+        async def send_unless_lost(message: Message) -> None:
+            nonlocal is_lost
+            if message["type"] == "http.response.start" and message["status"] >= 500 and self._engine_has_died():
+                is_lost = True
+                await _answer(send, 503, [(headers.LOST.encode(), b"1")])
+            elif not is_lost:
+                await send(message)
+
+        await self._app(scope, receive, send_unless_lost)
 
 
 class KeyGate:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import secrets
 import sys
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ray
@@ -17,18 +19,23 @@ from rayllm.config import ModelConfig
 from rayllm.engine.adapters import MAX_STOPS
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm import prepare_environment
+from rayllm.engine.watchdog import wait_until_lost
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.gate import KeyGate, SlotGate
+from rayllm.serving.gate import DrainGate, KeyGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
 from rayllm.serving.slots import ServeCount, Slots
 from rayllm.serving.starting import StartNotes
+from rayllm.serving.termination import drain_on_sigterm, end_process
 from rayllm.serving.weights import ReplicaWeights
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
+
+# What is in hand when the engine dies ends within this time: it has only to be told.
+_LAST_EVENTS_S = 2.0
 
 
 class ModelReplica:
@@ -47,6 +54,7 @@ class ModelReplica:
         set_up_logging(settings().log_level)
         self._model = model
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
+        self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeCount())
         self._key = secrets.token_hex()
         self._taker: Taker | None = None
@@ -64,6 +72,9 @@ class ModelReplica:
                 f"model `{model.model_id}` was not ready within {settings().engine_start_timeout_s:g} s; "
                 "raise RAYLLM_ENGINE_START_TIMEOUT_S if its weights take longer."
             ) from None
+        self._watching = asyncio.create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        drain_on_sigterm(partial(loop.call_soon_threadsafe, self._drain))
         logger.info("Model `%s` is ready.", model.model_id)
 
     async def reconfigure(self, told: dict[str, Any]) -> None:
@@ -85,13 +96,14 @@ class ModelReplica:
             await self._engine.warm_up()
 
     async def _listen(self, host: str) -> None:
-        app = SlotGate(self._engine.app, self._slots)
+        self._gate = DrainGate(SlotGate(self._engine.app, self._slots), lambda: self._engine.has_died)
         # Elsewhere there is no such kind of socket, and requests come by HTTP alone.
         if sys.platform == "linux":
-            self._taker = Taker(app)
+            self._taker = Taker(self._gate)
             self._taker.start()
+            self._slots.freed = self._taker.room
         config = uvicorn.Config(
-            KeyGate(app, self._key),
+            KeyGate(self._gate, self._key),
             host=host,
             port=0,
             log_config=None,
@@ -187,8 +199,34 @@ class ModelReplica:
                 return
             self._engine.residents.keep_loaded([entry.path for entry in loaded.values()])
 
+    async def _watch(self) -> None:
+        """Leave as soon as the engine has died or hangs."""
+        reason = await wait_until_lost(self._engine, settings().engine_stall_timeout_s)
+        logger.error("Model `%s`: the engine %s; this replica ends.", self._model.model_id, reason)
+        self._engine.kill()
+        await self._leave(_LAST_EVENTS_S)
+
+    def _drain(self) -> None:
+        logger.info("Model `%s`: told to end; answering what is in hand.", self._model.model_id)
+        self._leaving = asyncio.create_task(self._leave(self._drain_timeout_s))
+
+    async def _leave(self, timeout_s: float) -> None:
+        """Take no more requests, answer those in hand if they end in time, and end this process."""
+        self._gate.is_draining = True
+        if self._taker:
+            self._taker.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._slots.all_free.wait()
+        with suppress(Exception):
+            await self.__del__()
+        end_process()
+
     async def __del__(self) -> None:
         """Ray Serve calls and awaits this when the replica has finished its last request."""
+        watching = getattr(self, "_watching", None)
+        if watching and watching is not asyncio.current_task():
+            watching.cancel()
         if taker := getattr(self, "_taker", None):
             taker.stop()
         if hasattr(self, "_http"):

@@ -27,7 +27,7 @@ from rayllm.serving.fleet import Fleet, open_fleet
 from rayllm.serving.front import Front, open_front
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.service import Service
-from rayllm.serving.states import DeploymentStates
+from rayllm.serving.states import DeploymentStates, controllers_statuses
 from rayllm.serving.told import unwatch
 from rayllm.settings import settings
 
@@ -70,12 +70,14 @@ class Router:
         if self._desk:
             self._desk.close()
         self._desk = Desk(config.router.batches, partial(start_runner, self._name, config=config))
+        dispatcher = Dispatcher(fleets)
+        states = DeploymentStates(config, names, dispatcher.has_replicas, partial(controllers_statuses, self._name))
         self._current.app = Service(
             config,
-            DeploymentStates(config, names, self._name),
+            states,
             handles,
             self._loaded,
-            Dispatcher(fleets),
+            dispatcher,
             self._exchanger,
             tuple(bytes.fromhex(digest) for digest in told["admin_digests"]),
             self._desk.routes,

@@ -125,7 +125,7 @@ class Service:
 
     async def _adapters_of(self, model_id: str) -> list[str] | None:
         """The adapters that a model finds, as a replica tells, which has the credentials. A sleeper is not woken."""
-        if not await self._states.running(model_id):
+        if not self._states.is_running(model_id):
             return None
         try:
             names: list[str] | None = await asyncio.wait_for(self._handles[model_id].adapters.remote(), timeout=60)
@@ -178,7 +178,7 @@ class Service:
             if self._catalogue.knows(model_id):
                 continue
             try:
-                if not await self._states.running(model_id):
+                if not self._states.is_running(model_id):
                     continue
                 async with asyncio.timeout(5):
                     description = await handle.describe.remote()

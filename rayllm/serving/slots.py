@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from asyncio import AbstractEventLoop
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -35,12 +36,17 @@ class Slots:
 
     Args:
         counted: is told of each that is taken.
+
+    `freed` is called whenever one is free again; `all_free` is set while none is taken.
     """
 
     def __init__(self, counted: Count) -> None:
         self._counted = counted
         self.taken = 0
         self.work = 0
+        self.freed: Callable[[], None] = lambda: None
+        self.all_free = asyncio.Event()
+        self.all_free.set()
 
     @contextmanager
     def take(self, work: int) -> Iterator[bool]:
@@ -53,6 +59,7 @@ class Slots:
             yield False
             return
         self.taken += 1
+        self.all_free.clear()
         self.work += work
         token = self._counted.add()
         try:
@@ -61,6 +68,9 @@ class Slots:
             self.taken -= 1
             self.work -= work
             self._counted.remove(token)
+            if not self.taken:
+                self.all_free.set()
+            self.freed()
 
 
 class ServeCount:
