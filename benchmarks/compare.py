@@ -38,12 +38,12 @@ def rows(
     return made
 
 
-def publish(name: str, table: str) -> None:
-    """Print a table; with `--write` on the command line also put it between its marks in docs/performance.md."""
+def publish(name: str, table: str, page: Path = PAGE) -> None:
+    """Print a table; with `--write` on the command line also put it between its marks in a page of the docs."""
     print(table)
     if "--write" in sys.argv:
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text, found = marked.subn(lambda m: f"{m[1]}{table}\n{m[2]}", PAGE.read_text())
+        text, found = marked.subn(lambda m: f"{m[1]}{table}\n{m[2]}", page.read_text())
         if not found:
-            raise SystemExit(f"{PAGE} has no place for the table `{name}`.")
-        PAGE.write_text(text)
+            raise SystemExit(f"{page} has no place for the table `{name}`.")
+        page.write_text(text)

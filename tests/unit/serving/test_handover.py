@@ -13,7 +13,8 @@ import pytest
 from rayllm.config import RouterConfig
 from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.front import CONNECTION, Connection, Front
-from rayllm.serving.handover import Giver, GoneError, Outcome, Taker
+from rayllm.serving.handover import Giver, GoneError, Outcome, Taker, giver, taker
+from rayllm.serving.handover.connection import ClientConnection
 
 
 class Replica:
@@ -344,3 +345,206 @@ async def test_hundreds_at_once_each_have_their_own_answer(house: House) -> None
         writer.close()
 
     await asyncio.gather(*(client(number) for number in range(100)))
+
+
+async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothing_more(house: House) -> None:
+    """Whoever answers next on the connection, a timeout say, has it alone."""
+    go_on, said = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(receive: Any, send: Any) -> None:
+        # It does not listen for a disconnect, and answers all the same.
+        await go_on.wait()
+        await plain(200, b"late")(receive, send)
+        said.set()
+
+    house.replica.answer = stubborn
+    reader, writer = await house.connect()
+    writer.write(request())
+    while not house.replica.seen:
+        await asyncio.sleep(0.01)
+    [handed] = house.router.giver._handed.values()
+    assert await house.router.giver.abort(handed) is Outcome.LOST
+    go_on.set()
+    await said.wait()
+    # The router, which sees the request lost, answers; nothing of the replica's comes before or after.
+    assert (await reply(reader))[2] == b"lost"
+    writer.write(request(b"{}", "connection: close"))
+    house.replica.answer = plain(200, b"next")
+    assert (await reply(reader))[2] == b"next"
+    assert await reader.read() == b""
+
+
+async def test_a_replica_stopped_in_the_middle_of_a_reply_says_that_it_is_broken(house: House) -> None:
+    house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await house.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 1\n\n\r\n")
+    [handed] = house.router.giver._handed.values()
+    assert await house.router.giver.abort(handed) is Outcome.BROKEN
+
+
+async def test_a_replica_that_does_not_say_how_far_it_got_is_taken_to_have_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giver, "_LAST_WORD_S", 0.05)
+    monkeypatch.setattr(taker._Exchange, "abort", lambda self: None)
+    house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await house.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 1\n\n\r\n")
+    [handed] = house.router.giver._handed.values()
+    assert await house.router.giver.abort(handed) is Outcome.BROKEN
+
+
+async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(house: House) -> None:
+    ended = asyncio.Event()
+
+    async def endless(receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not house.replica.gone.is_set():
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+            await asyncio.sleep(0)
+        ended.set()
+
+    house.replica.answer = endless
+    _, writer = await house.connect()
+    writer.write(request())
+    while not (handed := list(house.router.giver._handed.values())):
+        await asyncio.sleep(0.01)
+    await handed[0].started.wait()
+    await asyncio.sleep(0.3)
+    await house.router.giver.abort(handed[0])
+    await asyncio.wait_for(ended.wait(), 2)
+    writer.close()
+
+
+async def test_a_client_that_reads_nothing_is_given_up(house: House) -> None:
+    house.router.send_timeout_s = 0.2
+
+    async def endless(receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not house.replica.gone.is_set():
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+            await asyncio.sleep(0)
+
+    house.replica.answer = endless
+    _, writer = await house.connect()
+    writer.write(request())
+    await asyncio.wait_for(house.replica.gone.wait(), 5)
+    async with asyncio.timeout(2):
+        while house.router.outcomes != [Outcome.BROKEN]:
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
+def vanish(house: House) -> None:
+    """Have the router's end of the channel close as if its process had died: nothing is said, nothing is written."""
+    found = house.router.giver
+    found._is_closed = True
+    assert found._channel
+    found._channel.close()
+
+
+async def test_a_replica_finishes_a_stream_whose_router_dies(house: House) -> None:
+    rest = asyncio.Event()
+    house.replica.answer = stream(b"data: 1\n\n", b"data: 2\n\n", until=rest)
+    reader, writer = await house.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 2\n\n\r\n")
+    vanish(house)
+    await asyncio.sleep(0.05)
+    rest.set()
+    assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+    writer.close()
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (404, b'{"error": 1}')])
+async def test_a_replica_answers_what_its_dead_router_had_handed_over(house: House, status: int, body: bytes) -> None:
+    rest = asyncio.Event()
+
+    async def late(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await plain(status, body)(receive, send)
+
+    house.replica.answer = late
+    reader, writer = await house.connect()
+    writer.write(request())
+    while not house.replica.seen:
+        await asyncio.sleep(0.01)
+    vanish(house)
+    await asyncio.sleep(0.05)
+    rest.set()
+    answered, headers, said = await reply(reader)
+    assert (answered, said, headers["connection"]) == (status, body, "close")
+    writer.close()
+
+
+async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    connection = ClientConnection(theirs.detach(), True, 5)
+    left = asyncio.Event()
+    connection.keep(left.set)
+    await asyncio.sleep(0.05)
+    assert not left.is_set()
+    ours.close()
+    await asyncio.wait_for(left.wait(), 2)
+    connection.close()
+
+
+async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(house: House) -> None:
+    rest = asyncio.Event()
+    house.replica.answer = stream(b"data: 1\n\n", until=rest)
+    reader, writer = await house.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 1\n\n\r\n")
+    house.taker.leave()
+    async with asyncio.timeout(2):
+        while not house.router.leaving:
+            await asyncio.sleep(0.01)
+    assert not house.taker.path.exists()
+    with pytest.raises(GoneError):
+        Giver(str(house.taker.path), print, print).give(0, {}, b"")
+    rest.set()
+    assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+    writer.close()
+
+
+async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_back(house: House) -> None:
+    async def never(receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    known_first = []
+    house.replica.answer = never
+    _, writer = await house.connect()
+    writer.write(request())
+    while not (handed := list(house.router.giver._handed.values())):
+        await asyncio.sleep(0.01)
+    handed[0].outcome.add_done_callback(lambda _: known_first.append(house.router.leaving))
+    while not house.replica.seen:
+        await asyncio.sleep(0.01)
+    # As the kernel leaves it after `kill -9`: nobody listens, and the channel closes without a word.
+    asyncio.get_running_loop().remove_reader(house.taker._socket)
+    house.taker._socket.close()
+    [channel] = house.taker._channels
+    channel.close()
+    async with asyncio.timeout(2):
+        while not known_first:
+            await asyncio.sleep(0.01)
+    assert known_first == [1]
+    writer.close()
+
+
+async def test_a_router_that_was_refused_hears_of_the_next_free_slot(house: House) -> None:
+    house.replica.answer = plain(503, b"", (b"x-rayllm-full", b"1"))
+    reader, writer = await house.connect()
+    writer.write(request())
+    await reply(reader)
+    house.taker.room()
+    house.taker.room()
+    async with asyncio.timeout(2):
+        while not house.router.rooms:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert house.router.rooms == 1, "one slot is for one request"
+    writer.close()

@@ -14,9 +14,13 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from rayllm.config import RouterConfig, load_app
+from rayllm.endpoints import MESSAGES, RESPONSES
+from rayllm.error_shapes import error_body
+from rayllm.errors import RequestError
 from rayllm.serving import errand
 from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
@@ -25,7 +29,7 @@ from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet
 from rayllm.serving.front import Front
-from rayllm.serving.gate import KeyGate, SlotGate
+from rayllm.serving.gate import DrainGate, KeyGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.http_errors import install_error_handlers
 from rayllm.serving.loaded_adapters import LoadedAdapters
@@ -59,9 +63,12 @@ class Replica:
         self.count = Count()
         self.key = "secret"
         self.address = "http://127.0.0.1:9"
-        gate = SlotGate(answer, Slots(self.count))
-        self.taker = Taker(gate)
-        config = uvicorn.Config(KeyGate(gate, self.key), port=0, log_level="error", lifespan="off")
+        self.has_died: Any = lambda: False
+        slots = Slots(self.count)
+        self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
+        self.taker = Taker(self.gate)
+        slots.freed = self.taker.room
+        config = uvicorn.Config(KeyGate(self.gate, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
     @asynccontextmanager
@@ -178,7 +185,7 @@ async def service(
         fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
     exchanger = Exchanger(connect_timeout_s=1)
     passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), Carrier(exchanger), config.router)
-    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH)])
+    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -310,6 +317,118 @@ async def test_no_answer_in_time_is_408_and_ends_it_in_the_replica(way: str) -> 
         reply = await found.client.post(PATH, json={"model": "m"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
         await asyncio.wait_for(answer.left.wait(), 2)
+
+
+@WAYS
+async def test_a_reply_that_comes_after_its_time_never_mixes_with_the_408(way: str) -> None:
+    """The replica writes into the same connection: it is stopped before the router answers."""
+    late = asyncio.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        if b"slow" in body:
+            # It does not notice that nobody waits any more.
+            await late.wait()
+        await JSONResponse({"asked": body.decode()})(scope, receive, send)
+
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.2) as found,
+    ):
+        for _ in range(5):
+            late.clear()
+            assert (await found.client.post(PATH, json={"model": "m", "x": "slow"})).status_code == 408
+            late.set()
+            reply = await found.client.post(PATH, json={"model": "m", "x": "fast"})
+            assert (reply.status_code, "fast" in reply.json()["asked"]) == (200, True)
+
+
+@WAYS
+async def test_a_replica_that_leaves_is_not_asked_again_and_loses_nothing(way: str) -> None:
+    async with (
+        Replica(Answer(b'{"from": 0}')).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        a.gate.is_draining = True
+        a.taker.leave()
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
+        assert [reply.json() for reply in replies] == [{"from": 1}] * 20
+        assert not found.fleets["m"].members["m-0"].is_open
+
+
+@WAYS
+async def test_requests_in_an_engine_that_dies_go_to_another_replica(way: str) -> None:
+    died = asyncio.Event()
+
+    async def dies(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await died.wait()
+        await JSONResponse({"error": {"message": "EngineDeadError"}}, 500)(scope, receive, send)
+
+    async with (
+        Replica(dies).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a]}) as found,
+    ):
+        a.has_died = died.is_set
+        asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(8)]
+        await until(lambda: len(a.count.held) == 8)
+        found.fleets["m"].update([a.told("m-0"), b.told("m-1")])
+        died.set()
+        assert [(await reply).json() for reply in asked] == [{"from": 1}] * 8
+
+
+@WAYS
+async def test_a_replica_that_answers_500_fastest_of_all_does_not_draw_all_requests(way: str) -> None:
+    """`least_loaded` prefers a replica whose engine is gone: it never has anything in hand."""
+    well = Answer(b'{"from": 1}')
+    well.takes_s = 0.02
+
+    async def ill(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await JSONResponse({"error": {"message": "made up", "type": "server_error"}}, 500)(scope, receive, send)
+
+    async with (
+        Replica(ill).listening() as a,
+        Replica(well).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        statuses = []
+        for _ in range(20):
+            replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(10)))
+            statuses += [reply.status_code for reply in replies]
+        assert statuses.count(500) < 40
+        assert statuses[-100:].count(500) < 10
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("path", "begins"),
+    [
+        (PATH, 'data: {"error": {"message": "made up"'),
+        (MESSAGES, 'event: error\ndata: {"type": "error", "error": {"message": "made up"'),
+        (RESPONSES, 'event: error\ndata: {"type": "error", "message": "made up"'),
+    ],
+)
+async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
+    way: str, path: str, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errand, "_BEAT_S", 0.02)
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        body = error_body(RequestError("made up", "messages"), scope["path"])
+        await JSONResponse(body, 400)(scope, receive, send)
+
+    async with Replica(refuses).listening() as replica, service(way, {"m": []}) as found:
+        asked = asyncio.create_task(found.client.post(path, json={"model": "m", "stream": True}))
+        await asyncio.sleep(0.2)
+        found.fleets["m"].update([replica.told("new")])
+        reply = await asked
+        assert reply.status_code == 200
+        [event] = [event for event in reply.text.split("\n\n") if event and not event.startswith(":")]
+        assert event.startswith(begins)
 
 
 async def test_a_replica_that_breaks_off_in_mid_stream_is_told_as_an_event() -> None:
