@@ -15,6 +15,7 @@ from rayllm.config.engine_arguments import request_fields
 from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine.layers.old_names import translate
 from rayllm.engine.layers.refusal import refuse
+from rayllm.engine.layers.shapes import check_shapes
 from rayllm.engine.plan import RequestPlan
 from rayllm.errors import RayLLMError, RequestError
 
@@ -37,6 +38,7 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
     Raises:
         RequestError: it asks for what cannot be done.
     """
+    check_shapes(path, body)
     shaped = translate(dict(body))
     _check_backend(path, shaped, plan)
     if path == RESPONSES:
@@ -53,6 +55,8 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
         kwargs = shaped.get("chat_template_kwargs") or {}
         if isinstance(kwargs, dict):
             shaped["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
+    if path == COMPLETIONS:
+        _check_echo(shaped)
     if path == COMPLETIONS and shaped.get("add_special_tokens") is not False:
         shaped["prompt"] = with_one_bos(shaped.get("prompt"), plan)
     return shaped
@@ -71,6 +75,16 @@ def _check_stateless(body: Body) -> None:
         raise RequestError("This service stores no items; send them whole instead of an `item_reference`.", "input")
     if body.get("background"):
         raise RequestError("This service does not answer in the background; leave `background` out.", "background")
+
+
+def _check_echo(body: Body) -> None:
+    """Refuse what vLLM's beam search cannot echo: it fails, after it has searched."""
+    prompt = body.get("prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    if not body.get("echo") or not body.get("use_beam_search") or not texts:
+        return
+    if len(texts) > 1 or not isinstance(texts[0], str) or body.get("logprobs") is not None:
+        raise RequestError("Beam search can `echo` one text, without `logprobs`, and no more.", "echo")
 
 
 def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
@@ -106,13 +120,13 @@ def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
     if not plan.bos:
         return prompt
     if isinstance(prompt, list):
-        return [with_one_bos(item, plan) for item in prompt]
+        return [with_one_bos(item, plan) if isinstance(item, str) else item for item in prompt]
     if not isinstance(prompt, str):
         return prompt
-    bare = prompt
-    while bare.startswith(plan.bos):
-        bare = bare.removeprefix(plan.bos)
-    return bare if plan.tokenizer_adds_bos else plan.bos + bare
+    start = 0
+    while prompt.startswith(plan.bos, start):
+        start += len(plan.bos)
+    return prompt[start:] if plan.tokenizer_adds_bos else plan.bos + prompt[start:]
 
 
 class RequestShaper:

@@ -52,7 +52,7 @@ def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float
 
 
 def test_a_choice_of_null_is_the_default() -> None:
-    assert shape(CHAT, {"tools": [1], "tool_choice": None}, RequestPlan()) == {"tools": [1]}
+    assert shape(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
     assert shape(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
 
 
@@ -109,6 +109,7 @@ def test_the_callers_body_is_left_as_it_is() -> None:
         (False, "a", "<s>a"),
         (False, "<s>a", "<s>a"),
         (True, ["<s>a", "b"], ["a", "b"]),
+        (True, "<s>" * 300_000 + "a<s>", "a<s>"),
         (False, [1, 2], [1, 2]),
         (False, [[1], [2]], [[1], [2]]),
         (True, None, None),
@@ -191,3 +192,13 @@ async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() 
     assert sent[0]["status"] == 400
     error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
     assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}
+
+
+@pytest.mark.parametrize("fields", [{"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": "a", "logprobs": 1}])
+def test_beam_search_echoes_one_text(fields: dict[str, Any]) -> None:
+    beams = {"use_beam_search": True, "echo": True, "n": 2}
+    with pytest.raises(RequestError) as caught:
+        shape(COMPLETIONS, {**beams, **fields}, RequestPlan())
+    assert caught.value.param == "echo"
+    for allowed in ({**beams, "prompt": "a"}, {**beams, "prompt": ["a"]}, {**beams, **fields, "echo": False}):
+        assert shape(COMPLETIONS, allowed, RequestPlan()) == allowed
