@@ -27,6 +27,9 @@ _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "sto
 # Names that mean the same: a default for one must not contradict a request that uses another.
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
+# Fields of vLLM's by which one client may disturb others, or have a replica ask other machines.
+GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
+
 _BACKEND = "nvext.guided_decoding_backend"
 
 
@@ -39,6 +42,7 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
         RequestError: it asks for what cannot be done.
     """
     check_shapes(path, body)
+    _check_guarded(body, plan)
     shaped = translate(dict(body))
     _check_backend(path, shaped, plan)
     if path == RESPONSES:
@@ -60,6 +64,19 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
     if path == COMPLETIONS and shaped.get("add_special_tokens") is not False:
         shaped["prompt"] = with_one_bos(shaped.get("prompt"), plan)
     return shaped
+
+
+def _check_guarded(body: Body, plan: RequestPlan) -> None:
+    """Refuse fields that the model's file does not allow; vLLM also reads them from among its extra arguments."""
+    extra = body.get("vllm_xargs")
+    for name in GUARDED_FIELDS:
+        if name in plan.allowed_fields:
+            continue
+        hint = f"`allowed_request_fields: [{name}]` in its file would let it"
+        if body.get(name) is not None:
+            raise RequestError(f"This model takes no `{name}` from requests; {hint}.", name)
+        if isinstance(extra, dict) and name in extra:
+            raise RequestError(f"This model takes no `vllm_xargs.{name}` from requests; {hint}.", "vllm_xargs")
 
 
 def _check_stateless(body: Body) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.config.model import ModelConfig, ModelLoadingConfig
+from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine.layers.shaping import RequestShaper, shape
-from rayllm.engine.plan import RequestPlan
+from rayllm.engine.plan import RequestPlan, plan_requests
 from rayllm.errors import RequestError
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
@@ -202,3 +203,32 @@ def test_beam_search_echoes_one_text(fields: dict[str, Any]) -> None:
     assert caught.value.param == "echo"
     for allowed in ({**beams, "prompt": "a"}, {**beams, "prompt": ["a"]}, {**beams, **fields, "echo": False}):
         assert shape(COMPLETIONS, allowed, RequestPlan()) == allowed
+
+
+GUARDED = {"priority": 0, "kv_transfer_params": {"remote_host": "x"}, "ec_transfer_params": {}}
+
+
+@pytest.mark.parametrize("path", [*BY_PATH])
+@pytest.mark.parametrize("field", GUARDED)
+def test_fields_that_touch_others_need_to_be_allowed(path: str, field: str) -> None:
+    with pytest.raises(RequestError, match=rf"`allowed_request_fields: \[{field}\]` in its file") as caught:
+        shape(path, {field: GUARDED[field]}, RequestPlan())
+    assert caught.value.param == field
+    with pytest.raises(RequestError, match=f"`vllm_xargs.{field}`") as caught:
+        shape(path, {"vllm_xargs": {field: "x"}}, RequestPlan())
+    assert caught.value.param == "vllm_xargs"
+    assert shape(path, {field: None}, RequestPlan()).get(field) is None
+    allowed = RequestPlan(allowed_fields=(field,))
+    assert shape(path, {field: GUARDED[field]}, allowed)[field] == GUARDED[field]
+    for other in GUARDED.keys() - {field}:
+        with pytest.raises(RequestError):
+            shape(path, {other: GUARDED[other]}, allowed)
+
+
+def test_the_models_file_says_which() -> None:
+    model = ModelConfig(model_loading_config=ModelLoadingConfig(model_id="m"), allowed_request_fields=("priority",))
+    assert plan_requests(model, None).allowed_fields == ("priority",)
+
+
+def test_a_default_of_the_models_own_is_not_the_clients() -> None:
+    assert shape(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3
