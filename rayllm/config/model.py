@@ -232,6 +232,9 @@ class ModelConfig(Frozen):
     """Name of a vLLM reasoning parser, such as `deepseek_r1` or `qwen3`."""
     guided_decoding: GuidedDecoding | None = None
     """Custom guided decoding."""
+    allowed_request_fields: tuple[Literal["ec_transfer_params", "kv_transfer_params", "priority"], ...] = ()
+    """Request fields that are refused with 400 unless they stand here: `priority` lets a request go before others,
+    `kv_transfer_params` and `ec_transfer_params` name hosts to fetch from."""
     task: Literal["generate", "embed", "score", "classify"] | None = None
     """What the model is for; null lets vLLM infer it."""
     deployment_config: DeploymentConfig = DeploymentConfig()

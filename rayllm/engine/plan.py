@@ -30,7 +30,8 @@ class RequestPlan:
     `chat_template` is the template for vLLM, or None for the model's own; `owns_template` marks one compiled from a
     `prompt_format`. `bos` is the text of the beginning-of-sequence token that a prompt must have exactly once ("" for a
     model without one), and `tokenizer_adds_bos` says whether the tokenizer writes it by itself. `takes_backends` says
-    that requests may name a custom guided decoding backend.
+    that requests may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients
+    may send.
     """
 
     chat_template: str | None = None
@@ -41,6 +42,7 @@ class RequestPlan:
     bos: str = ""
     tokenizer_adds_bos: bool = False
     takes_backends: bool = False
+    allowed_fields: tuple[str, ...] = ()
 
 
 def plan_requests(
@@ -70,6 +72,7 @@ def plan_requests(
         defaults=dict(generation.generate_kwargs),
         bos=bos,
         tokenizer_adds_bos=adds_bos,
+        allowed_fields=model.allowed_request_fields,
     )
 
 

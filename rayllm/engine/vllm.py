@@ -21,6 +21,7 @@ from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine import moved, orphan
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.constraints import OPTIONS
+from rayllm.engine.layers.validation import validate_cheaply
 from rayllm.engine.tool_plugin import load_tool_plugin
 from rayllm.errors import ConfigError, EngineError, RequestError
 
@@ -388,6 +389,7 @@ async def make_server(engine: Any, arguments: Namespace) -> Any:
     await init_app_state(engine, app.state, arguments, tasks)
     # Its error handlers set `should_exit` here when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
+    validate_cheaply(app)
     return app
 
 

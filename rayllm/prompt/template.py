@@ -14,6 +14,8 @@ CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 Source: `render_jinja_template` in transformers/utils/chat_template_utils.py. Our template strips the content before
 the tag and leaves the tag whole; else the cut would lose white space that belongs to the role's own template."""
 
+# Roles of a tool's result; OpenAI's older name is taken as well.
+_RESULTS = ["tool", "function"]
 _NO_TOOLS = "this model's prompt_format has no `tool`, `tool_calls`, `tools_list`."
 
 # Tags touch through `-`, so line breaks and indentation between them vanish. What is rendered comes from expressions
@@ -84,7 +86,7 @@ def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
 
 def _survey(fmt: PromptFormat) -> Iterator[str]:
     """Look at all messages once: refuse what cannot be rendered, find the system and the user messages."""
-    others = ["assistant", "tool"] if fmt.renders_tools else ["assistant"]
+    others = ["assistant", *_RESULTS] if fmt.renders_tools else ["assistant"]
     known = ", ".join(["system", "developer", "user", *others])
     unknown = f"' is not supported: this model's prompt_format knows {known}."
     yield _refuse("not messages", "Messages cannot be an empty list.")
@@ -94,19 +96,23 @@ def _survey(fmt: PromptFormat) -> Iterator[str]:
         "is_open and (messages[-1]['role'] in ['system', 'developer'] or messages[-1]['tool_calls'])",
         "continue_final_message cannot continue a system message or a message with tool_calls.",
     )
-    yield "{%- set found = namespace(system=none, first_user=none, last_user=none) -%}"
+    yield "{%- set found = namespace(systems=none, is_opening=true, first_user=none, last_user=none) -%}"
     yield "{%- for message in messages -%}"
     yield "{%- if message['role'] in ['system', 'developer'] -%}"
-    yield _refuse("found.system is not none", "Only one system message can be specified.")
-    yield f"{{%- set found.system = text(message['content']){_trim(fmt)} -%}}"
-    yield "{%- elif message['role'] == 'user' -%}"
+    message = "Only one system message can be specified."
+    yield _refuse("found.systems is not none and not found.is_opening", message)
+    yield f"{{%- set found.systems = (found.systems or []) + [text(message['content']){_trim(fmt)}] -%}}"
+    yield "{%- else -%}"
+    yield "{%- set found.is_opening = false -%}"
+    yield "{%- endif -%}"
+    yield "{%- if message['role'] == 'user' -%}"
     yield "{%- set found.first_user = loop.index0 if found.first_user is none else found.first_user -%}"
     yield "{%- set found.last_user = loop.index0 -%}"
     if not fmt.renders_tools:
-        yield "{%- elif message['role'] == 'tool' -%}"
-        message = f"The role 'tool' is not supported: {_NO_TOOLS}"
-        yield f"{{{{- raise_exception({_quoted(message)}) -}}}}"
-    yield f"{{%- elif message['role'] not in {others} -%}}"
+        yield f"{{%- elif message['role'] in {_RESULTS} -%}}"
+        unsupported = f"' is not supported: {_NO_TOOLS}"
+        yield f"""{{{{- raise_exception("The role '" ~ message['role'] ~ {_quoted(unsupported)}) -}}}}"""
+    yield f"{{%- elif message['role'] not in {[*others, 'system', 'developer']} -%}}"
     yield f"""{{{{- raise_exception("The role '" ~ message['role'] ~ {_quoted(unknown)}) -}}}}"""
     yield "{%- endif -%}"
     yield "{%- endfor -%}"
@@ -115,7 +121,8 @@ def _survey(fmt: PromptFormat) -> Iterator[str]:
 def _system(fmt: PromptFormat) -> Iterator[str]:
     """Set `system_prompt` to the rendered system message, or to nothing."""
     default = fmt.default_system_message.strip() if fmt.strip_whitespace else fmt.default_system_message
-    yield f"{{%- set system = {_quoted(default)} if found.system is none else found.system -%}}"
+    joined = "found.systems | select | join('\\n\\n')"
+    yield f"{{%- set system = {_quoted(default)} if found.systems is none else {joined} -%}}"
     rendered = _concatenation(fmt.system, instruction="system")
     condition = "true" if fmt.add_system_tags_even_if_message_is_empty else "system"
     yield f'{{%- set system_prompt = {rendered} if {condition} else "" -%}}'
@@ -131,8 +138,6 @@ def _tools(fmt: PromptFormat) -> Iterator[str]:
         return
     rendered = _concatenation(fmt.tools_list, tools="tools | tojson")
     yield f'{{%- set tools_prompt = {rendered} if tools else "" -%}}'
-    message = "The offered tools belong into a user message, and there is none."
-    yield _refuse("tools_prompt and found.last_user is none", message)
 
 
 def _calls(fmt: PromptFormat) -> Iterator[str]:
@@ -152,6 +157,11 @@ def _calls(fmt: PromptFormat) -> Iterator[str]:
 def _messages(fmt: PromptFormat) -> Iterator[str]:
     """Render every message but the system's, in order."""
     host = "found.last_user" if fmt.system_in_last_user else "found.first_user"
+    if fmt.tools_list is not None:
+        # Tools stand in a user message; where there is none, in an empty one of their own.
+        yield "{%- if tools_prompt and found.last_user is none -%}"
+        yield _message(fmt.user, '""', system='""', tools_list="tools_prompt", mark='""')
+        yield "{%- endif -%}"
     yield "{%- for message in messages -%}"
     yield '{%- set mark = tag if is_open and loop.last else "" -%}'
     yield f"{{%- set words = text(message['content']).removesuffix(mark){_trim(fmt)} -%}}"
@@ -166,17 +176,17 @@ def _messages(fmt: PromptFormat) -> Iterator[str]:
         yield _refuse("message['tool_calls']", f"An assistant message has tool_calls, but {_NO_TOOLS}")
         yield _message(fmt.assistant, "words")
     if fmt.tool is not None:
-        yield "{%- elif message['role'] == 'tool' -%}"
+        yield f"{{%- elif message['role'] in {_RESULTS} -%}}"
         yield _message(fmt.tool, "words")
     yield "{%- endif -%}"
     yield "{%- endfor -%}"
 
 
-def _message(template: str, content: str, **values: str) -> str:
+def _message(template: str, content: str, mark: str = "mark", **values: str) -> str:
     """Render a role's template around `content`, an expression. Its last occurrence carries the mark to cut at."""
     terms = _terms(template, {"instruction": content, **values})
     last = max(index for index, term in enumerate(terms) if term == f"({content})")
-    return f"{{{{- {' ~ '.join([*terms[: last + 1], 'mark', *terms[last + 1 :]])} -}}}}"
+    return f"{{{{- {' ~ '.join([*terms[: last + 1], mark, *terms[last + 1 :]])} -}}}}"
 
 
 def _concatenation(template: str, **values: str) -> str:

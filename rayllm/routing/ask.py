@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 from rayllm.routing.chain import Chain
@@ -62,30 +64,51 @@ class Ask:
         """The tokens that the longest of `prefix` covers; at least 1."""
         return max(1, self.sizes[-1]) if self.sizes else 1
 
+    def of(self, adapter: str, session: str) -> Ask:
+        """The same request to an adapter, "" for the base, in a session, "" for none."""
+        own = _Salt(adapter) if adapter else int
+        return replace(
+            self,
+            adapter=adapter,
+            session=session,
+            prefix=tuple(own(digest) for digest in self.prefix),
+            home=own(self.home),
+            group=own(self.group),
+        )
 
-def ask_of(body: Mapping[str, Any], raw_size: int, adapter: str, session: str) -> Ask:
-    """What a request means for the choice; of any kind and however broken, since others refuse what is wrong.
+
+class _Salt:
+    """Makes digests an adapter's own, the same in every process; 0, which stands for none, stays 0."""
+
+    def __init__(self, adapter: str) -> None:
+        self._hash = blake2b(adapter.encode("utf-8", "surrogatepass"), digest_size=8)
+
+    def __call__(self, digest: int) -> int:
+        salted = self._hash.copy()
+        salted.update(digest.to_bytes(8, "big"))
+        return int.from_bytes(salted.digest(), "big") if digest else 0
+
+
+def ask_of(body: Mapping[str, Any], raw_size: int) -> Ask:
+    """What a request to a base means for the choice; of any kind and however broken: others refuse what is wrong.
 
     Args:
         body: the request's JSON object, empty for a form.
         raw_size: bytes of the request.
-        adapter: name of the adapter, "" for the base.
-        session: value of the session header, "" for none.
     """
     if not body:
-        return Ask(adapter, session, work=1 + max(0, raw_size) // _FORM_BYTES_A_TOKEN)
+        return Ask(work=1 + max(0, raw_size) // _FORM_BYTES_A_TOKEN)
     openings, turns = _openings(body), _turns(body)
-    while turns and _is_opening(turns[0]):
-        openings.append(turns.pop(0))
-    chain, values = Chain(adapter), iter(range(_MOST_VALUES))
+    first = list(takewhile(_is_opening, turns))
+    openings += first
+    del turns[: len(first)]
+    chain, values = Chain(), iter(range(_MOST_VALUES))
     for opening in openings:
         _add(chain, opening, values)
     chain.mark()
     group = chain.digests[-1] if chain.size >= _GROUP else 0
     home, home_size = _add_turns(chain, turns, values)
     return Ask(
-        adapter=adapter,
-        session=session,
         prefix=tuple(chain.digests),
         sizes=tuple(size // _BYTES_A_TOKEN for size in chain.sizes),
         home=home,

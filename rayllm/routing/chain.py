@@ -22,8 +22,8 @@ class Chain:
     `size` is what was looked at, `unseen` what was not; media count as what was looked at of them.
     """
 
-    def __init__(self, seed: str) -> None:
-        self._hash = blake2b(_encoded(seed), digest_size=8)
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=8)
         self._next_mark = _FIRST_MARK
         self.digests: list[int] = []
         self.sizes: list[int] = []

@@ -1,18 +1,32 @@
-"""Request bodies: bounded, parsed once, refused with the field's name."""
+"""Request bodies: bounded, parsed once, refused with the field's name.
+
+Every step is linear in the body's size, and takes its time in C.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from math import isfinite
-from typing import Any, NoReturn
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rayllm.errors import BodyTooLargeError, RequestError
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
 MAX_DEPTH = 64
-_TEXT_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# Counted without the fields' names. Above any request that is meant: a million token ids are longer than the contexts
+# of models, and 100,000 objects are some 30,000 messages. Far below what holds a process for seconds.
+MAX_VALUES = 1_000_000
+MAX_CONTAINERS = 100_000
+# Digits of the largest integer that is looked at; 64 bits have 20.
+_MAX_DIGITS = 40
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+# What is read in some 10 ms: short bodies of any kind, and longer ones with few values, such as texts and images.
+_LIGHT_BYTES = 64 * 1024
+_LIGHT_TEXT_BYTES = 2 * 1024 * 1024
+_LIGHT_MARKS = 20_000
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -47,16 +61,17 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     """The JSON object in `raw`.
 
     Raises:
-        RequestError: it is no JSON object, or holds what no engine should see: NaN, infinity, nesting beyond the
-            parser, numbers beyond 64 bits, half of a surrogate pair.
+        RequestError: it is no JSON object, or holds what no engine should see: NaN, infinity, too many values or
+            levels, numbers beyond any use, half of a surrogate pair.
     """
     if not raw.strip():
         raise RequestError("The request body is empty; send a JSON object.")
-    if _nests_deeper_than(raw, MAX_DEPTH):
-        raise RequestError(f"The request body is nested deeper than {MAX_DEPTH} levels.")
+    _check_bounds(raw)
     try:
-        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-        if _LONE_SURROGATE.search(raw):
+        body = json.loads(
+            raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, parse_int=_short_enough
+        )
+        if (b"\\ud" in raw or b"\\uD" in raw) and _LONE_SURROGATE.search(raw):
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeError:
         raise RequestError("The request body is not valid UTF-8 text, or holds half of a surrogate pair.") from None
@@ -67,24 +82,62 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _nests_deeper_than(raw: bytes, depth: int) -> bool:
-    """Whether brackets outside of texts nest deeper. Told from the bytes, since a parser would recurse."""
-    if raw.count(b"[") + raw.count(b"{") <= depth:
-        return False
+def is_light(raw: bytes) -> bool:
+    """Whether `parse_body` takes no longer than some 10 ms, whatever is in `raw`."""
+    if len(raw) <= _LIGHT_BYTES:
+        return True
+    return len(raw) <= _LIGHT_TEXT_BYTES and sum(raw.count(mark) for mark in (b"[", b"{", b",")) <= _LIGHT_MARKS
+
+
+def _check_bounds(raw: bytes) -> None:
+    """Refuse too many values or levels: told from the bytes, since a parser would build them all, and recurse."""
+    containers = raw.count(b"[") + raw.count(b"{")
+    if containers <= MAX_DEPTH and raw.count(b",") < MAX_VALUES - MAX_DEPTH:
+        return
+    outside = _outside_of_texts(raw)
+    if _nests_too_deep(outside):
+        raise RequestError(f"The request body is nested deeper than {MAX_DEPTH} levels.")
+    containers = outside.count(b"[") + outside.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise RequestError(f"The request body has more than {MAX_CONTAINERS} objects and lists.")
+    if outside.count(b",") + containers > MAX_VALUES:
+        raise _too_many_values()
+
+
+def _nests_too_deep(outside: bytes) -> bool:
     level = 0
-    for token in _TEXT_OR_BRACKET.finditer(raw):
-        first = token[0][:1]
-        level += first in b"[{" or -(first in b"]}")
-        if level > depth:
+    for bracket in outside.translate(None, _NOT_BRACKETS)[: 2 * MAX_CONTAINERS]:
+        level += 1 if bracket in b"[{" else -1
+        if level > MAX_DEPTH:
             return True
     return False
+
+
+def _outside_of_texts(raw: bytes) -> bytes:
+    """What of a JSON document is not between quotes. Backslashes stand between them alone."""
+    plain = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Each value is at most two texts, its name and itself.
+    if plain.count(b'"') > 4 * MAX_VALUES:
+        raise _too_many_values()
+    return b"".join(plain.split(b'"')[::2])
+
+
+def _too_many_values() -> RequestError:
+    return RequestError(f"The request body has more than {MAX_VALUES} values.")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise ValueError(f"{text} is no number that fits 64 bits")
+        raise ValueError(f"{text[:_MAX_DIGITS]} is no number that fits 64 bits")
     return number
+
+
+def _short_enough(text: str) -> int:
+    # Reading digits takes time that grows with their square.
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"{text[:_MAX_DIGITS]}… is no number that fits 64 bits")
+    return int(text)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
@@ -16,10 +16,13 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from rayllm.errors import RequestError
-from rayllm.serving.body import parse_body
+from rayllm.routing import Ask, ask_of
+from rayllm.serving.summary import Summary, checked_model
 
 # A form holds a file and a handful of fields; more is an attack.
 _MAX_FIELDS = 100
+# Bytes of a form between two turns of the event loop; some 2 ms.
+_SLICE = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,13 @@ class Payload(ABC):
 
     @property
     @abstractmethod
-    def fields(self) -> Mapping[str, Any]:
-        """The fields of a JSON object; none of a form, whose file is all that counts."""
-
-    @property
     def wants_stream(self) -> bool:
         """Whether the reply is to be a stream."""
-        return bool(self.fields.get("stream"))
+
+    @property
+    @abstractmethod
+    def ask(self) -> Ask:
+        """What it means for the choice of a replica, as a request to a base."""
 
     @property
     @abstractmethod
@@ -57,29 +60,29 @@ class Payload(ABC):
 class JsonPayload(Payload):
     """A JSON object."""
 
-    body: dict[str, Any]
+    summary: Summary
 
     @classmethod
-    def parse(cls, raw: bytes, content_type: str) -> JsonPayload:
-        """Read a JSON body.
-
-        Raises:
-            RequestError: it is no JSON object fit for an engine, or names no model.
-        """
-        body = parse_body(raw)
-        return cls(raw, content_type, checked_model(body.get("model")), body)
+    def of(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
+        """A body that was read."""
+        return cls(raw, content_type, summary.model, summary)
 
     @property
-    def fields(self) -> Mapping[str, Any]:
-        return self.body
+    def wants_stream(self) -> bool:
+        return self.summary.wants_stream
+
+    @property
+    def ask(self) -> Ask:
+        return self.summary.ask
 
     @property
     def for_log(self) -> str:
         return self.raw.decode(errors="replace")
 
     async def for_model(self, name: str) -> JsonPayload:
-        body = {**self.body, "model": name}
-        return JsonPayload(json.dumps(body).encode(), self.content_type, name, body)
+        # Of two fields of one name JSON's readers take the last, and a body may be too large to be written anew.
+        raw = self.raw.rstrip()[:-1] + b', "model": ' + json.dumps(name).encode() + b"}"
+        return JsonPayload(raw, self.content_type, name, self.summary)
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,10 @@ class FormPayload(Payload):
         if not content_type.startswith("multipart/form-data"):
             raise RequestError("The request body must be a multipart form (multipart/form-data).")
 
+        slices = _slices(raw)
+
         async def receive() -> Message:
-            return {"type": "http.request", "body": raw, "more_body": False}
+            return await anext(slices)
 
         try:
             form = await Request(request.scope, receive).form(max_files=_MAX_FIELDS, max_fields=_MAX_FIELDS)
@@ -111,12 +116,12 @@ class FormPayload(Payload):
         return cls(raw, content_type, checked_model(form.get("model")), form)
 
     @property
-    def fields(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
     def wants_stream(self) -> bool:
         return self.form.get("stream") in ("true", "True", "1")
+
+    @property
+    def ask(self) -> Ask:
+        return ask_of({}, len(self.raw))
 
     @property
     def for_log(self) -> str:
@@ -138,14 +143,9 @@ class FormPayload(Payload):
         return FormPayload(await written.as_bytes(), written.content_type, name, self.form)
 
 
-def checked_model(model: Any) -> str:
-    """The model that a request names.
-
-    Raises:
-        RequestError: it names none.
-    """
-    if model is None:
-        raise RequestError("The field `model` is required.", "model")
-    if not isinstance(model, str) or not model:
-        raise RequestError("The field `model` must be a model's name.", "model")
-    return model
+async def _slices(raw: bytes) -> AsyncIterator[Message]:
+    """A body as messages, with a turn of the event loop after each."""
+    for start in range(0, max(1, len(raw)), _SLICE):
+        body = raw[start : start + _SLICE]
+        yield {"type": "http.request", "body": body, "more_body": start + _SLICE < len(raw)}
+        await asyncio.sleep(0)

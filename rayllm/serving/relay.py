@@ -14,8 +14,9 @@ from rayllm import headers
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
-from rayllm.routing import Ask, ask_of
-from rayllm.serving.body import read_body
+from rayllm.routing import Ask
+from rayllm.serving.body import is_light, read_body
+from rayllm.serving.body_reader import BodyReader
 from rayllm.serving.carrier import Cargo, Carrier
 from rayllm.serving.catalogue import Catalogue, Meaning
 from rayllm.serving.dispatch import Dispatcher
@@ -49,6 +50,7 @@ class Relay:
         self._dispatcher = dispatcher
         self._carrier = carrier
         self._config = config
+        self._bodies = BodyReader()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -67,7 +69,10 @@ class Relay:
         raw = await read_body(errand.request, self._config.max_body_bytes)
         if BY_PATH[errand.path].is_form:
             return await FormPayload.parse(raw, errand.request)
-        return JsonPayload.parse(raw, errand.request.headers.get("content-type", "application/json"))
+        content_type = errand.request.headers.get("content-type", "application/json")
+        reading = self._bodies.read(raw)
+        summary = await (reading if is_light(raw) else unless_gone(errand.request.receive, reading))
+        return JsonPayload.of(raw, content_type, summary)
 
     async def _answer(self, errand: Errand, payload: Payload) -> None:
         """Have the first candidate that has room answer. Errors are raised as long as nothing was written."""
@@ -92,7 +97,7 @@ class Relay:
 
     async def _ask(self, errand: Errand, meaning: Meaning, payload: Payload) -> None:
         request = errand.request
-        ask = ask_of(payload.fields, len(payload.raw), meaning.adapter, request.headers.get(headers.SESSION, ""))
+        ask = payload.ask.of(meaning.adapter, request.headers.get(headers.SESSION, ""))
         told = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
         told |= {"content-type": payload.content_type, headers.WORK: str(ask.work), **meaning.headers(payload.model)}
         await unless_gone(request.receive, self._in_time(errand, Cargo(meaning.model_id, payload, told), ask))

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rayllm.config import AppConfig
-from rayllm.endpoints import ENDPOINTS, RESPONSES
+from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
 from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.adapter_admin import AdapterAdmin
 from rayllm.serving.adapter_index import AdapterIndex
@@ -36,6 +36,13 @@ from rayllm.serving.relay import Relay
 from rayllm.serving.states import DeploymentStates
 
 logger = logging.getLogger(__name__)
+
+# Paths below /v1/responses that OpenAI has; all others are ids.
+_NO_RESPONSES = {
+    "": "This service stores no responses; send the whole conversation in `input` of a new request.",
+    "input_tokens": f"This service does not count tokens at {RESPONSES}/input_tokens; send the prompt to {TOKENIZE}.",
+    "compact": f"This service does not compact conversations ({RESPONSES}/compact); send a shorter `input` instead.",
+}
 
 
 class Service:
@@ -142,9 +149,8 @@ class Service:
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: a replica keeps nothing of what it answered, and neither does the router."""
-        raise RouteNotFoundError(
-            "This service stores no responses; send the whole conversation in `input` of a new request."
-        )
+        name = request.path_params["name"]
+        raise RouteNotFoundError(_NO_RESPONSES.get(name, _NO_RESPONSES[""]))
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: this process answers. Says nothing of the models, so that it stays cheap."""

@@ -149,7 +149,11 @@ EXTRAS = [
     _chat("Extra parameters", "`documents`", documents=[{"title": "a", "text": "b"}]),
     _chat("Extra parameters", "`chat_template_kwargs`", chat_template_kwargs={"unused": 1}),
     _chat("Extra parameters", "`chat_template` without trust", chat_template="{{ messages[0].content }}"),
-    _chat("Extra parameters", "`priority`", priority=3),
+    replace(
+        _chat("Extra parameters", "`priority`", priority=3),
+        deviation="the model's file must allow it",
+        vllm_status=200,
+    ),
     _chat("Extra parameters", "`return_token_ids`", True, return_token_ids=True),
     _chat("Extra parameters", "`return_tokens_as_token_ids`", logprobs=True, return_tokens_as_token_ids=True),
     _chat("Extra parameters", "`logprob_token_ids`", logprobs=True, logprob_token_ids=[300, 301]),

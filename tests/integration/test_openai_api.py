@@ -194,7 +194,7 @@ def test_probes_and_version(http: httpx.Client) -> None:
         (CHAT, {**ASK, "top_p": 7}, 400, "top_p", "top_p"),
         (CHAT, {**ASK, "n": 0}, 400, "n", "n must be"),
         (CHAT, {**ASK, "stream": "perhaps"}, 400, "stream", "boolean"),
-        (CHAT, {**ASK, "messages": [{"role": "system", "content": "a"}] * 2 + [USER]}, 400, "messages",
+        (CHAT, {**ASK, "messages": [{"role": "system", "content": "a"}, USER] * 2}, 400, "messages",
          "Only one system message can be specified."),
         (CHAT, {**ASK, "messages": [{"role": "clown", "content": "a"}]}, 400, "messages", "clown"),
         (CHAT, {**ASK, "messages": [{"role": "user", "content": "word " * 3000}]}, 400, "messages", "maximum context"),

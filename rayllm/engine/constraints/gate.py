@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayllm.engine.constraints.find import Constraint, constraints_in
-from rayllm.engine.constraints.limits import check_limits, check_one, needs_trial, parsed, refusal
+from rayllm.engine.constraints.limits import check_limits, check_one, check_tokens, needs_trial, parsed, refusal
 from rayllm.engine.constraints.trial import Trial
 from rayllm.engine.constraints.whitespace import WhitespacePatterns
 from rayllm.errors import RequestError
@@ -50,6 +50,7 @@ class ConstraintGate:
             UnavailableError: too many constraints are waiting.
         """
         check_one(body)
+        check_tokens(body)
         self._check_options(body)
         body = await self._whitespace.resolve(body)
         for constraint in constraints_in(body):

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rayllm.engine.constraints.find import KINDS, Constraint
+from rayllm.engine.constraints.find import KINDS, Constraint, constraints_in
 from rayllm.errors import RequestError
 
 MAX_CHARACTERS = {"json": 65_536, "regex": 16_384, "choice": 65_536, "grammar": 65_536, "structural_tag": 65_536}
@@ -55,10 +55,31 @@ def check_one(body: dict[str, Any]) -> None:
         RequestError: says which there may be.
     """
     asked = body.get("structured_outputs")
+    if asked is not None and not isinstance(asked, dict):
+        raise RequestError("`structured_outputs` must be an object.", "structured_outputs")
     if isinstance(asked, dict) and sum(asked.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
         raise RequestError(
             f"`structured_outputs` must hold exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
         )
+
+
+def check_tokens(body: dict[str, Any]) -> None:
+    """Refuse `allowed_token_ids` beside a constraint: the two may leave no token at all.
+
+    Raises:
+        RequestError: names `allowed_token_ids`.
+    """
+    if not body.get("allowed_token_ids"):
+        return
+    asked, choice = body.get("response_format"), body.get("tool_choice")
+    is_json = isinstance(asked, dict) and asked.get("type") == "json_object"
+    is_call = bool(body.get("tools")) and (choice == "required" or isinstance(choice, dict))
+    found = next((constraint.param for constraint in constraints_in({**body, "tools": None})), None)
+    if body.get("structured_outputs") is not None:
+        found = "structured_outputs"
+    if param := found or (is_json and "response_format") or (is_call and "tool_choice"):
+        message = f"`allowed_token_ids` and `{param}` exclude each other; leave one of them out."
+        raise RequestError(message, "allowed_token_ids")
 
 
 def needs_trial(constraint: Constraint) -> bool:

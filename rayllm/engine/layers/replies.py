@@ -6,11 +6,9 @@ stream whose first event is an error never was a stream: it becomes a plain repl
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 import re
-from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,9 +49,7 @@ _UNNAMED = (
     (("/score", "/v1/score"), "Input lengths", "text_2"),
     (("/rerank", "/v1/rerank", "/v2/rerank"), "text_pair element", "documents"),
 )
-# vLLM's names for the length of the prompt, which is no field that a client sent.
-_FINDING = re.compile(r"'loc': (\(.*?\)), 'msg': (?:'|\")(.*?)(?:'|\")(?:, 'input'|, 'ctx'|\})")
-_REPETITION = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
+_REPETITION = " (parameter="
 _ABOUT_PROMPT = re.compile(
     r"context length|role|message|prompt|maximum model length|chat template|vocabulary|\bURL"
     r"|\b(image|audio|video|multimodal)\b"
@@ -87,6 +83,7 @@ _KNOWN = (
     ("untrusted chat template", _UNTRUSTED, "chat_template"),
     (NO_HOST, _OTHER_HOST, _PROMPT),
 )
+# vLLM's names for the length of the prompt, which is no field that a client sent.
 _LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
 
 
@@ -117,36 +114,15 @@ def translate(error: dict[str, Any], status: int, path: str, request_id: str = "
 
 
 def _sentence(message: str) -> str:
-    """vLLM's message without its repetition of the parameter, and pydantic's list of findings as sentences."""
-    if findings := _findings(message):
-        return "; ".join(dict.fromkeys(f"{'.'.join(place)}: {told}" for place, told in findings[:5])) + "."
+    """vLLM's message without its repetition of the parameter."""
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
-    return _REPETITION.sub("", re.sub(r"^\d+ validation errors?:\s+", "", message))
-
-
-def _findings(message: str) -> list[tuple[list[str], str]]:
-    """Where in the request pydantic has found something, and what. Names of types are left out of the places."""
-    findings = []
-    for loc, told in _FINDING.findall(message):
-        # A request's own text, which pydantic quotes, may look like a place but be none.
-        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            parts = [str(part) for part in ast.literal_eval(loc)[1:]]
-            findings.append(([part for part in parts if not _is_type(part)], told.rstrip(".")))
-    return findings
-
-
-def _is_type(part: str) -> bool:
-    return ("[" in part or "(" in part) and not part.endswith("[]")
+    told, found, rest = re.sub(r"^\d+ validation errors?:\s+", "", message).partition(_REPETITION)
+    return told if rest.endswith(")") else told + found + rest
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
     """The field at fault; `message` is what is told."""
-    if findings := _findings(str(error.get("message"))):
-        # Where a request may have one of several shapes, what the others lack is no fault.
-        places = [place for place, told in findings if told != "Field required"] or [place for place, _ in findings]
-        if field := next((place[0] for place in places if place), None):
-            return field
     given = error.get("param")
     if isinstance(given, str) and given not in ("", "body"):
         name = given.removeprefix("body.")

@@ -15,6 +15,7 @@ from rayllm.config.engine_arguments import request_fields
 from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine.layers.old_names import translate
 from rayllm.engine.layers.refusal import refuse
+from rayllm.engine.layers.shapes import check_shapes
 from rayllm.engine.plan import RequestPlan
 from rayllm.errors import RayLLMError, RequestError
 
@@ -25,6 +26,9 @@ Admit = Callable[[Body], Awaitable[Body]]
 _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
 # Names that mean the same: a default for one must not contradict a request that uses another.
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+# Fields of vLLM's by which one client may disturb others, or have a replica ask other machines.
+GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
 _BACKEND = "nvext.guided_decoding_backend"
 
@@ -37,6 +41,8 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
     Raises:
         RequestError: it asks for what cannot be done.
     """
+    check_shapes(path, body)
+    _check_guarded(body, plan)
     shaped = translate(dict(body))
     _check_backend(path, shaped, plan)
     if path == RESPONSES:
@@ -53,9 +59,24 @@ def shape(path: str, body: Body, plan: RequestPlan) -> Body:
         kwargs = shaped.get("chat_template_kwargs") or {}
         if isinstance(kwargs, dict):
             shaped["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
+    if path == COMPLETIONS:
+        _check_echo(shaped)
     if path == COMPLETIONS and shaped.get("add_special_tokens") is not False:
         shaped["prompt"] = with_one_bos(shaped.get("prompt"), plan)
     return shaped
+
+
+def _check_guarded(body: Body, plan: RequestPlan) -> None:
+    """Refuse fields that the model's file does not allow; vLLM also reads them from among its extra arguments."""
+    extra = body.get("vllm_xargs")
+    for name in GUARDED_FIELDS:
+        if name in plan.allowed_fields:
+            continue
+        hint = f"`allowed_request_fields: [{name}]` in its file would let it"
+        if body.get(name) is not None:
+            raise RequestError(f"This model takes no `{name}` from requests; {hint}.", name)
+        if isinstance(extra, dict) and name in extra:
+            raise RequestError(f"This model takes no `vllm_xargs.{name}` from requests; {hint}.", "vllm_xargs")
 
 
 def _check_stateless(body: Body) -> None:
@@ -71,6 +92,16 @@ def _check_stateless(body: Body) -> None:
         raise RequestError("This service stores no items; send them whole instead of an `item_reference`.", "input")
     if body.get("background"):
         raise RequestError("This service does not answer in the background; leave `background` out.", "background")
+
+
+def _check_echo(body: Body) -> None:
+    """Refuse what vLLM's beam search cannot echo: it fails, after it has searched."""
+    prompt = body.get("prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    if not body.get("echo") or not body.get("use_beam_search") or not texts:
+        return
+    if len(texts) > 1 or not isinstance(texts[0], str) or body.get("logprobs") is not None:
+        raise RequestError("Beam search can `echo` one text, without `logprobs`, and no more.", "echo")
 
 
 def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
@@ -106,13 +137,13 @@ def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
     if not plan.bos:
         return prompt
     if isinstance(prompt, list):
-        return [with_one_bos(item, plan) for item in prompt]
+        return [with_one_bos(item, plan) if isinstance(item, str) else item for item in prompt]
     if not isinstance(prompt, str):
         return prompt
-    bare = prompt
-    while bare.startswith(plan.bos):
-        bare = bare.removeprefix(plan.bos)
-    return bare if plan.tokenizer_adds_bos else plan.bos + bare
+    start = 0
+    while prompt.startswith(plan.bos, start):
+        start += len(plan.bos)
+    return prompt[start:] if plan.tokenizer_adds_bos else plan.bos + prompt[start:]
 
 
 class RequestShaper:

@@ -127,3 +127,25 @@ async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> 
     with pytest.raises(RequestError, match="must be a text"):
         await ConstraintGate(None).admit({"structured_outputs": {"regex": 3}})
     await ConstraintGate(None).admit({"structured_outputs": {"regex": "a"}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": "x"}, "structured_outputs"),
+        ({"structured_outputs": []}, "structured_outputs"),
+        ({"allowed_token_ids": [1], "structured_outputs": {"json": {}}}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1], "structured_outputs": {"json_object": True}}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1], "response_format": {"type": "json_object"}}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1], "tools": [{}], "tool_choice": "required"}, "allowed_token_ids"),
+    ],
+)
+async def test_what_cannot_go_together_is_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        await ConstraintGate(None).admit(fields)
+    assert caught.value.param == param
+
+
+async def test_allowed_tokens_alone_pass() -> None:
+    for body in ({"allowed_token_ids": [1]}, {"allowed_token_ids": [1], "tools": [{}], "tool_choice": "auto"}):
+        assert await ConstraintGate(None).admit(body) == body

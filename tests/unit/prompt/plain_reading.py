@@ -33,7 +33,7 @@ def plain_reading(
     system = rendered_system(keys, messages)
     chat = [message for message in messages if message["role"] not in ("system", "developer")]
     users = [index for index, message in enumerate(chat) if message["role"] == "user"]
-    if (tools or (keys.get("system_in_user") and system)) and not users:
+    if keys.get("system_in_user") and system and not users:
         raise RefusedError("no user message")
     if continue_final_message:
         last = messages[-1]
@@ -43,11 +43,14 @@ def plain_reading(
     prompt = "" if omit_bos else keys.get("bos", "")
     if not keys.get("system_in_user"):
         prompt += system
+    if tools and not users:
+        tools_list = keys["tools_list"].format(tools=as_json(tools))
+        prompt += keys["user"].format(instruction="", system="", tools_list=tools_list)
     for index, message in enumerate(chat):
         host = users[-1:] if keys.get("system_in_last_user") else users[:1]
         values = {
             "system": system if [index] == host else "",
-            "tools_list": keys["tools_list"].format(tools=as_json(tools)) if tools and index == users[-1] else "",
+            "tools_list": keys["tools_list"].format(tools=as_json(tools)) if tools and [index] == users[-1:] else "",
         }
         is_open = continue_final_message and index == len(chat) - 1
         prompt += rendered_message(keys, message, values, is_open)
@@ -57,17 +60,21 @@ def plain_reading(
 
 
 def rendered_system(keys: dict[str, Any], messages: Messages) -> str:
-    contents = [message["content"] for message in messages if message["role"] in ("system", "developer")]
-    if len(contents) > 1:
-        raise RefusedError("two system messages")
-    content = text(keys, contents[0] if contents else keys.get("default_system_message", ""))
+    are_system = [message["role"] in ("system", "developer") for message in messages]
+    contents = [text(keys, message["content"]) for message, is_one in zip(messages, are_system, strict=True) if is_one]
+    if len(contents) > 1 and not all(are_system[: len(contents)]):
+        raise RefusedError("a second system message later")
+    if contents:
+        content = "\n\n".join(content for content in contents if content)
+    else:
+        content = text(keys, keys.get("default_system_message", ""))
     if content or keys.get("add_system_tags_even_if_message_is_empty"):
         return keys["system"].format(instruction=content)
     return ""
 
 
 def rendered_message(keys: dict[str, Any], message: dict[str, Any], values: dict[str, str], is_open: bool) -> str:
-    role = message["role"]
+    role = "tool" if message["role"] == "function" else message["role"]
     if role not in ("user", "assistant", "tool") or keys.get(role) is None:
         raise RefusedError(role)
     content = text(keys, message["content"])

@@ -69,11 +69,13 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Any order of roles; mostly with one system message or none, anywhere."""
+    """Any order of roles; mostly with system messages at the start, or one or none anywhere."""
     chat = draw(st.lists(messages(), min_size=1, max_size=5))
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 1, 1, 2]))):
+    at_start = draw(st.booleans())
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2, 3] if at_start else [0, 0, 0, 1, 1, 1, 1, 2]))):
         role = draw(st.sampled_from(["system", "developer"]))
-        chat.insert(draw(st.integers(0, len(chat))), {"role": role, "content": draw(content | st.none() | parts)})
+        place = 0 if at_start else draw(st.integers(0, len(chat)))
+        chat.insert(place, {"role": role, "content": draw(content | st.none() | parts)})
     return chat
 
 

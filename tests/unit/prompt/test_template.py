@@ -54,19 +54,21 @@ def call(name: Any = "f", arguments: Any = None) -> dict[str, Any]:
 
 REFUSED = [
     (KEYS, [s("1"), u("u"), s("2")], "Only one system message can be specified."),
-    (KEYS, [s("1"), {"role": "developer", "content": "2"}], "Only one system message can be specified."),
-    (KEYS, [s(""), s("")], "Only one system message can be specified."),
+    (KEYS, [s("1"), s("2"), u("u"), s("3")], "Only one system message can be specified."),
+    (KEYS, [u("u"), s("1"), {"role": "developer", "content": "2"}], "Only one system message can be specified."),
+    (KEYS, [s(""), u("u"), s("")], "Only one system message can be specified."),
     (IN_USER, [s("s"), a("a")], "The system message belongs into a user message, and there is none."),
     (IN_USER | {"default_system_message": "d"}, [a("a")], "belongs into a user message"),
     (IN_USER | {"add_system_tags_even_if_message_is_empty": True}, [a("a")], "belongs into a user message"),
     (KEYS, [t("x")], f"The role 'tool' is not supported: {NO_TOOLS}"),
     (KEYS, [u("u"), a(None, call())], f"An assistant message has tool_calls, but {NO_TOOLS}"),
+    (KEYS, [{"role": "function", "content": "x"}], f"The role 'function' is not supported: {NO_TOOLS}"),
+    (KEYS, [{"role": "ipython", "content": "x"}], "'ipython'.*knows system, developer, user, assistant\\."),
     (
-        KEYS,
-        [{"role": "function", "content": "x"}],
-        "'function' is not supported.*knows system, developer, user, assist",
+        TOOL_KEYS,
+        [{"role": "ipython", "content": "x"}],
+        "'ipython'.*knows system, developer, user, assistant, tool, function\\.",
     ),
-    (TOOL_KEYS, [{"role": "ipython", "content": "x"}], "'ipython'.*knows system, developer, user, assistant, tool\\."),
     (KEYS, [{"content": "x"}], "The role '' is not supported"),
     (KEYS, [u(7)], "must be a string or a list of parts"),
     (KEYS, [u({"type": "text", "text": "x"})], "must be a string or a list of parts"),
@@ -150,11 +152,45 @@ def test_no_tools_leave_no_trace(tools: list[dict[str, Any]] | None) -> None:
     assert prompt(KEYS, u("1"), tools=tools) == "<s>[U]1[/U][A]"
 
 
-def test_offered_tools_need_templates_and_a_user() -> None:
+def test_offered_tools_need_templates() -> None:
     with pytest.raises(PromptError, match=f"Tools are offered, but {NO_TOOLS}"):
         prompt(KEYS, u("u"), tools=[WEATHER])
-    with pytest.raises(PromptError, match="offered tools belong into a user message"):
-        prompt(TOOL_KEYS, a("a"), tools=[WEATHER])
+
+
+def test_offered_tools_without_a_user_message_get_one() -> None:
+    expected = f"<s>[S]s[/S][U][T]{WEATHER_JSON}[/T][/U][A]a[/A][A]"
+
+    assert prompt(TOOL_KEYS, s("s"), a("a"), tools=[WEATHER]) == expected
+    assert prompt(TOOL_KEYS, s("s"), a("a"), tools=[WEATHER], continue_final_message=True) == expected.removesuffix(
+        "[/A][A]"
+    )
+
+
+def developer(content: Any) -> dict[str, Any]:
+    return {"role": "developer", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("chat", "system"),
+    [
+        ([s("1"), developer("2"), u("u")], "1\n\n2"),
+        ([developer(" 1 "), s([" 2", "3 "]), s("4"), u("u")], "1\n\n2\n3\n\n4"),
+        ([s("1"), s(""), s(None), s("2"), u("u")], "1\n\n2"),
+        ([u("u"), developer("1")], "1"),
+    ],
+)
+def test_system_messages_at_the_start_are_joined_with_a_blank_line(chat: list[dict[str, Any]], system: str) -> None:
+    assert prompt(KEYS, *chat) == f"<s>[S]{system}[/S][U]u[/U][A]"
+
+
+def test_empty_system_messages_suppress_the_default() -> None:
+    keys = KEYS | {"default_system_message": "d"}
+    assert prompt(keys, s(""), developer(" "), u("u")) == "<s>[U]u[/U][A]"
+    assert prompt(keys, u("u")) == "<s>[S]d[/S][U]u[/U][A]"
+
+
+def test_joined_system_messages_stand_in_the_user_message() -> None:
+    assert prompt(IN_USER, s("1"), developer("2"), u("u")) == prompt(IN_USER, s("1\n\n2"), u("u"))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +210,7 @@ def test_offered_tools_need_templates_and_a_user() -> None:
         (a(None, call("f", "not JSON")), '[C]{"name": "f", "arguments": {}}[/C]'),
         (a(None, call("f", "[1]")), '[C]{"name": "f", "arguments": {}}[/C]'),
         (t(" 21 "), None),
+        ({"role": "function", "name": "f", "content": " 21 "}, None),
     ],
 )
 def test_tool_calls_and_results(message: dict[str, Any], text: str | None) -> None:

@@ -35,7 +35,7 @@ anything = st.recursive(
 
 
 def asked(body: dict[str, Any], adapter: str = "") -> Ask:
-    return ask_of(body, 0, adapter, "")
+    return ask_of(body, 0).of(adapter, "")
 
 
 def chat(*messages: Any, **more: Any) -> Ask:
@@ -50,11 +50,11 @@ def shared(one: Ask, other: Ask) -> int:
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(FIELDS), anything), st.integers(), st.text(), st.text())
 def test_any_body_means_something(body: dict[str, Any], size: int, adapter: str, session: str) -> None:
-    ask = ask_of(body, size, adapter, session)
+    ask = ask_of(body, size).of(adapter, session)
     assert ask.work >= 1
     assert len(ask.prefix) == len(ask.sizes) <= 64
     assert list(ask.sizes) == sorted(ask.sizes)
-    assert hash(ask) == hash(ask_of(body, size, adapter, session))
+    assert hash(ask) == hash(ask_of(body, size).of(adapter, session))
 
 
 def test_depth_and_number_cost_nothing() -> None:
@@ -121,7 +121,7 @@ def test_every_kind_of_request_has_a_home(body: dict[str, Any]) -> None:
 
 
 def test_a_form_costs_by_its_size() -> None:
-    assert ask_of({}, 256_000, "", "").work == 1001
+    assert ask_of({}, 256_000).work == 1001
 
 
 def test_work_is_the_prompt_and_the_answer_it_may_have() -> None:
@@ -146,6 +146,6 @@ def test_long_openings_are_groups_and_short_ones_are_not() -> None:
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    code = "from rayllm.routing import ask_of; print(ask_of({'prompt': 'a text', 'system': 'b'}, 0, 'c', '').prefix)"
+    code = "from rayllm.routing import ask_of; print(ask_of({'prompt': 'a text', 'system': 'b'}, 0).of('c', '').prefix)"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert there.strip() == str(asked({"prompt": "a text", "system": "b"}, adapter="c").prefix)

@@ -34,7 +34,7 @@ def conversation(number: int, turns: int = 1, opening: str = "Be brief.") -> Ask
     messages = [{"role": "system", "content": opening}, {"role": "user", "content": f"Question {number}?"}]
     for turn in range(1, turns):
         messages += [{"role": "assistant", "content": f"No {turn}."}, {"role": "user", "content": f"And {turn}?"}]
-    return ask_of({"messages": messages}, 0, "", f"session-{number}")
+    return ask_of({"messages": messages}, 0).of("", f"session-{number}")
 
 
 candidates_of_any_kind = st.lists(
@@ -51,7 +51,7 @@ candidates_of_any_kind = st.lists(
     unique_by=lambda one: one.id,
 )
 asks_of_any_kind = st.builds(
-    lambda prompt, adapter, session: ask_of({"prompt": prompt}, 0, adapter, session),
+    lambda prompt, adapter, session: ask_of({"prompt": prompt}, 0).of(adapter, session),
     st.text(max_size=20),
     st.sampled_from(["", "a", "b"]),
     st.sampled_from(["", "s"]),

@@ -11,6 +11,8 @@ from starlette.requests import Request
 
 from rayllm.errors import RequestError
 from rayllm.serving.payload import FormPayload, JsonPayload
+from rayllm.serving.summary import summarize
+from tests.unit.serving.bodies import gaps, large_form
 
 SOUND = b"RIFF\x00\r\n--x\xff"
 
@@ -22,18 +24,24 @@ def form(fields: dict[str, Any], file: bytes | None = SOUND) -> tuple[bytes, Req
     return sent.read(), Request({"type": "http", "method": "POST", "headers": headers})
 
 
-@pytest.mark.parametrize("body", [{}, {"model": None}, {"model": 3}, {"model": ""}, {"model": ["x"]}])
+@pytest.mark.parametrize(
+    "body", [{}, {"model": None}, {"model": 3}, {"model": ""}, {"model": ["x"]}, {"model": "x" * 1025}]
+)
 def test_a_request_names_its_model(body: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        JsonPayload.parse(json.dumps(body).encode(), "application/json")
+        summarize(json.dumps(body).encode())
     assert caught.value.param == "model"
 
 
-async def test_json_for_another_model() -> None:
-    payload = JsonPayload.parse(b'{"model": "a",  "x": [1]}', "application/json")
-    other = await payload.for_model("b")
-    assert json.loads(other.raw) == {"model": "b", "x": [1]}
-    assert (payload.model, other.model) == ("a", "b")
+@pytest.mark.parametrize(
+    "raw", [b'{"model": "a",  "x": [1]}', b' {"x": [1], "model": "a"}\n\t ', b'{"model":"a","x":[1]\r}']
+)
+async def test_json_for_another_model(raw: bytes) -> None:
+    payload = JsonPayload.of(raw, "application/json", summarize(raw))
+    other = await (await payload.for_model("b")).for_model('c"\\')
+    assert json.loads(other.raw) == {"model": 'c"\\', "x": [1]}
+    assert (payload.model, other.model) == ("a", 'c"\\')
+    assert summarize(other.raw).ask == payload.ask == other.ask
 
 
 async def test_a_form_for_another_model_keeps_its_file() -> None:
@@ -65,3 +73,12 @@ async def test_what_is_no_form_is_refused() -> None:
     json_request = Request({"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]})
     with pytest.raises(RequestError, match="must be a multipart form"):
         await FormPayload.parse(b"{}", json_request)
+
+
+async def test_a_large_form_leaves_the_loop_its_turns() -> None:
+    raw, headers = large_form(16 << 20)
+    request = Request({"type": "http", "method": "POST", "headers": headers})
+    async with gaps() as seen:
+        assert (await FormPayload.parse(raw, request)).model == "x"
+    # In one piece it takes a quarter of a second, or ten times that on a machine under load.
+    assert len(seen) > 50

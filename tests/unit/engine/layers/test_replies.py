@@ -49,17 +49,6 @@ async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
     assert said == {"message": "Too hot.", "type": "invalid_request_error", "param": "temperature", "code": None}
 
 
-async def test_findings_of_pydantic_become_sentences_without_the_input() -> None:
-    text = (
-        "2 validation errors:\n  {'type': 'list_type', 'loc': ('body', 'messages'), 'msg': 'Input should be a valid "
-        "list', 'input': 'secret'}\n  {'type': 'int_type', 'loc': ('body', 'n'), 'msg': 'Input should be a valid "
-        "integer', 'input': 'x'}"
-    )
-    _, said = await told(400, error(text, 400, "body.messages"))
-    assert said["message"] == "messages: Input should be a valid list; n: Input should be a valid integer."
-    assert said["param"] == "messages"
-
-
 @pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), ("/v1/completions", "prompt")])
 async def test_the_length_of_the_prompt_is_the_prompts_fault(path: str, field: str) -> None:
     _, said = await told(400, error("Longer than the maximum.", 400, "input_tokens"), path)
@@ -144,36 +133,6 @@ async def test_the_field_is_found_in_the_sentence(message: str, param: str | Non
     _, said = await told(400, error(message, 400))
     assert said["param"] == param
     assert "--" not in said["message"]
-
-
-SHAPE = "('body', 'function-wrap[__log_extra_fields__()]', %s), 'msg': '%s', 'input': 'secret'}"
-
-
-@pytest.mark.parametrize(
-    ("path", "findings", "param", "said"),
-    [
-        ("/v1/embeddings", [SHAPE % ("'input'", "Field required")], "input", "input: Field required."),
-        (
-            "/v1/embeddings",
-            [SHAPE % ("'messages'", "Field required"), SHAPE % ("'input', 'list[int]'", "Not a list")],
-            "input",
-            "messages: Field required; input: Not a list.",
-        ),
-        (
-            "/v1/audio/transcriptions",
-            ["('body', 'timestamp_granularities[]', 0), 'msg': \"Input should be 'word'\", 'input': 'era'}"],
-            "timestamp_granularities[]",
-            "timestamp_granularities[].0: Input should be 'word'.",
-        ),
-        (CHAT, ["('body', 'messages', 0, 'role'), 'msg': 'No.', 'input': 7}"], "messages", "messages.0.role: No."),
-    ],
-)
-async def test_the_field_of_pydantics_findings_is_the_requests_own(
-    path: str, findings: list[str], param: str, said: str
-) -> None:
-    text = f"{len(findings)} validation errors:\n" + "\n".join("  {'type': 'x', 'loc': " + one for one in findings)
-    _, error_told = await told(400, error(text, 400, "body.0"), path)
-    assert (error_told["param"], error_told["message"]) == (param, said)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.config.model import ModelConfig, ModelLoadingConfig
+from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from rayllm.engine.layers.shaping import RequestShaper, shape
-from rayllm.engine.plan import RequestPlan
+from rayllm.engine.plan import RequestPlan, plan_requests
 from rayllm.errors import RequestError
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
@@ -52,7 +53,7 @@ def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float
 
 
 def test_a_choice_of_null_is_the_default() -> None:
-    assert shape(CHAT, {"tools": [1], "tool_choice": None}, RequestPlan()) == {"tools": [1]}
+    assert shape(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
     assert shape(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
 
 
@@ -109,6 +110,7 @@ def test_the_callers_body_is_left_as_it_is() -> None:
         (False, "a", "<s>a"),
         (False, "<s>a", "<s>a"),
         (True, ["<s>a", "b"], ["a", "b"]),
+        (True, "<s>" * 300_000 + "a<s>", "a<s>"),
         (False, [1, 2], [1, 2]),
         (False, [[1], [2]], [[1], [2]]),
         (True, None, None),
@@ -191,3 +193,42 @@ async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() 
     assert sent[0]["status"] == 400
     error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
     assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}
+
+
+@pytest.mark.parametrize("fields", [{"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": "a", "logprobs": 1}])
+def test_beam_search_echoes_one_text(fields: dict[str, Any]) -> None:
+    beams = {"use_beam_search": True, "echo": True, "n": 2}
+    with pytest.raises(RequestError) as caught:
+        shape(COMPLETIONS, {**beams, **fields}, RequestPlan())
+    assert caught.value.param == "echo"
+    for allowed in ({**beams, "prompt": "a"}, {**beams, "prompt": ["a"]}, {**beams, **fields, "echo": False}):
+        assert shape(COMPLETIONS, allowed, RequestPlan()) == allowed
+
+
+GUARDED = {"priority": 0, "kv_transfer_params": {"remote_host": "x"}, "ec_transfer_params": {}}
+
+
+@pytest.mark.parametrize("path", [*BY_PATH])
+@pytest.mark.parametrize("field", GUARDED)
+def test_fields_that_touch_others_need_to_be_allowed(path: str, field: str) -> None:
+    with pytest.raises(RequestError, match=rf"`allowed_request_fields: \[{field}\]` in its file") as caught:
+        shape(path, {field: GUARDED[field]}, RequestPlan())
+    assert caught.value.param == field
+    with pytest.raises(RequestError, match=f"`vllm_xargs.{field}`") as caught:
+        shape(path, {"vllm_xargs": {field: "x"}}, RequestPlan())
+    assert caught.value.param == "vllm_xargs"
+    assert shape(path, {field: None}, RequestPlan()).get(field) is None
+    allowed = RequestPlan(allowed_fields=(field,))
+    assert shape(path, {field: GUARDED[field]}, allowed)[field] == GUARDED[field]
+    for other in GUARDED.keys() - {field}:
+        with pytest.raises(RequestError):
+            shape(path, {other: GUARDED[other]}, allowed)
+
+
+def test_the_models_file_says_which() -> None:
+    model = ModelConfig(model_loading_config=ModelLoadingConfig(model_id="m"), allowed_request_fields=("priority",))
+    assert plan_requests(model, None).allowed_fields == ("priority",)
+
+
+def test_a_default_of_the_models_own_is_not_the_clients() -> None:
+    assert shape(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3
