@@ -35,7 +35,9 @@ class AdapterEngine(Protocol):
         """Load the adapter `name`, which lies in `folder`, as `key`; returns what the engine calls it.
 
         Raises:
-            RequestError: the engine refuses it.
+            RequestError: its files are at fault.
+            UnavailableError: the engine failed on it.
+            EngineError: the engine is dead.
         """
 
     def answer_to(self, name: str, loaded: Any) -> None:
