@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hmac
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm import headers
+from rayllm.engine.residents import Residents
+from rayllm.serving.adapter_lookup import PATH
 from rayllm.serving.slots import Slots
 
 
@@ -29,6 +33,27 @@ class SlotGate:
                 await self._app(scope, receive, send)
             else:
                 await _answer(send, 503, [(headers.FULL.encode(), b"1")])
+
+
+class LookupGate:
+    """ASGI middleware that tells routers which adapters are not there. That takes no slot.
+
+    Args:
+        app: what all other requests go to.
+        residents: the replica's adapters; None where its model takes none.
+    """
+
+    def __init__(self, app: ASGIApp, residents: Residents | None) -> None:
+        self._app = app
+        self._residents = residents
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != PATH:
+            await self._app(scope, receive, send)
+            return
+        names = (await Request(scope, receive).json())["names"]
+        missing = await self._residents.missing(names) if self._residents else names
+        await JSONResponse({"missing": missing})(scope, receive, send)
 
 
 class KeyGate:

@@ -19,7 +19,7 @@ from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm import prepare_environment
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.gate import KeyGate, SlotGate
+from rayllm.serving.gate import KeyGate, LookupGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
@@ -91,7 +91,7 @@ class ModelReplica:
             self._taker = Taker(app)
             self._taker.start()
         config = uvicorn.Config(
-            KeyGate(app, self._key),
+            KeyGate(LookupGate(app, self._engine.residents), self._key),
             host=host,
             port=0,
             log_level="warning",

@@ -10,7 +10,7 @@ def with_merged_tool_calls(chunk: bytes) -> bytes:
     """`chunk` with one delta for each tool call.
 
     vLLM may write a call's name and the beginning of its arguments as two deltas of one chunk. OpenAI's service never
-    does, and OpenAI's own client then puts the call together wrongly.
+    does, and clients, earlier versions of OpenAI's own among them, then put the call together wrongly.
 
     Only a chunk with two deltas or more is parsed.
     """

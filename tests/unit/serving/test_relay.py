@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import uvicorn
@@ -19,13 +20,14 @@ from starlette.routing import Route
 
 from rayllm.config import RouterConfig, load_app
 from rayllm.serving import errand
+from rayllm.serving.adapter_lookup import AdapterLookup, ReplicaQuestions
 from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet
 from rayllm.serving.front import Front
-from rayllm.serving.gate import KeyGate, SlotGate
+from rayllm.serving.gate import KeyGate, LookupGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.http_errors import install_error_handlers
 from rayllm.serving.loaded_adapters import LoadedAdapters
@@ -52,15 +54,28 @@ class Count:
         self.held.remove(token)
 
 
+class Residents:
+    """The adapters that a replica may have."""
+
+    def __init__(self, *there: str, everything: bool = False) -> None:
+        self.there, self.everything = there, everything
+        self.asked: list[str] = []
+
+    async def missing(self, names: list[str]) -> list[str]:
+        self.asked += names
+        return [] if self.everything else [name for name in names if name not in self.there]
+
+
 class Replica:
     """A model replica without an engine: `answer` is its ASGI application."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: Any, residents: Any = None) -> None:
         self.count = Count()
         self.key = "secret"
         self.address = "http://127.0.0.1:9"
         gate = SlotGate(answer, Slots(self.count))
         self.taker = Taker(gate)
+        gate = LookupGate(gate, residents or Residents(everything=True))
         config = uvicorn.Config(KeyGate(gate, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
@@ -172,7 +187,7 @@ class Service:
 
 @asynccontextmanager
 async def service(
-    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, most: int = 100, **router: Any
 ) -> AsyncIterator[Service]:
     lora = {"dynamic_lora_loading_path": "/x"}
     models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
@@ -185,13 +200,16 @@ async def service(
     for name, members in replicas.items():
         fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
     exchanger = Exchanger(connect_timeout_s=1)
-    passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), Carrier(exchanger), config.router)
+    dispatcher = Dispatcher(fleets)
+    lookup = AdapterLookup(ReplicaQuestions(dispatcher.members, exchanger).missing)
+    catalogue = Catalogue(config)
+    passing = Relay(catalogue, LoadedAdapters("app"), dispatcher, Carrier(exchanger), lookup, config.router)
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH)])
     install_error_handlers(app)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    front = Front(app, "127.0.0.1", port, "", most=100)
+    front = Front(app, "127.0.0.1", port, "", most=most)
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
@@ -510,3 +528,44 @@ def test_router_options_have_finite_defaults() -> None:
     config = RouterConfig()
     assert config.request_timeout_s == 600
     assert config.max_body_bytes == 32 * 2**20
+
+
+@WAYS
+async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) -> None:
+    """Nobody may wait for a slot here, so that one invented name in a slot could cost another request its own."""
+    answer, residents = Answer(b"{}"), Residents("there")
+    answer.takes_s = 0.05
+    async with Replica(answer, residents).listening() as replica, service(way, {"m": [replica]}, most=5000) as found:
+        found.handles["m"].has_too_many = True
+        url = str(found.client.base_url).rstrip("/") + PATH
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as crowd:
+
+            async def ask(model: str) -> int:
+                async with crowd.post(url, json={"model": model}) as reply:
+                    return reply.status
+
+            async def work() -> list[int]:
+                return [await ask(("m", "m:there")[number % 2]) for number in range(10)]
+
+            flood = asyncio.gather(*(ask(f"m:invented-{number % 700}") for number in range(1000)))
+            # Fewer than there are slots: a slot is free a moment after its client has the reply.
+            worked = await asyncio.gather(*(work() for _ in range(5)))
+            assert worked == [[200] * 10] * 5
+            assert set(await flood) == {404}
+    assert answer.most_at_once <= 10
+    assert all(b"invented" not in body for body in answer.bodies)
+    # Each is asked once for as long as the answer is remembered.
+    assert len(residents.asked) < 3 * 701
+
+
+@WAYS
+async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
+    residents = Residents()
+    async with Replica(Answer(b"{}"), residents).listening() as replica, service(way, {"m": [replica]}) as found:
+        told = replica.told("m-0")
+        told.stats["adapters"] = ["held"]
+        found.fleets["m"].update([told])
+        assert (await found.client.post(PATH, json={"model": "m:held"})).status_code == 200
+        reply = await found.client.post(PATH, json={"model": "m:none"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert residents.asked == ["none"]

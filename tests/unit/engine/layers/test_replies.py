@@ -164,23 +164,6 @@ async def test_deltas_of_one_tool_call_are_one_delta() -> None:
     assert body.endswith(b"\n\n")
 
 
-async def test_openais_client_puts_merged_calls_together() -> None:
-    from openai.lib.streaming.chat import ChatCompletionStreamState
-    from openai.types.chat import ChatCompletionChunk
-
-    about = {"object": "chat.completion.chunk", "created": 1, "model": "m"}
-    name = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
-    first, second, third = ({"index": 0, "function": {"arguments": part}} for part in ('{"a":', " 1", "}"))
-    calls = [[name, first], [second, third]]
-    _, _, bodies = await reply(*(chunk(*deltas) for deltas in calls))
-    state = ChatCompletionStreamState()
-    for body in bodies:
-        parsed = json.loads(body.removeprefix(b"data: "))
-        state.handle_chunk(ChatCompletionChunk.model_validate(parsed | about))
-    [call] = state.current_completion_snapshot.choices[0].message.tool_calls or []
-    assert call.function.arguments == '{"a": 1}'
-
-
 async def test_a_stream_is_parsed_only_where_a_chunk_has_two_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     loads = json.loads
