@@ -19,15 +19,28 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
     return {"type": "error", **error.body()} if path in _ANTHROPIC else error.body()
 
 
-def error_event(error: RayLLMError, path: str) -> bytes:
-    """The server-sent event that tells a client of `path` that the stream has failed."""
-    return event_of(error_body(error, path), path)
+def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:
+    """The server-sent event that tells a client of `path` that the stream has failed. It is the last one: no `[DONE]`.
+
+    Args:
+        error: what happened.
+        path: the endpoint.
+        sequence_number: of the event, which only the Responses API counts.
+    """
+    return event_of(error_body(error, path), path, sequence_number)
 
 
-def event_of(body: dict[str, Any], path: str) -> bytes:
-    """The server-sent event for a failed reply's body, as `error_body` makes it."""
-    if path == RESPONSES:
-        # Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
-        return b"event: error\ndata: " + json.dumps({"type": "error", **body["error"]}).encode() + b"\n\n"
-    name = b"event: error\n" if path in _ANTHROPIC else b""
-    return name + b"data: " + json.dumps(body).encode() + b"\n\n"
+def event_of(body: dict[str, Any], path: str, sequence_number: int = 0) -> bytes:
+    """The same event for a failed reply's body, as `error_body` makes it."""
+    name = b"event: error\n" if path in (*_ANTHROPIC, RESPONSES) else b""
+    event = _responses_event(body["error"], sequence_number) if path == RESPONSES else body
+    return name + b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def _responses_event(error: dict[str, Any], sequence_number: int) -> dict[str, Any]:
+    """The `error` event as OpenAI documents it, with the error object beside it, on which OpenAI's clients raise.
+
+    Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
+    """
+    fields = {"code": error["code"] or error["type"], "message": error["message"], "param": error["param"]}
+    return {"type": "error", **fields, "sequence_number": sequence_number, "error": error}

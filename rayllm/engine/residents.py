@@ -10,14 +10,15 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from rayllm.engine.plan import RequestPlan
-from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
+from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, SourceError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore
 from rayllm.sources import node_cache
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 # Names are the clients' to invent: of what failed, only so much is remembered.
 _MOST_FAILURES = 1024
 _EXPECTED_S = 5.0
+# Places that are looked into at once for names that may be invented.
+_LOOKUPS_AT_ONCE = 8
 
 
 class AdapterEngine(Protocol):
@@ -35,7 +38,9 @@ class AdapterEngine(Protocol):
         """Load the adapter `name`, which lies in `folder`, as `key`; returns what the engine calls it.
 
         Raises:
-            RequestError: the engine refuses it.
+            RequestError: its files are at fault.
+            UnavailableError: the engine failed on it.
+            EngineError: the engine is dead.
         """
 
     def answer_to(self, name: str, loaded: Any) -> None:
@@ -92,6 +97,8 @@ class Residents:
         self._loading: dict[tuple[str, str | None], asyncio.Task[Resident]] = {}
         self._failures: OrderedDict[tuple[str, str | None], tuple[RayLLMError, float]] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
+        # Threads of their own: a flood of invented names holds up no adapter that is being loaded.
+        self._lookups = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, "adapter-lookup")
 
     @property
     def names(self) -> list[str]:
@@ -105,6 +112,23 @@ class Residents:
             SourceError: they cannot be listed.
         """
         return await asyncio.to_thread(self._store.names)
+
+    async def missing(self, adapters: Sequence[str]) -> list[str]:
+        """Those of `adapters`, by their names without the base's, that are not there. Nothing is loaded."""
+        found = await asyncio.gather(*(self._is_missing(AdapterName(self._store.base, name)) for name in adapters))
+        return [adapter for adapter, is_missing in zip(adapters, found, strict=True) if is_missing]
+
+    async def _is_missing(self, name: AdapterName) -> bool:
+        key = (str(name), None)
+        if str(name) in self._residents or key in self._loading:
+            return False
+        if failure := self._failure(key):
+            return isinstance(failure, ModelNotFoundError)
+        try:
+            return not await asyncio.get_running_loop().run_in_executor(self._lookups, self._store.holds, name)
+        except SourceError:
+            # A request for it is told, or served from what the node has.
+            return False
 
     @property
     def has_loaded(self) -> bool:

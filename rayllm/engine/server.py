@@ -119,6 +119,8 @@ class EngineServer:
         answer_by_name(server.state.openai_serving_models, self._names)
         self.residents = residents_of(self._model, self._engine, server, Path(weights), self._plan, progress)
         gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
+        vllm.guard_generation(self._engine, gate.admit_compiled)
+        vllm.keep_stream_errors(server)
         self.app = self._layers(server, plan, gate)
         self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.residents)
         if self.residents:
@@ -133,7 +135,8 @@ class EngineServer:
 
     def _layers(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
         """What a request passes on its way into vLLM's application, the last one first."""
-        app: ASGIApp = ErrorTranslator(RequestShaper(server, lambda: adapters_plan() or plan, gate.admit))
+        app: ASGIApp = RequestShaper(server, lambda: adapters_plan() or plan, gate.admit)
+        app = ErrorTranslator(app, vllm.error_object)
         if self.residents:
             app = AdapterGate(app, self.residents, self._model.model_id)
         return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))

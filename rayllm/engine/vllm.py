@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,12 +25,26 @@ from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.constraints import OPTIONS
 from rayllm.engine.layers.validation import validate_cheaply
 from rayllm.engine.tool_plugin import load_tool_plugin
-from rayllm.errors import ConfigError, EngineError, RequestError
+from rayllm.errors import (
+    ADAPTER_UNAVAILABLE,
+    ConfigError,
+    EngineError,
+    RayLLMError,
+    RequestError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from rayllm.engine.direct import Prompt
 
 logger = logging.getLogger(__name__)
+
+# What vLLM, PyTorch and safetensors say where an adapter's files are at fault; all else is the engine's own failure.
+_BROKEN_ADAPTER = re.compile(
+    r"LoRA rank|[Mm]issing required configuration|modules_to_save|DoRA|[Aa]dapter bias|target modules in"
+    r"|unsupported LoRA weight|LoRA weight name|doesn't contain tensors|vocabulary size|LoRA-B output dim"
+    r"|size of tensor|size mismatch|shape mismatch|deserializing header|SafetensorError|JSONDecodeError|Expecting value"
+)
 
 # module → the names used from it, dotted where they are attributes.
 USED = {
@@ -42,6 +58,7 @@ USED = {
     "vllm.entrypoints.launchers.cli_args": ("FrontendArgs",),
     "vllm.entrypoints.openai.models.serving": ("OpenAIServingModels.model_name",),
     "vllm.entrypoints.anthropic.protocol": ("AnthropicMessagesRequest.model_fields",),
+    "vllm.entrypoints.anthropic.serving": ("AnthropicServingMessages.message_stream_converter",),
     "vllm.entrypoints.openai.chat_completion.protocol": (
         "BatchChatCompletionRequest.model_fields",
         "ChatCompletionRequest.model_fields",
@@ -51,7 +68,8 @@ USED = {
         "CompletionRequest.to_sampling_params",
     ),
     "vllm.entrypoints.openai.responses.protocol": ("ResponsesRequest.model_fields",),
-    "vllm.exceptions": ("VLLMClientError",),
+    "vllm.entrypoints.serve.exception_handling.error_response": ("create_error_response",),
+    "vllm.exceptions": ("GenerationError", "GracefulHTTPError", "VLLMClientError", "VLLMValidationError"),
     "vllm.lora.request": ("LoRARequest",),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
@@ -68,6 +86,7 @@ USED = {
         "bgmv_expand",
         "bgmv_expand_slice",
     ),
+    "vllm.v1.structured_output.request": ("get_structured_output_key",),
     "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
     "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),
     "vllm.v1.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
@@ -83,6 +102,7 @@ USED = {
         "AsyncLLM.check_health",
         "AsyncLLM.errored",
         "AsyncLLM.encode",
+        "AsyncLLM.errored",
         "AsyncLLM.generate",
         "AsyncLLM.add_lora",
         "AsyncLLM.remove_lora",
@@ -252,23 +272,33 @@ class AdapterSlots:
         """Load the adapter `name`, which lies in `folder`, as `key`; returns vLLM's LoRARequest.
 
         Raises:
-            RequestError: vLLM refuses it.
+            RequestError: its files are at fault.
+            UnavailableError: the engine failed on it, for want of memory for example.
             EngineError: the engine is dead.
         """
         from vllm.lora.request import LoRARequest
-        from vllm.v1.engine.exceptions import EngineDeadError
 
         request = LoRARequest(key, self._models.lora_id_counter.inc(1), str(folder))
         try:
             await self._engine.add_lora(request)
-        except EngineDeadError:
-            raise EngineError("The engine died.") from None
         except Exception as error:
-            logger.warning("vLLM refuses the adapter `%s`: %s", name, _in_one_line(error))
-            told = _in_one_line(error).replace(str(folder), "its folder")[:300]
-            message = f"The adapter `{name}` cannot be used: vLLM refuses it: {told}"
-            raise RequestError(message, "model", "adapter_broken") from None
+            raise self._fault(name, folder, error) from None
         return request
+
+    def _fault(self, name: str, folder: Path, error: Exception) -> RayLLMError:
+        # The engine's process sends the text of its error and nothing else.
+        reason = _in_one_line(error)
+        if self._engine.errored:
+            logger.error("The engine died while the adapter `%s` was loaded: %s", name, reason)
+            return EngineError("The engine died.")
+        if _BROKEN_ADAPTER.search(reason):
+            logger.warning("vLLM refuses the adapter `%s`: %s", name, reason)
+            said = reason.replace(str(folder), "its folder")[:300]
+            message = f"The adapter `{name}` cannot be used: vLLM refuses it: {said}"
+            return RequestError(message, "model", "adapter_broken")
+        logger.error("The engine failed to load the adapter `%s`: %s", name, reason)
+        message = f"The engine failed to load the adapter `{name}`; the server's log says why."
+        return UnavailableError(message, "model", ADAPTER_UNAVAILABLE, 10)
 
     def answer_to(self, name: str, loaded: Any) -> None:
         """Let requests for the model `name` use the adapter."""
@@ -369,6 +399,93 @@ def can_enforce(schema: dict[str, Any]) -> bool:
     from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
     return not has_xgrammar_unsupported_json_features(schema)
+
+
+def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[None]]) -> None:
+    """Have `admit` see every constraint before the engine compiles it, and let no generation fail in silence.
+
+    vLLM's serving classes take an output that ends with an error before its first token for one still to come, and
+    end the stream as if all were well.
+
+    Args:
+        engine: an AsyncLLM; its `generate` is replaced.
+        admit: takes the kind and the text of a constraint, and whether vLLM has refused the request; raises a
+            RayLLMError for one that the engine cannot compile.
+    """
+    from vllm.exceptions import GenerationError, VLLMValidationError
+
+    original = engine.generate
+
+    async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        await _admit(sampling_params.structured_outputs, admit, False)
+        async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
+            try:
+                async for output in outputs:
+                    if any(one.finish_reason == "error" for one in output.outputs):
+                        raise GenerationError
+                    yield output
+            except VLLMValidationError:
+                # Of a constraint it may say no more than that it is invalid.
+                await _admit(sampling_params.structured_outputs, admit, True)
+                raise
+
+    engine.generate = generate
+
+
+async def _admit(structured: Any, admit: Callable[[str, str, bool], Awaitable[None]], is_refused: bool) -> None:
+    from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+    from vllm.v1.structured_output.request import get_structured_output_key
+
+    if structured is None or structured.all_constraints_none():
+        return
+    kind, spec = get_structured_output_key(structured)
+    try:
+        await admit(kind.name.lower(), spec, is_refused)
+    except RequestError as error:
+        raise VLLMValidationError(error.message, parameter=error.param) from None
+    except RayLLMError as error:
+        raise GracefulHTTPError(error.message, HTTPStatus(error.status)) from None
+
+
+def keep_stream_errors(server: Any) -> None:
+    """Let errors of a chat's stream pass through vLLM's conversion to Anthropic's events, which cannot read them."""
+    serving = getattr(server.state, "anthropic_serving_messages", None)
+    if serving is None:
+        return
+    original = serving.message_stream_converter
+
+    async def converted(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+        errors: list[str] = []
+
+        async def without_errors() -> AsyncIterator[str]:
+            async for chunk in chunks:
+                if chunk.startswith('data: {"error"'):
+                    errors.append(chunk)
+                elif not errors:
+                    yield chunk
+
+        async for event in original(without_errors()):
+            yield event
+        for chunk in errors:
+            yield f"event: error\n{chunk}"
+
+    serving.message_stream_converter = converted
+
+
+def error_object(error: BaseException) -> dict[str, Any] | None:
+    """What vLLM would say about the request that `error` refuses; None where the request is not at fault.
+
+    Looks behind Starlette's error about a reply that had already begun.
+    """
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.exceptions import GracefulHTTPError, VLLMClientError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, VLLMClientError | GracefulHTTPError):
+            return dict(create_error_response(cause).model_dump()["error"])
+        cause = cause.__cause__
+    return None
 
 
 def held_options(engine: Any) -> frozenset[str]:
@@ -489,14 +606,14 @@ def _inputs(prompt: Prompt) -> dict[str, Any]:
 @contextmanager
 def _refusals() -> Iterator[None]:
     """What vLLM raises for one request, as ours."""
-    from vllm.exceptions import VLLMClientError
+    from vllm.exceptions import GenerationError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     try:
         yield
     except EngineDeadError:
         raise EngineError("The engine died.") from None
-    except EngineGenerateError as error:
+    except (EngineGenerateError, GenerationError) as error:
         raise RequestError(f"The engine failed on this request: {_in_one_line(error.__cause__ or error)}") from None
     except (VLLMClientError, ValueError, TypeError, NotImplementedError) as error:
         raise RequestError(_in_one_line(error)) from None

@@ -2,7 +2,7 @@
 
 from rayllm.lora.base import BaseModules
 from rayllm.lora.check import AdapterLimits
-from rayllm.lora.names import AdapterName, adapter_of, parse_name
+from rayllm.lora.names import AdapterName, adapter_of, no_adapter, parse_name
 from rayllm.lora.place import Place, open_place
 from rayllm.lora.store import AdapterFiles, AdapterStore
 
@@ -14,6 +14,7 @@ __all__ = [
     "BaseModules",
     "Place",
     "adapter_of",
+    "no_adapter",
     "open_place",
     "parse_name",
 ]

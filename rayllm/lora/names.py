@@ -24,6 +24,11 @@ class AdapterName:
         return f"{self.base}:{self.adapter}"
 
 
+def no_adapter(name: AdapterName) -> ModelNotFoundError:
+    """The error for an adapter that is not there."""
+    return ModelNotFoundError(f"The model `{name.base}` has no adapter `{name.adapter}`.", "model")
+
+
 def parse_name(name: str, bases: Iterable[str]) -> AdapterName | None:
     """What `name` means as an adapter of one of `bases`, or None where it means none.
 

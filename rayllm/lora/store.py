@@ -13,13 +13,12 @@ from rayllm.config.load import generation_from
 from rayllm.errors import (
     ADAPTER_UNAVAILABLE,
     ConfigError,
-    ModelNotFoundError,
     RequestError,
     SourceError,
     UnavailableError,
 )
 from rayllm.lora.check import CONFIG, WEIGHTS, AdapterLimits, check_adapter
-from rayllm.lora.names import AdapterName
+from rayllm.lora.names import AdapterName, no_adapter
 from rayllm.lora.place import Place, open_adapter
 from rayllm.sources import Progress, UnreachableError, node_cache
 from rayllm.sources.download import Limits
@@ -70,7 +69,7 @@ class AdapterStore:
         limits: AdapterLimits,
         progress: Callable[[], Progress],
     ) -> None:
-        self._base = base
+        self.base = base
         self._place = place
         self._modules = modules
         self._downloads = downloads
@@ -105,6 +104,14 @@ class AdapterStore:
             node_cache().release(entry)
             raise
 
+    def holds(self, name: AdapterName) -> bool:
+        """Whether there is something by that name, sound or not. Nothing is fetched.
+
+        Raises:
+            SourceError: its place is in trouble.
+        """
+        return any(_holds_something(store) for store in self._candidates(name, None))
+
     def names(self) -> list[AdapterName]:
         """Every adapter that may be had without a place of its own.
 
@@ -125,7 +132,7 @@ class AdapterStore:
                 choose = partial(_chosen, name, store)
                 entry, snapshot = node_cache().have(store, choose, _SELECTION, self._progress(), self._downloads)
                 return entry, snapshot.id
-        raise ModelNotFoundError(f"The model `{self._base}` has no adapter `{name.adapter}`.", "model")
+        raise no_adapter(name)
 
     def _recall(self, name: AdapterName, candidates: list[Store], error: SourceError) -> tuple[Entry, str]:
         for store in candidates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from rayllm.errors import EngineError, UnavailableError
@@ -27,6 +27,10 @@ class Dispatcher:
     def has_replicas(self, model_id: str) -> bool:
         """Whether a replica of the model takes requests."""
         return any(member.is_open for member in self._fleets[model_id].members.values())
+
+    def members(self, model_id: str) -> Collection[Member]:
+        """The replicas of a model, whether or not they have room."""
+        return self._fleets[model_id].members.values()
 
     async def run(self, model_id: str, ask: Ask, carry: Callable[[Member], Awaitable[Given]]) -> Given:
         """What `carry` gives, called with a replica that has room, and again with others where that is not so.

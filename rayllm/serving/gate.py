@@ -5,9 +5,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
+from rayllm.engine.residents import Residents
+from rayllm.serving.adapter_lookup import PATH
 from rayllm.serving.slots import Slots
 
 
@@ -60,6 +64,27 @@ class DrainGate:
                 await send(message)
 
         await self._app(scope, receive, send_unless_lost)
+
+
+class LookupGate:
+    """ASGI middleware that tells routers which adapters are not there. That takes no slot.
+
+    Args:
+        app: what all other requests go to.
+        residents: the replica's adapters; None where its model takes none.
+    """
+
+    def __init__(self, app: ASGIApp, residents: Residents | None) -> None:
+        self._app = app
+        self._residents = residents
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != PATH:
+            await self._app(scope, receive, send)
+            return
+        names = (await Request(scope, receive).json())["names"]
+        missing = await self._residents.missing(names) if self._residents else names
+        await JSONResponse({"missing": missing})(scope, receive, send)
 
 
 class KeyGate:

@@ -14,7 +14,9 @@ from rayllm import headers
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
+from rayllm.lora import AdapterName
 from rayllm.routing import Ask
+from rayllm.serving.adapter_lookup import AdapterLookup
 from rayllm.serving.body import is_light, read_body
 from rayllm.serving.body_reader import BodyReader
 from rayllm.serving.carrier import Cargo, Carrier
@@ -43,12 +45,14 @@ class Relay:
         loaded: LoadedAdapters,
         dispatcher: Dispatcher,
         carrier: Carrier,
+        lookup: AdapterLookup,
         config: RouterConfig,
     ) -> None:
         self._catalogue = catalogue
         self._loaded = loaded
         self._dispatcher = dispatcher
         self._carrier = carrier
+        self._lookup = lookup
         self._config = config
         self._bodies = BodyReader()
 
@@ -77,6 +81,7 @@ class Relay:
     async def _answer(self, errand: Errand, payload: Payload) -> None:
         """Have the first candidate that has room answer. Errors are raised as long as nothing was written."""
         meaning = await self._meaning(payload.model)
+        await self._check_adapter(errand, meaning)
         candidates = self._catalogue.candidates(meaning.model_id)
         for candidate in candidates:
             try:
@@ -94,6 +99,16 @@ class Relay:
         # Only administrators load adapters, so without them there is nothing to ask for.
         loaded = await self._loaded.all() if self._config.admin_keys else None
         return self._catalogue.find(name, loaded)
+
+    async def _check_adapter(self, errand: Errand, meaning: Meaning) -> None:
+        """Refuse an adapter that is not there, before the request takes a place that others could use."""
+        name = AdapterName(meaning.model_id, meaning.adapter)
+        if not meaning.adapter or meaning.path or name in self._catalogue.modules or self._lookup.knows(name):
+            return
+        members = self._dispatcher.members(meaning.model_id)
+        # Without a replica nobody can tell: the request waits for one like all others.
+        if members and not any(meaning.adapter in member.candidate.adapters for member in members):
+            await unless_gone(errand.request.receive, self._lookup.check(name))
 
     async def _ask(self, errand: Errand, meaning: Meaning, payload: Payload) -> None:
         request = errand.request

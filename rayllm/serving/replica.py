@@ -22,7 +22,7 @@ from rayllm.engine.vllm import prepare_environment
 from rayllm.engine.watchdog import wait_until_lost
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.gate import DrainGate, KeyGate, SlotGate
+from rayllm.serving.gate import DrainGate, KeyGate, LookupGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.loaded_adapters import LoadedAdapters
 from rayllm.serving.metrics import ReplicaMetrics
@@ -103,7 +103,7 @@ class ModelReplica:
             self._taker.start()
             self._slots.freed = self._taker.room
         config = uvicorn.Config(
-            KeyGate(self._gate, self._key),
+            KeyGate(LookupGate(self._gate, self._engine.residents), self._key),
             host=host,
             port=0,
             log_config=None,

@@ -25,6 +25,7 @@ from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
 from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.adapter_admin import AdapterAdmin
 from rayllm.serving.adapter_index import AdapterIndex
+from rayllm.serving.adapter_lookup import AdapterLookup, ReplicaQuestions
 from rayllm.serving.background import in_background
 from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
@@ -78,7 +79,8 @@ class Service:
         finders = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
         self._index = AdapterIndex(finders, self._adapters_of)
         self._loaded = loaded
-        self._relay = Relay(self._catalogue, loaded, dispatcher, Carrier(exchanger), config.router)
+        lookup = AdapterLookup(ReplicaQuestions(dispatcher.members, exchanger).missing)
+        self._relay = Relay(self._catalogue, loaded, dispatcher, Carrier(exchanger), lookup, config.router)
         self._admin = AdapterAdmin(self._catalogue, loaded, dispatcher, exchanger, admin_digests)
         self._vllm_version: str | None = None
         self._learning: asyncio.Task[None] | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
 import httpx
 import pytest
 
+from tests.integration.service import Service
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, PROMPT, events, failure
 
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
@@ -62,3 +65,23 @@ def test_adapters_that_cannot_be_had(http: httpx.Client, model: str, status: int
     assert (got, error["param"], error["code"]) == (status, "model", code), error
     assert said in error["message"]
     assert http.post(COMPLETIONS, json={"model": PLAIN, "prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+async def test_a_thousand_invented_adapters_are_404_and_refuse_nobody(service: Service) -> None:
+    """The model has eight slots and lets one request wait."""
+    url = service.url + COMPLETIONS
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as clients:
+
+        async def ask(model: str) -> int:
+            body = {"model": model, "prompt": "x", "max_tokens": 1}
+            async with clients.post(url, json=body) as reply:
+                await reply.read()
+                return reply.status
+
+        async def work() -> list[int]:
+            return [await ask((PLAIN, f"{PLAIN}:pirate")[number % 2]) for number in range(6)]
+
+        flood = asyncio.gather(*(ask(f"{PLAIN}:invented-{number}") for number in range(1000)))
+        worked = await asyncio.gather(*(work() for _ in range(4)))
+        assert worked == [[200] * 6] * 4
+        assert set(await flood) == {404}

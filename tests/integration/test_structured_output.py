@@ -177,3 +177,74 @@ def test_a_bad_constraint_is_400_in_time_and_hurts_nobody(
     assert status == 400, error
     assert (error["param"] or "").startswith(param), error
     assert text_of(http, structured_outputs={"choice": CHOICES}) in CHOICES
+
+
+REPEATS = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{1,255}$"}}, "required": ["a"]}
+CONTRADICTS = {"type": "object", "properties": {"a": {"type": "string", "minLength": 9, "maxLength": 3}}}
+
+
+def asking(path: str, where: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A request to `path` that has the engine compile `schema`, which it holds at `where`."""
+    named = {"name": "f", "schema": schema}
+    holders: dict[str, Any] = {
+        "response_format": {"response_format": {"type": "json_schema", "json_schema": named}},
+        "structured_outputs": {"structured_outputs": {"json": schema}},
+        "text.format": {"text": {"format": {"type": "json_schema", **named}}},
+        "output_config.format": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    }
+    length = {"/v1/responses": "max_output_tokens"}.get(path, "max_tokens")
+    prompt = {"/v1/responses": {"input": "x"}, COMPLETIONS: {"prompt": "x"}}.get(path, {"messages": [FRANCE]})
+    return {"model": "rayllm-demo", **prompt, length: 20, **(holders.get(where) or with_tool(path, where, schema))}
+
+
+def with_tool(path: str, choice: str, schema: dict[str, Any]) -> dict[str, Any]:
+    strict = {"strict": True} if choice == "strict" else {}
+    if path == "/v1/messages":
+        chosen: Any = {"required": {"type": "any"}, "named": {"type": "tool", "name": "f"}, "strict": {"type": "auto"}}
+        return {"tools": [{"name": "f", "input_schema": schema, **strict}], "tool_choice": chosen[choice]}
+    flat = path == "/v1/responses"
+    function = {"name": "f", "parameters": schema, **strict}
+    tool = {"type": "function", **function} if flat else {"type": "function", "function": function}
+    name = {"type": "function", "name": "f"} if flat else {"type": "function", "function": {"name": "f"}}
+    return {"tools": [tool], "tool_choice": {"required": "required", "named": name, "strict": "auto"}[choice]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("schema", [REPEATS, CONTRADICTS])
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        (CHAT, "response_format"),
+        (CHAT, "structured_outputs"),
+        (CHAT, "required"),
+        (CHAT, "named"),
+        (CHAT, "strict"),
+        (COMPLETIONS, "response_format"),
+        (COMPLETIONS, "structured_outputs"),
+        ("/v1/responses", "text.format"),
+        ("/v1/responses", "required"),
+        ("/v1/responses", "named"),
+        ("/v1/responses", "strict"),
+        ("/v1/messages", "output_config.format"),
+        ("/v1/messages", "required"),
+        ("/v1/messages", "named"),
+    ],
+)
+def test_what_the_engine_cannot_compile_is_400_everywhere(
+    http: httpx.Client, path: str, where: str, schema: dict[str, Any], stream: bool
+) -> None:
+    reply = http.post(path, json={**asking(path, where, schema), "stream": stream})
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert error["param"] == ("tools" if where in ("required", "named", "strict") else where)
+    assert ("128 times" if schema is REPEATS else "minLength 9 is greater than maxLength 3") in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
+def test_tools_that_the_engine_does_not_compile_are_not_refused(http: httpx.Client, path: str, stream: bool) -> None:
+    body = asking(path, "strict", REPEATS)
+    (body["tools"][0].get("function") or body["tools"][0])["strict"] = False
+    reply = http.post(path, json={**body, "stream": stream})
+    assert reply.status_code == 200, reply.text
+    assert "error" not in reply.text.lower().replace('"error":null', "")

@@ -69,6 +69,16 @@ async def test_sound_and_broken_constraints(trial: Trial) -> None:
         assert "/project/" not in str(told)
 
 
+async def test_what_only_the_engines_options_refuse_is_refused(trial: Trial) -> None:
+    """With its cache, which vLLM turns on, xgrammar cannot compile every schema that it can compile without."""
+    for pattern in ("^[a-z]{1,255}$", "^a{200,}$", "^(ab|c){129}$"):
+        schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+        told = str(await fault(trial, "json", schema))
+        assert "repeats something more than 128 times" in told
+    assert await fault(trial, "json", {"type": "string", "pattern": "^[a-z]{1,128}$"}) is None
+    assert await fault(trial, "regex", "[a-z]{1,255}") is None
+
+
 async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(trial: Trial) -> None:
     started = time.monotonic()
     running = asyncio.create_task(fault(trial, "regex", EXPLODES))

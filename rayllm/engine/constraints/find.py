@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,11 @@ class Constraint:
     param: str
     kind: str
     spec: Any
+
+    @property
+    def text(self) -> str:
+        """The constraint as compilers take it."""
+        return self.spec if isinstance(self.spec, str) else json.dumps(self.spec)
 
 
 def constraints_in(body: Body) -> Iterator[Constraint]:

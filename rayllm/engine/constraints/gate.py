@@ -55,16 +55,36 @@ class ConstraintGate:
         body = await self._whitespace.resolve(body)
         for constraint in constraints_in(body):
             check_limits(constraint)
-            if self._trial is not None and needs_trial(constraint):
+            # Most tools are never compiled; `admit_compiled` sees those that are.
+            if self._trial is not None and constraint.param != "tools" and needs_trial(constraint):
                 await self._try(self._trial, constraint)
         return body
+
+    async def admit_compiled(self, kind: str, spec: str, is_refused: bool = False) -> None:
+        """Look at what the engine will compile: the request's own constraint, or what vLLM has made of its tools.
+
+        Args:
+            kind: of KINDS, or another that needs no look.
+            spec: the constraint as text.
+            is_refused: vLLM refuses the request, perhaps for this and without a reason.
+
+        Raises:
+            RequestError: the engine could not compile it.
+            UnavailableError: too many constraints are waiting.
+        """
+        # All others were tried with the request, by the name of their field.
+        constraint = Constraint("tools", kind, spec)
+        if self._trial is None or kind not in ("json", "structural_tag"):
+            return
+        if is_refused or needs_trial(constraint):
+            await self._trial.check(constraint)
 
     async def _try(self, trial: Trial, constraint: Constraint) -> None:
         if constraint.kind == "grammar":
             constraint = self._in_ebnf(constraint)
         await trial.check(constraint)
-        # Only what compiles has the shape that this looks for. Tools are constrained as far as can be.
-        if constraint.kind == "json" and constraint.param != "tools":
+        # Only what compiles has the shape that this looks for.
+        if constraint.kind == "json":
             self._check_enforced(constraint)
 
     def _check_options(self, body: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ MAX_NESTING = 200
 
 # Keys of a JSON schema that repeat a part of the grammar so many times.
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_PLAIN_NODES = 500
+# As many as some sixty tools have.
+_PLAIN_NODES = 2_500
 _PLAIN_BOUND = 50
 
 
@@ -34,8 +35,7 @@ def check_limits(constraint: Constraint) -> None:
         RequestError: names the field and the bound.
     """
     spec = constraint.spec
-    text = spec if isinstance(spec, str) else json.dumps(spec)
-    if len(text) > MAX_CHARACTERS[constraint.kind]:
+    if len(constraint.text) > MAX_CHARACTERS[constraint.kind]:
         raise refusal(constraint, f"is longer than {MAX_CHARACTERS[constraint.kind]} characters")
     if constraint.kind == "choice":
         _check_choices(constraint)
@@ -85,9 +85,9 @@ def check_tokens(body: dict[str, Any]) -> None:
 def needs_trial(constraint: Constraint) -> bool:
     """Whether only a compiler can tell if a constraint that is within bounds is sound, and what it costs.
 
-    Tools are rarely compiled, and many clients send dozens: their plain schemas are left to vLLM.
+    Many clients send dozens of tools: what vLLM makes of plain ones is left to the engine.
     """
-    if constraint.kind == "choice":
+    if constraint.kind not in ("json", "regex", "grammar", "structural_tag"):
         return False
     if constraint.param != "tools":
         return True
@@ -178,4 +178,6 @@ _WORDS = {
 
 def refusal(constraint: Constraint, why: str) -> RequestError:
     """The error for a constraint that `why`: a phrase that goes on after "The JSON schema in `tools` …"."""
-    return RequestError(f"The {_WORDS[constraint.kind]} in `{constraint.param}` {why}.", constraint.param)
+    # Whatever vLLM makes of tools, clients wrote schemas.
+    what = _WORDS["json"] if constraint.param == "tools" else _WORDS[constraint.kind]
+    return RequestError(f"The {what} in `{constraint.param}` {why}.", constraint.param)

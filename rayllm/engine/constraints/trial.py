@@ -48,8 +48,7 @@ class Trial:
             RequestError: says which and why.
             UnavailableError: too many trials are waiting.
         """
-        text = constraint.spec if isinstance(constraint.spec, str) else json.dumps(constraint.spec)
-        if (fault := await self._faults.answer(constraint.kind, text)) is not None:
+        if (fault := await self._faults.answer(constraint.kind, constraint.text)) is not None:
             raise refusal(constraint, fault)
 
     async def start(self) -> None:

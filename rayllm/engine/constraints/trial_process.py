@@ -19,6 +19,8 @@ from rayllm.engine.constraints.restraint import TOO_COSTLY, restrain
 STEPS = 16
 
 _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is false: )?")
+# Failures that xgrammar reports as conditions of its own source, and what they mean.
+_MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128 times; use at most `{0,128}`, or `*`"}
 
 
 def main() -> None:
@@ -89,6 +91,9 @@ def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> 
 
 
 def _first_line(error: Exception) -> str:
+    for sign, meaning in _MEANINGS.items():
+        if sign in str(error):
+            return meaning
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # The compiler's messages begin with the place in its own source.
     return _PLACE.sub("", lines[0] if lines else type(error).__name__).rstrip(".")
@@ -108,7 +113,8 @@ def try_out(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> Non
     """
     import xgrammar
 
-    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    # With its cache xgrammar also hashes a grammar, and fails where it cannot. The engine has the cache on.
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=True)
     if kind == "json":
         compiled = compiler.compile_json_schema(spec, any_whitespace=any_whitespace)
     elif kind == "regex":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,7 @@ from rayllm.endpoints import (
 from rayllm.engine.arguments import NO_HOST
 from rayllm.engine.guided import ERROR_TYPE
 from rayllm.engine.layers.refusal import refuse
+from rayllm.engine.layers.tool_calls import with_merged_tool_calls
 from rayllm.error_shapes import error_event
 from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 # How streams tell of an error: OpenAI's way, and Anthropic's.
 _EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
+# Events of the Responses API that come before the engine has seen the request.
+_ANNOUNCEMENTS = (b"event: response.created\n", b"event: response.in_progress\n")
+_NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 _PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
 _PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/classify": "input", "/pooling": "input"}
 _PROMPT_FIELD |= {TOKENIZE: "prompt", "/detokenize": "tokens"}
@@ -146,19 +151,30 @@ def _named_in(message: str, path: str) -> str | None:
 
 
 class ErrorTranslator:
-    """ASGI middleware that rewrites error replies and error events; all else passes untouched."""
+    """ASGI middleware that rewrites error replies and error events, and mends chunks; all else passes untouched.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: vLLM's application.
+        error_object: vLLM's error object for an exception that refuses the request; None where it does not.
+    """
+
+    def __init__(
+        self, app: ASGIApp, error_object: Callable[[BaseException], dict[str, Any] | None] = lambda error: None
+    ) -> None:
         self._app = app
+        self._error_object = error_object
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"x-request-id"), "")
         reply = _Reply(scope["path"], request_id, send)
         try:
             await self._app(scope, receive, reply.send)
-        except Exception:
-            logger.exception("The engine failed on request %s to %s.", request_id, scope["path"])
-            await reply.break_off()
+        except Exception as error:
+            if refused := self._error_object(error):
+                await reply.fail(translate(refused, _status(refused), scope["path"], request_id))
+            else:
+                logger.exception("The engine failed on request %s to %s.", request_id, scope["path"])
+                await reply.fail(EngineError("The engine failed on this request; the server's log says why."))
 
 
 class _Reply:
@@ -170,6 +186,8 @@ class _Reply:
         self._send = send
         self._start: Message | None = None
         self._failed = bytearray()
+        self._held = b""
+        self._last = b""
         self._begun = False
 
     async def send(self, message: Message) -> None:
@@ -179,32 +197,40 @@ class _Reply:
             await self._send(message)
         elif self._start is not None and self._start["status"] >= 400:
             await self._collect(message)
-        elif self._start is not None:
-            await self._begin(message)
         else:
-            await self._send(self._event(message))
+            await self._go_on(message)
 
-    async def break_off(self) -> None:
-        """End the reply after vLLM's application has raised an error of its own."""
-        error = EngineError("The engine failed on this request; the server's log says why.")
+    async def fail(self, error: RayLLMError) -> None:
+        """End the reply with `error`: as the whole reply, or as the last event of a stream that has begun.
+
+        Nothing follows it, not even `[DONE]`: clients would take the answer for complete.
+        """
+        self._start = None
         if self._begun:
-            body = error_event(error, self._path)
+            body = error_event(error, self._path, self._next_number())
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
         else:
-            await self._refuse(error)
+            await refuse(self._send, error, self._path)
+        self._send = _swallow
 
-    async def _begin(self, message: Message) -> None:
+    async def _go_on(self, message: Message) -> None:
         body = message.get("body", b"")
-        if not body and message.get("more_body"):
-            return
         if error := _error_in(body):
-            await self._refuse(translate(error, _status(error), self._path, self._request_id))
+            await self.fail(translate(error, _status(error), self._path, self._request_id))
             return
-        start, self._start = self._start, None
-        assert start is not None  # noqa: S101  (told by the caller)
-        self._begun = True
-        await self._send(start)
-        await self._send(message)
+        if not self._begun:
+            self._held += body
+            if message.get("more_body") and (not body or body.startswith(_ANNOUNCEMENTS)):
+                return
+            body, self._held = self._held, b""
+            start, self._start = self._start, None
+            assert start is not None  # noqa: S101  (told by the caller)
+            self._begun = True
+            await self._send(start)
+        if self._path == CHAT:
+            body = with_merged_tool_calls(body)
+        self._last = body or self._last
+        await self._send({**message, "body": body})
 
     async def _collect(self, message: Message) -> None:
         self._failed += message.get("body", b"")
@@ -212,21 +238,12 @@ class _Reply:
             return
         assert self._start is not None  # noqa: S101  (told by the caller)
         error, status = _error_object(bytes(self._failed)), self._start["status"]
-        await self._refuse(translate(error, status, self._path, self._request_id))
+        await self.fail(translate(error, status, self._path, self._request_id))
 
-    async def _refuse(self, error: RayLLMError) -> None:
-        self._start = None
-        await refuse(self._send, error, self._path)
-        self._send = _swallow
-
-    def _event(self, message: Message) -> Message:
-        body = message.get("body", b"")
-        error = _error_in(body)
-        if error is None:
-            return message
-        rest = body.partition(b"\n\n")[2]
-        told = translate(error, _status(error), self._path, self._request_id)
-        return {**message, "body": error_event(told, self._path) + rest}
+    def _next_number(self) -> int:
+        """The number of the next event in a stream of the Responses API."""
+        numbers = _NUMBER.findall(self._last)
+        return int(numbers[-1]) + 1 if numbers else 0
 
 
 def _error_in(chunk: bytes) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -81,7 +82,8 @@ def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> No
         ("json", {"type": "string"}, True),
         ("tool", {"type": "string", "maxLength": 2000}, True),
         ("tool", {"type": "string", "pattern": "a"}, True),
-        ("tool", {"anyOf": [{}] * 600}, True),
+        ("tool", {"anyOf": [{}] * 600}, False),
+        ("tool", {"anyOf": [{}] * 3000}, True),
         ("choice", ["a"], False),
         ("regex", "a", True),
         ("grammar", "root ::= x", True),
@@ -113,7 +115,8 @@ async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> 
         return f"converted {text}"
 
     gate = ConstraintGate(compiler, as_ebnf)  # type: ignore[arg-type]
-    await gate.admit({"structured_outputs": {"grammar": "start: x"}, "tools": [{"parameters": SCHEMA}]})
+    tool = {"parameters": {"pattern": "a{1,255}"}}
+    await gate.admit({"structured_outputs": {"grammar": "start: x"}, "tools": [tool]})
     assert [constraint.spec for constraint in compiler.given] == ["converted start: x"]
     with pytest.raises(RequestError, match="cannot be read: line 1"):
         await gate.admit({"structured_outputs": {"grammar": "broken"}})
@@ -149,3 +152,24 @@ async def test_what_cannot_go_together_is_refused(fields: dict[str, Any], param:
 async def test_allowed_tokens_alone_pass() -> None:
     for body in ({"allowed_token_ids": [1]}, {"allowed_token_ids": [1], "tools": [{}], "tool_choice": "auto"}):
         assert await ConstraintGate(None).admit(body) == body
+
+
+async def test_tools_are_tried_as_the_engine_gets_them() -> None:
+    compiler = Compiler()
+    gate = ConstraintGate(compiler)  # type: ignore[arg-type]
+    made = json.dumps({"type": "array", "items": {"anyOf": [{"properties": {"a": {"pattern": "a{1,255}"}}}]}})
+    tag = json.dumps({"format": {"tags": [{"content": {"json_schema": {"maxLength": 300}}}]}})
+    for kind, spec in (("json", made), ("structural_tag", tag)):
+        await gate.admit_compiled(kind, spec)
+    assert [(constraint.kind, constraint.spec) for constraint in compiler.given] == [
+        ("json", made),
+        ("structural_tag", tag),
+    ]
+    # These were tried with the request, and plain tools are left to the engine.
+    for kind, spec in (("regex", "a{1,255}"), ("grammar", "x"), ("choice", "[]"), ("json_object", "")):
+        await gate.admit_compiled(kind, spec)
+    await gate.admit_compiled("json", json.dumps(SCHEMA))
+    await ConstraintGate(None).admit_compiled("json", made)
+    assert len(compiler.given) == 2
+    await gate.admit_compiled("json", json.dumps(SCHEMA), is_refused=True)
+    assert len(compiler.given) == 3

@@ -19,6 +19,7 @@ from rayllm.engine.plan import RequestPlan
 from rayllm.engine.residents import Residents
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName
+from rayllm.sources import UnreachableError
 from rayllm.sources.entry import Entry
 
 
@@ -59,6 +60,14 @@ class Place:
         self.open = threading.Event()
         self.open.set()
         self.locked: Counter[Entry] = Counter()
+        self.base = "m"
+        self.there: set[str] = set()
+
+    def holds(self, name: AdapterName) -> bool:
+        self.asked.append(name.adapter)
+        if error := self.errors.get(name.adapter):
+            raise error
+        return name.adapter in self.there
 
     def have(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
         self.asked.append(name.adapter)
@@ -377,3 +386,30 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
     assert [resident.users for resident in found] == [0] * len(found)
     assert engine.held.keys() == {resident.loaded for resident in found}
     assert +place.locked == Counter(resident.files.entry for resident in found)
+
+
+async def test_what_is_missing_is_told_without_a_load(residents: Residents, engine: Engine, place: Place) -> None:
+    await use(residents, "held")
+    place.there = {"there"}
+    place.errors = {
+        "trouble": UnreachableError("down"),
+        "gone": ModelNotFoundError("none"),
+        "broken": RequestError("no"),
+    }
+    for adapter in ("gone", "broken"):
+        await refused(residents, adapter)
+    place.asked.clear()
+    assert await residents.missing(["held", "there", "none", "trouble", "gone", "broken"]) == ["none", "gone"]
+    # What the engine holds, and what failed just now, is known.
+    assert sorted(place.asked) == ["none", "there", "trouble"]
+    assert engine.added == ["m:held@1"]
+
+
+async def test_lookups_hold_up_no_load(residents: Residents, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_ = threading.Event()
+    monkeypatch.setattr(place, "holds", lambda name: open_.wait(5))
+    looking = asyncio.create_task(residents.missing([f"invented-{number}" for number in range(1000)]))
+    await use(residents, "x")
+    assert not looking.done()
+    open_.set()
+    assert await looking == []

@@ -64,6 +64,23 @@ def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None
     }
 
 
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_what_is_there_is_told_without_fetching_it(
+    s3: S3Server, root: Path, place: str, kind: str, cache_folder: Path
+) -> None:
+    if kind == "folder":
+        write(root / "x", adapter())
+        (root / "empty").mkdir()
+        write(root / "broken", {"adapter_config.json": b"{"})
+    else:
+        s3.put(place, {f"x/{name}": content for name, content in adapter().items()} | {"broken/a": b"a"})
+    store = adapters(root if kind == "folder" else f"s3://{place}", named=str(root / "x"))
+    there = [name for name in ("x", "empty", "broken", "none") if store.holds(AdapterName("m", name))]
+    assert there == ["x", "broken"]
+    assert kind == "s3" or store.holds(AdapterName("m", "named"))
+    assert not list(cache_folder.rglob("*.safetensors"))
+
+
 def test_an_adapter_of_the_hub_is_had(hub: HubServer) -> None:
     hub.commit("org/x", adapter(fill=b"h"))
     assert weights(adapters("hf://org").have(X)) == weights(adapters(None, x="org/x").have(X))

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 import uvicorn
@@ -22,6 +23,7 @@ from rayllm.endpoints import MESSAGES, RESPONSES
 from rayllm.error_shapes import error_body
 from rayllm.errors import RequestError
 from rayllm.serving import errand
+from rayllm.serving.adapter_lookup import AdapterLookup, ReplicaQuestions
 from rayllm.serving.carrier import Carrier
 from rayllm.serving.catalogue import Catalogue
 from rayllm.serving.client_limits import ClientLimits
@@ -29,7 +31,7 @@ from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
 from rayllm.serving.fleet import Fleet
 from rayllm.serving.front import Front
-from rayllm.serving.gate import DrainGate, KeyGate, SlotGate
+from rayllm.serving.gate import DrainGate, KeyGate, LookupGate, SlotGate
 from rayllm.serving.handover import Taker
 from rayllm.serving.http_errors import install_error_handlers
 from rayllm.serving.loaded_adapters import LoadedAdapters
@@ -56,10 +58,22 @@ class Count:
         self.held.remove(token)
 
 
+class Residents:
+    """The adapters that a replica may have."""
+
+    def __init__(self, *there: str, everything: bool = False) -> None:
+        self.there, self.everything = there, everything
+        self.asked: list[str] = []
+
+    async def missing(self, names: list[str]) -> list[str]:
+        self.asked += names
+        return [] if self.everything else [name for name in names if name not in self.there]
+
+
 class Replica:
     """A model replica without an engine: `answer` is its ASGI application."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: Any, residents: Any = None) -> None:
         self.count = Count()
         self.key = "secret"
         self.address = "http://127.0.0.1:9"
@@ -68,7 +82,8 @@ class Replica:
         self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
         self.taker = Taker(self.gate)
         slots.freed = self.taker.room
-        config = uvicorn.Config(KeyGate(self.gate, self.key), port=0, log_level="error", lifespan="off")
+        lookup = LookupGate(self.gate, residents or Residents(everything=True))  # type: ignore[arg-type]
+        config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
     @asynccontextmanager
@@ -184,7 +199,10 @@ async def service(
     for name, members in replicas.items():
         fleets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
     exchanger = Exchanger(connect_timeout_s=1)
-    passing = Relay(Catalogue(config), LoadedAdapters("app"), Dispatcher(fleets), Carrier(exchanger), config.router)
+    dispatcher = Dispatcher(fleets)
+    lookup = AdapterLookup(ReplicaQuestions(dispatcher.members, exchanger).missing)
+    catalogue = Catalogue(config)
+    passing = Relay(catalogue, LoadedAdapters("app"), dispatcher, Carrier(exchanger), lookup, config.router)
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)
     with socket.socket() as probe:
@@ -408,7 +426,7 @@ async def test_a_replica_that_answers_500_fastest_of_all_does_not_draw_all_reque
     [
         (PATH, 'data: {"error": {"message": "made up"'),
         (MESSAGES, 'event: error\ndata: {"type": "error", "error": {"message": "made up"'),
-        (RESPONSES, 'event: error\ndata: {"type": "error", "message": "made up"'),
+        (RESPONSES, 'event: error\ndata: {"type": "error", "code": "invalid_request_error", "message": "made up"'),
     ],
 )
 async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
@@ -621,3 +639,47 @@ def test_router_options_have_finite_defaults() -> None:
     config = RouterConfig()
     assert config.request_timeout_s == 600
     assert config.max_body_bytes == 32 * 2**20
+
+
+@WAYS
+async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) -> None:
+    """Nobody may wait for a slot here, so that one invented name in a slot could cost another request its own."""
+    answer, residents = Answer(b"{}"), Residents("there")
+    answer.takes_s = 0.05
+    async with (
+        Replica(answer, residents).listening() as replica,
+        service(way, {"m": [replica]}, max_ongoing_requests=5000) as found,
+    ):
+        found.queues["m"].limit = 0
+        url = str(found.client.base_url).rstrip("/") + PATH
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as crowd:
+
+            async def ask(model: str) -> int:
+                async with crowd.post(url, json={"model": model}) as reply:
+                    return reply.status
+
+            async def work() -> list[int]:
+                return [await ask(("m", "m:there")[number % 2]) for number in range(10)]
+
+            flood = asyncio.gather(*(ask(f"m:invented-{number % 700}") for number in range(1000)))
+            # Fewer than there are slots: a slot is free a moment after its client has the reply.
+            worked = await asyncio.gather(*(work() for _ in range(5)))
+            assert worked == [[200] * 10] * 5
+            assert set(await flood) == {404}
+    assert answer.most_at_once <= 10
+    assert all(b"invented" not in body for body in answer.bodies)
+    # Each is asked once for as long as the answer is remembered.
+    assert len(residents.asked) < 3 * 701
+
+
+@WAYS
+async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
+    residents = Residents()
+    async with Replica(Answer(b"{}"), residents).listening() as replica, service(way, {"m": [replica]}) as found:
+        told = replica.told("m-0")
+        told.stats["adapters"] = ["held"]
+        found.fleets["m"].update([told])
+        assert (await found.client.post(PATH, json={"model": "m:held"})).status_code == 200
+        reply = await found.client.post(PATH, json={"model": "m:none"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert residents.asked == ["none"]

@@ -82,7 +82,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_an_event_in_our_shape() -> 
     assert said["code"] is None
     assert "internal" not in said["message"]
     assert bodies[1].endswith(b"\n\n")
-    assert bodies[2] == b"data: [DONE]\n\n"
+    assert len(bodies) == 2, "[DONE] would say that the answer is complete"
 
 
 async def test_anthropics_clients_get_their_own_shape() -> None:
@@ -95,6 +95,72 @@ async def test_anthropics_clients_get_their_own_shape() -> None:
     body = json.loads(second.removeprefix(b"data: "))
     assert (body["type"], body["error"]["type"]) == ("error", "server_error")
     assert "secret" not in bodies[1].decode()
+
+
+ANNOUNCED = [
+    b'event: response.created\ndata: {"sequence_number":0}\n\n',
+    b'event: response.in_progress\ndata: {"sequence_number":1}\n\n',
+]
+
+
+async def test_an_error_of_the_responses_api_is_its_last_event() -> None:
+    event = b"data: " + json.dumps(error("/internal", 500)).encode() + b"\n\n"
+    delta = b'event: response.output_text.delta\ndata: {"sequence_number":2,"delta":"x"}\n\n'
+    _, _, bodies = await reply(*ANNOUNCED, delta, event, b"", path=RESPONSES)
+    assert bodies[0] == b"".join([*ANNOUNCED, delta])
+    assert len(bodies) == 2
+    said = json.loads(bodies[1].removeprefix(b"event: error\ndata: "))
+    assert (said["type"], said["sequence_number"], said["code"]) == ("error", 3, "server_error")
+    assert said["message"] == said["error"]["message"]
+
+
+async def test_what_is_announced_before_the_engine_refuses_is_not_sent() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for body in ANNOUNCED:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        raise LookupError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    translator = ErrorTranslator(app, lambda raised: error("No.", 400, "tools")["error"])
+    await translator({"type": "http", "path": RESPONSES, "headers": []}, None, send)  # type: ignore[arg-type]
+    start, body = sent
+    assert start["status"] == 400
+    assert json.loads(body["body"])["error"]["param"] == "tools"
+
+
+def chunk(*calls: dict[str, Any]) -> bytes:
+    parsed = {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": list(calls)}, "finish_reason": None}]}
+    return b"data: " + json.dumps(parsed, ensure_ascii=False).encode() + b"\n\n"
+
+
+async def test_deltas_of_one_tool_call_are_one_delta() -> None:
+    name = {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": '{"a": "\u00e9'}}
+    other = {"index": 1, "id": "c2", "type": "function", "function": {"name": "g"}}
+    end = {"index": 1, "function": {"arguments": "{}"}}
+    _, _, [body, *_] = await reply(chunk(name, more, other, end), b"data: [DONE]\n\n")
+    [choice] = json.loads(body.removeprefix(b"data: "))["choices"]
+    assert choice["delta"]["tool_calls"] == [
+        {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": "\u00e9'}},
+        {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]
+    assert choice["finish_reason"] is None
+    assert body.endswith(b"\n\n")
+
+
+async def test_a_stream_is_parsed_only_where_a_chunk_has_two_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
+    text = b'data: {"choices":[{"index":0,"delta":{"content":"\\"tool_calls\\": \\"function\\":"}}]}\n\n'
+    one = chunk({"index": 0, "function": {"arguments": "{}"}})
+    assert await reply(text, one, b"data: [DONE]\n\n") == (200, {"content-type": "x"}, [text, one, b"data: [DONE]\n\n"])
+    assert not parsed
 
 
 @pytest.mark.parametrize("begun", [False, True])
