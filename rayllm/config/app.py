@@ -151,11 +151,18 @@ class AppConfig(Frozen):
         self._adapters_have_names_of_their_own(ids | self.router.model_aliases.keys())
         for name in self.router.routing_by_model.keys() - ids:
             raise ValueError(f"router.routing_by_model: no model has the id `{name}`")
+        self._fallbacks_are_other_models(ids)
+        return self
+
+    def _fallbacks_are_other_models(self, ids: set[str]) -> None:
         for model, others in self.router.fallbacks.items():
             for name in (model, *others):
                 if name not in ids:
                     raise ValueError(f"router.fallbacks: no model has the id `{name}`")
-        return self
+            if model in others:
+                raise ValueError(f"router.fallbacks.{model}: `{model}` cannot be its own fallback; remove it")
+            if twice := sorted({name for name in others if others.count(name) > 1}):
+                raise ValueError(f"router.fallbacks.{model}: `{twice[0]}` is listed twice; keep one")
 
     def _adapters_have_names_of_their_own(self, taken: set[str]) -> None:
         """Adapters of `lora_modules` also answer to their name alone, so that has to mean one thing."""
