@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rayllm.cli.application import Application, read_application, reason
+from rayllm.cli.cluster import find
 from rayllm.cli.listening import check_free, check_private, listeners, reach, with_address
 from rayllm.cli.signals import interrupt_on_signals
 from rayllm.config import AppConfig
@@ -78,7 +79,7 @@ def _serve(application: Application, address: str | None) -> None:
     # Before the cluster: what is wrong with the configuration need not wait for it.
     built = build_app(application.config)
     interrupt_on_signals()
-    ray.init(address=address or "local", namespace="serve", runtime_env=application.runtime_env)
+    ray.init(address=_found(address), namespace="serve", runtime_env=application.runtime_env)
     interrupt_on_signals()
     try:
         check_capacity(application.config)
@@ -96,6 +97,13 @@ def _serve(application: Application, address: str | None) -> None:
             serve.delete(application.name) if address else serve.shutdown()
     finally:
         ray.shutdown()
+
+
+def _found(address: str | None) -> str:
+    try:
+        return find(address) if address else "local"
+    except OSError as error:
+        raise ClusterError(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _deploy(application: Application, built: Any) -> None:
