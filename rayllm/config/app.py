@@ -37,6 +37,16 @@ class BatchesConfig(Frozen):
     """Folder for files, batches and work that is under way: a path that all nodes see, `s3://…` or `gs://…`."""
     max_file_bytes: int = Field(200 * 1024 * 1024, ge=1024)
     """Largest file in bytes; a larger one is answered 413."""
+    max_files: int = Field(10_000, ge=1)
+    """Most files that are kept, those that batches leave included; with more, uploads and batches are answered 429."""
+    max_total_bytes: int = Field(20 * 1024**3, ge=1024)
+    """Bytes of all files that are kept, those that batches leave included; with more, uploads and batches are answered
+    429."""
+    max_batches: int = Field(1000, ge=1)
+    """Most batches that have not ended; with more, another one is answered 429. As many that ended are remembered."""
+    allow_remote: bool = False
+    """Take files and batches also where others than this machine can reach the service, as long as there are no API
+    keys: everybody can then read and delete everything. Without it they are answered 403 there."""
     max_requests: int = Field(50_000, ge=1)
     """Most requests in one batch; one with more fails."""
     max_running: int = Field(2, ge=1)

@@ -163,6 +163,16 @@ class BatchStore:
         found = [self._find(entry.id) for entry in self.unfinished()]
         return {batch.input_file_id: batch.id for batch in found if batch is not None and not batch.has_ended}
 
+    def forget_ended(self, most: int) -> None:
+        """Forget the oldest of the batches that have ended, so that no more than `most` are remembered."""
+        unfinished = {entry.id for entry in self.unfinished()}
+        # Listed after the marks, which come first and go last: what has none here has ended.
+        ended = [i for name in self._folder.names("progress") if (i := name.removesuffix(".json")) not in unfinished]
+        for batch_id in ended[: max(0, len(ended) - most)]:
+            if (batch := self._find(batch_id)) is not None and batch.has_ended:
+                self._folder.delete(f"batches/{batch_id}.json")
+                self._folder.delete(f"progress/{batch_id}.json")
+
     def forget_stillborn(self) -> None:
         """Take away the marks of batches that were never written down."""
         for entry in self.unfinished():
