@@ -10,6 +10,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -213,8 +214,10 @@ class _Parts:
         self._names = folder.names(_PARTS)
         self._places: dict[int, tuple[str, int]] = {}
         for name in self._names:
-            for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
-                self._places[number] = (name, index)
+            # What broke off in the middle of a part left it half written.
+            with suppress(pa.ArrowInvalid, FileNotFoundError):
+                for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
+                    self._places[number] = (name, index)
         # Answers come about in the order of their requests: a few parts at a time are enough.
         self._part = lru_cache(_PARTS_OPEN)(lambda name: _read_part(folder, name))
 
