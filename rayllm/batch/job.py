@@ -111,6 +111,8 @@ class Job:
         telling = threading.Thread(target=self._tell, args=(on_progress,), daemon=True)
         try:
             dataset = self._processor(ray.data.read_datasource(LineSource(self._lines, _parse)))
+            # Whoever runs the job tells how far it is.
+            dataset.context.enable_progress_bars = False
             dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpus())
             telling.start()
             filesystem, path = open_folder(self._folder.address(_PARTS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,14 +14,18 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayllm.config import AppConfig
 from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.batches.batch import Batch
 from rayllm.serving.batches.course import Course
 from rayllm.serving.batches.jobs import Jobs
+from rayllm.serving.batches.runner_log import RunnerLog
 from rayllm.serving.batches.stores import open_stores
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
+# In the folder of the session's logs.
+_LOGS = "rayllm-batches"
 
 NAMESPACE = "rayllm-batches"
 """Ray's namespace of the runners."""
@@ -58,7 +63,9 @@ class Runner:
     """
 
     def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
-        logging.basicConfig()
+        self._log = RunnerLog(Path(ray._private.worker._global_node.get_logs_dir_path()) / _LOGS, batch_id)
+        self._log.take_output()
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         set_up_logging(settings().log_level)
         self._app_name = app_name
         self._batch_id = batch_id
@@ -100,6 +107,14 @@ class Runner:
         if not batch.has_ended:
             if self._attempt is None:
                 self._attempt = batches.begin(batch)
+                self._log.announce(f"{batch.id}: work begins; its log is {self._log.path}")
             jobs = Jobs(self._app_name, self._config, options, stores)
             Course(batch, batches, files, jobs.open, Fault, self._attempt).run()
+            self._log.announce(f"{batch.id}: {_summary(batch)}")
         batches.close(batch)
+
+
+def _summary(batch: Batch) -> str:
+    counts = batch.request_counts
+    reason = f": {batch.errors.data[0].message}" if batch.errors else ""
+    return f"{batch.status}, {counts.completed} of {counts.total} requests answered, {counts.failed} failed{reason}"
