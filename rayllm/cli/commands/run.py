@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +97,18 @@ def _serve(application: Application, address: str | None) -> None:
             click.echo("Stopping.", err=True)
         finally:
             # Others may have applications in a cluster that was there before.
-            serve.delete(application.name) if address else serve.shutdown()
+            with _silence():
+                serve.delete(application.name) if address else serve.shutdown()
     finally:
-        ray.shutdown()
+        with _silence():
+            ray.shutdown()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on the terminal of what processes say as they are ended; Ray's logs have it."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
 
 
 def _found(address: str | None) -> str:
