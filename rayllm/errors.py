@@ -146,6 +146,18 @@ class HeadersTooLargeError(RequestError):
     default_code = "headers_too_large"
 
 
+class QuotaError(RequestError):
+    """As much is kept as may be; it helps to delete some of it, and not to ask again."""
+
+    status = 429
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
+
+    def headers(self) -> dict[str, str]:
+        # OpenAI's client would otherwise try again.
+        return {"retry-after": "60", "x-should-retry": "false"}
+
+
 class UnavailableError(RayLLMError):
     """No replica can take the request now; the client may try again after `retry_after_s` seconds."""
 

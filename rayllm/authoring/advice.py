@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rayllm.authoring.subject import Subject
 from rayllm.errors import ConfigError
 from rayllm.sizing.choice import choose
 from rayllm.sizing.fit import Fit, Setting, fit, obstacles
@@ -37,17 +38,33 @@ def split(measured: Measured, gpu: Gpu, setting: Setting, tokens: int) -> tuple[
     return (found.setting.tensor_parallel, found.setting.pipeline_parallel) if found else None
 
 
+def check_split(subject: Subject, setting: Setting) -> None:
+    """Refuse a split that vLLM would refuse on any GPUs. Of models that are not measured only the heads are known.
+
+    Raises:
+        ConfigError: the model cannot be split so.
+    """
+
+    def found(tensor: int, stages: int) -> list[str]:
+        if subject.measured:
+            return obstacles(subject.measured.architecture, Setting(tensor, stages))
+        heads = subject.heads
+        return [f"{heads} attention heads cannot be shared by {tensor} GPUs"] if heads and heads % tensor else []
+
+    tensor, stages = setting.tensor_parallel, setting.pipeline_parallel
+    if faults := found(tensor, stages):
+        degrees = f"tensor parallelism {tensor}" + (f", pipeline parallelism {stages}" if stages > 1 else "")
+        possible = ", ".join(str(degree) for degree in range(1, 9) if not found(degree, 1))
+        hint = f"\nhint: --tensor-parallelism may be {possible}." if found(tensor, 1) else ""
+        raise ConfigError(f"{degrees}: {faults[0]}.{hint}")
+
+
 def fitted(measured: Measured, gpu: Gpu, setting: Setting) -> Fit:
     """What a split leaves room for.
 
     Raises:
-        ConfigError: the model cannot be split so, or does not fit; the message says what does.
+        ConfigError: the model does not fit; the message says what does.
     """
-    degrees = f"tensor parallelism {setting.tensor_parallel}"
-    if setting.pipeline_parallel > 1:
-        degrees += f", pipeline parallelism {setting.pipeline_parallel}"
-    if found := obstacles(measured.architecture, setting):
-        raise ConfigError(f"{degrees}: {found[0]}.")
     room = fit(measured.architecture, measured.weights, gpu, setting)
     if room.cache <= room.layout.bytes_of(1, 1):
         taken = f"{room.weights / GIB:.1f} of {gpu.memory_gib:.1f} GiB are weights"

@@ -22,7 +22,8 @@ _SENTENCES = "modules.json"
 class Subject:
     """A model that files are to be written for.
 
-    `measured` is None where its memory cannot be told, and `unmeasured` says why; `family` is None where none is
+    `measured` is None where its memory cannot be told, and `unmeasured` says why; `heads` are its attention
+    heads, where its config.json says so; `family` is None where none is
     known; `template` is its own chat template; `stops` are texts that end a turn and that its own files forget;
     `task` is None for models that generate, and where that is not known; `is_gated` where the hub asks who downloads;
     `is_seen` where its files could be read.
@@ -31,6 +32,7 @@ class Subject:
     model: ModelConfig
     measured: Measured | None = None
     unmeasured: str = ""
+    heads: int | None = None
     family: Family | None = None
     template: str | None = None
     stops: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ def study(model: ModelConfig) -> Subject:
         model=model,
         measured=sized,
         unmeasured=why,
+        heads=_heads(config),
         family=find_family(_name(model), str(config.get("model_type", "")), template),
         template=template,
         stops=missing_stops(inspected.texts, config),
@@ -87,6 +90,12 @@ def _measured_or_why(inspected: Any, is_outline: bool) -> tuple[Measured | None,
         return measured(inspected, is_outline), ""
     except UnknownArchitectureError as error:
         return None, error.message
+
+
+def _heads(config: Mapping[str, Any]) -> int | None:
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads") if isinstance(text, Mapping) else None
+    return heads if isinstance(heads, int) else None
 
 
 def _task(config: Mapping[str, Any], is_for_sentences: bool) -> Task | None:

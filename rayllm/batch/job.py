@@ -10,6 +10,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -110,6 +111,8 @@ class Job:
         telling = threading.Thread(target=self._tell, args=(on_progress,), daemon=True)
         try:
             dataset = self._processor(ray.data.read_datasource(LineSource(self._lines, _parse)))
+            # Whoever runs the job tells how far it is.
+            dataset.context.enable_progress_bars = False
             dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpus())
             telling.start()
             filesystem, path = open_folder(self._folder.address(_PARTS))
@@ -213,8 +216,10 @@ class _Parts:
         self._names = folder.names(_PARTS)
         self._places: dict[int, tuple[str, int]] = {}
         for name in self._names:
-            for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
-                self._places[number] = (name, index)
+            # What broke off in the middle of a part left it half written.
+            with suppress(pa.ArrowInvalid, FileNotFoundError):
+                for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
+                    self._places[number] = (name, index)
         # Answers come about in the order of their requests: a few parts at a time are enough.
         self._part = lru_cache(_PARTS_OPEN)(lambda name: _read_part(folder, name))
 

@@ -27,9 +27,7 @@ def connected(address: str) -> Iterator[None]:
     was_connected = ray.is_initialized()
     if not was_connected:
         try:
-            found = _found() if address == "auto" else address
-            _knock(found)
-            ray.init(address=found, namespace="serve", log_to_driver=False, logging_level="ERROR")
+            ray.init(address=find(address), namespace="serve", log_to_driver=False, logging_level="ERROR")
         except (OSError, ValueError, RuntimeError) as error:
             where = "on this machine" if address == "auto" else f"at {address}"
             raise ClusterError(
@@ -45,18 +43,34 @@ def connected(address: str) -> Iterator[None]:
             ray.shutdown()
 
 
+def find(address: str) -> str:
+    """The address of a cluster where somebody listens, for `ray.init`, which can then show the cluster's token.
+
+    Args:
+        address: of the cluster; `auto` is the one on this machine.
+
+    Raises:
+        OSError: nobody listens there, or `auto` finds none or several.
+    """
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    found = _found() if address == "auto" else address
+    _knock(found)
+    # Clusters that Ray starts by itself ask for the token in the home folder. Ray itself shows it to `auto` alone, and
+    # waits for half a minute where a named cluster refuses it. It need not say so.
+    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    return found
+
+
 def _found() -> str:
     """The address of the cluster that RAY_ADDRESS names, else of the one that runs here.
 
     Raises:
         OSError: there is none, or more than one.
     """
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
     from ray._private.services import find_bootstrap_address, find_gcs_addresses
 
-    # As Ray does for `auto`: clusters of this machine ask for the token that lies in its home. It need not say so.
-    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     if named := os.environ.get("RAY_ADDRESS"):
         return named
     # Ray's note of the last cluster stays when that was killed, and Ray would try to reach it for minutes.

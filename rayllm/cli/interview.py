@@ -162,6 +162,7 @@ class Interview:
             tensor = options.tensor_parallel or self._asker.number(question, advised[0])
             answers = replace(answers, tensor_parallel=tensor, pipeline_parallel=stages)
             try:
+                advice.check_split(subject, answers.setting)
                 _room(subject, gpu, answers)
                 return answers
             except ConfigError as error:

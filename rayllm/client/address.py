@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rayllm.errors import ConfigError
+from rayllm.hosts import is_loopback
 
 _VERSION = re.compile(r"/(v\d+)$")
 
@@ -52,11 +52,4 @@ class Address:
         """The proxy that the environment names for it; never one for this machine itself."""
         parts = urlsplit(self.root)
         host = parts.hostname or ""
-        return None if _is_here(host) or proxy_bypass(host) else getproxies().get(parts.scheme)
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return None if is_loopback(host) or proxy_bypass(host) else getproxies().get(parts.scheme)

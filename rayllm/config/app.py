@@ -37,6 +37,16 @@ class BatchesConfig(Frozen):
     """Folder for files, batches and work that is under way: a path that all nodes see, `s3://…` or `gs://…`."""
     max_file_bytes: int = Field(200 * 1024 * 1024, ge=1024)
     """Largest file in bytes; a larger one is answered 413."""
+    max_files: int = Field(10_000, ge=1)
+    """Most files that are kept, those that batches leave included; with more, uploads and batches are answered 429."""
+    max_total_bytes: int = Field(20 * 1024**3, ge=1024)
+    """Bytes of all files that are kept, those that batches leave included; with more, uploads and batches are answered
+    429."""
+    max_batches: int = Field(1000, ge=1)
+    """Most batches that have not ended; with more, another one is answered 429. As many that ended are remembered."""
+    allow_remote: bool = False
+    """Take files and batches also where others than this machine can reach the service, as long as there are no API
+    keys: everybody can then read and delete everything. Without it they are answered 403 there."""
     max_requests: int = Field(50_000, ge=1)
     """Most requests in one batch; one with more fails."""
     max_running: int = Field(2, ge=1)
@@ -159,11 +169,18 @@ class AppConfig(Frozen):
         self._adapters_have_names_of_their_own(ids | self.router.model_aliases.keys())
         for name in self.router.routing_by_model.keys() - ids:
             raise ValueError(f"router.routing_by_model: no model has the id `{name}`")
+        self._fallbacks_are_other_models(ids)
+        return self
+
+    def _fallbacks_are_other_models(self, ids: set[str]) -> None:
         for model, others in self.router.fallbacks.items():
             for name in (model, *others):
                 if name not in ids:
                     raise ValueError(f"router.fallbacks: no model has the id `{name}`")
-        return self
+            if model in others:
+                raise ValueError(f"router.fallbacks.{model}: `{model}` cannot be its own fallback; remove it")
+            if twice := sorted({name for name in others if others.count(name) > 1}):
+                raise ValueError(f"router.fallbacks.{model}: `{twice[0]}` is listed twice; keep one")
 
     def _adapters_have_names_of_their_own(self, taken: set[str]) -> None:
         """Adapters of `lora_modules` also answer to their name alone, so that has to mean one thing."""

@@ -105,9 +105,9 @@ class Catalogue:
         known = ", ".join(f"`{known}`" for known in self.names[:20])
         raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Models here: {known}.", "model")
 
-    def candidates(self, model_id: str) -> tuple[str, ...]:
-        """The model and, in turn, those tried when it has no room."""
-        return (model_id, *self._fallbacks.get(model_id, ()))
+    def fallbacks(self, model_id: str) -> tuple[str, ...]:
+        """The models tried in turn when this one has no room."""
+        return self._fallbacks.get(model_id, ())
 
     def knows(self, model_id: str) -> bool:
         """Whether a replica has described the model."""

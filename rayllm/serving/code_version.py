@@ -38,7 +38,7 @@ def versioned(deployment: Deployment, made_of: Any) -> Deployment:
     """
     config = deployment._deployment_config
     own = _OwnVersion(**{name: getattr(config, name) for name in DeploymentConfig.model_fields})
-    own._own = _digest([_source_digest(), made_of])
+    own._own = _digest([source_digest(), made_of])
     deployment._deployment_config = own
     return deployment
 
@@ -48,7 +48,7 @@ def _digest(value: Any) -> str:
 
 
 @functools.cache
-def _source_digest() -> str:
+def source_digest() -> str:
     """Of RayLLM's own code and data, so that a new RayLLM starts everything anew."""
     home = Path(__file__).parents[1]
     files = sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

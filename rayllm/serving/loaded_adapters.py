@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ray.exceptions import RayError
 
 from rayllm.errors import UnavailableError
-from rayllm.serving.lasting import lasting_actor
+from rayllm.serving.lasting import Lasting, lasting_actor
 
 _ACTOR = "rayllm-loaded-adapters"
 _ANSWER_S = 10.0
@@ -31,23 +31,38 @@ class LoadedAdapter:
     path: str
 
 
-class Ledger:
+class Ledger(Lasting):
     """What is loaded, by application and by the name that clients use. Runs in one actor of the cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "") -> None:
+        super().__init__(version)
         self._loaded: dict[str, dict[str, LoadedAdapter]] = {}
 
     def put(self, app: str, entries: dict[str, LoadedAdapter]) -> None:
         """These are loaded as well."""
+        self.check_open()
         self._loaded.setdefault(app, {}).update(entries)
 
     def drop(self, app: str, name: str) -> None:
         """This one is loaded no more."""
+        self.check_open()
         self._loaded.get(app, {}).pop(name, None)
 
     def of(self, app: str) -> dict[str, LoadedAdapter] | None:
         """What is loaded; None where nothing was ever said: the actor may be new."""
         return self._loaded.get(app)
+
+    def state(self) -> dict[str, Any]:
+        """What is loaded."""
+        return {
+            app: {name: asdict(loaded) for name, loaded in entries.items()} for app, entries in self._loaded.items()
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """This is loaded as well, unless something else has taken the name."""
+        for app, entries in state.items():
+            kept = {name: LoadedAdapter(**fields) for name, fields in entries.items()}
+            self._loaded[app] = kept | self._loaded.get(app, {})
 
 
 class LoadedAdapters:
@@ -111,8 +126,10 @@ class LoadedAdapters:
 
     async def _call(self, method: str, *args: Any, timeout_s: float = _ANSWER_S) -> Any:
         try:
-            called = getattr(_ledger(), method).remote(self._app, *args)
-            return await asyncio.wait_for(called, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                # In a thread, since it asks Ray.
+                ledger = await asyncio.to_thread(_ledger)
+                return await getattr(ledger, method).remote(self._app, *args)
         except (RayError, TimeoutError):
             raise UnavailableError("The ledger of loaded adapters does not answer.", None, None, 5) from None
 

@@ -82,18 +82,16 @@ class Relay:
         """Have the first candidate that has room answer. Errors are raised as long as nothing was written."""
         meaning = await self._meaning(payload.model)
         await self._check_adapter(errand, meaning)
-        candidates = self._catalogue.candidates(meaning.model_id)
-        for candidate in candidates:
+        for fallback in self._catalogue.fallbacks(meaning.model_id):
             try:
                 await self._ask(errand, meaning, payload)
                 return
             except UnavailableError as error:
-                if candidate == candidates[-1]:
-                    raise
-                logger.info("`%s` is unavailable, trying the next fallback: %s", candidate, error)
+                logger.info("`%s` is unavailable, trying its fallback `%s`: %s", meaning.model_id, fallback, error)
             # A fallback answers by its own name: the client should know who spoke.
-            meaning = Meaning(candidates[candidates.index(candidate) + 1])
-            payload = await payload.for_model(meaning.model_id)
+            meaning = Meaning(fallback)
+            payload = await payload.for_model(fallback)
+        await self._ask(errand, meaning, payload)
 
     async def _meaning(self, name: str) -> Meaning:
         # Only administrators load adapters, so without them there is nothing to ask for.

@@ -23,6 +23,7 @@ from rayllm.serving.batches.runner import start_runner
 from rayllm.serving.client_limits import ClientLimits
 from rayllm.serving.dispatch import Dispatcher
 from rayllm.serving.exchange import Exchanger
+from rayllm.serving.exposure import listening_hosts
 from rayllm.serving.fleet import Fleet, open_fleet
 from rayllm.serving.front import Front, open_front
 from rayllm.serving.loaded_adapters import LoadedAdapters
@@ -69,7 +70,8 @@ class Router:
         fleets = {model_id: self._fleet(model_id, names[model_id], handles[model_id], config) for model_id in names}
         if self._desk:
             self._desk.close()
-        self._desk = Desk(config.router.batches, partial(start_runner, self._name, config=config))
+        hosts = await listening_hosts(config.router)
+        self._desk = Desk(config.router.batches, partial(start_runner, self._name, config=config), hosts)
         dispatcher = Dispatcher(fleets)
         states = DeploymentStates(config, names, dispatcher.has_replicas, partial(controllers_statuses, self._name))
         self._current.app = Service(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import asdict
+from typing import Any
 
 from ray.exceptions import RayError
 
-from rayllm.serving.lasting import lasting_actor
+from rayllm.serving.lasting import Lasting, lasting_actor
 from rayllm.sources import Version
 
 logger = logging.getLogger(__name__)
@@ -22,10 +24,11 @@ _ANSWER_S = 15.0
 HELD_S = 120.0
 
 
-class Ledger:
+class Ledger(Lasting):
     """The versions that are being served, by deployment. Runs in one actor of the cluster."""
 
-    def __init__(self, held_s: float = HELD_S) -> None:
+    def __init__(self, version: str = "", held_s: float = HELD_S) -> None:
+        super().__init__(version)
         self._held_s = held_s
         self._held: dict[str, tuple[Version, float]] = {}
 
@@ -37,6 +40,15 @@ class Ledger:
         if held is not None and version is not None:
             self._held[key] = (held, now + self._held_s)
         return held
+
+    def state(self) -> dict[str, Any]:
+        """The versions that are held; how long they have been is forgotten."""
+        return {key: asdict(version) for key, (version, _) in self._held.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Hold these as well, unless another is held by now."""
+        until = time.monotonic() + self._held_s
+        self._held = {key: (Version(**v), until) for key, v in state.items()} | self._held
 
 
 class ServedVersion:
@@ -70,7 +82,11 @@ class ServedVersion:
 
     async def _hold(self, version: Version | None) -> Version | None:
         try:
-            return await asyncio.wait_for(lasting_actor(Ledger, _ACTOR).hold.remote(self._key, version), _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                # In a thread, since it asks Ray.
+                ledger = await asyncio.to_thread(lasting_actor, Ledger, _ACTOR)
+                held: Version | None = await ledger.hold.remote(self._key, version)
+                return held
         except (RayError, TimeoutError) as error:
             # Serving goes on without the ledger; only replicas that start now could differ.
             logger.warning("The ledger of served versions does not answer: %r", error)

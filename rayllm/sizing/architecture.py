@@ -24,9 +24,9 @@ class Architecture:
     """The shape of a decoder.
 
     `family` is its `model_type`; `heads` are those of queries; `inner` is the width inside a feed-forward block, or of
-    all experts of one token together; `context` are the tokens that it was made for; `caches` has an entry for each
-    layer; `is_quantized` where weights are stored in other types than they are computed in; `is_tied` where the first
-    and the last matrix are one.
+    all experts of one token together; `has_experts` where a token goes through some blocks of many; `context` are the
+    tokens that it was made for; `caches` has an entry for each layer; `is_quantized` where weights are stored in other
+    types than they are computed in; `is_tied` where the first and the last matrix are one.
     """
 
     family: str
@@ -40,6 +40,7 @@ class Architecture:
     is_quantized: bool
     is_tied: bool
     has_vision: bool = False
+    has_experts: bool = False
 
     @property
     def layers(self) -> int:
@@ -75,6 +76,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         is_quantized=bool(config.get("quantization_config") or text.get("quantization_config")),
         is_tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", _TIES.get(family, False)))),
         has_vision=any(key in config for key in ("vision_config", "vision_tower", "visual")),
+        has_experts=bool(experts),
     )
 
 

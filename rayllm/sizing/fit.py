@@ -133,6 +133,8 @@ def obstacles(architecture: Architecture, setting: Setting) -> list[str]:
         found.append(f"{heads} attention heads cannot be shared by {tensor} GPUs")
     elif key_values % tensor and tensor % key_values:
         found.append(f"{key_values} key-value heads cannot be shared by {tensor} GPUs")
+    elif architecture.inner % tensor and not architecture.has_experts:
+        found.append(f"feed-forward blocks of width {architecture.inner} cannot be shared by {tensor} GPUs")
     if setting.pipeline_parallel > architecture.layers:
         found.append(f"{architecture.layers} layers make no {setting.pipeline_parallel} stages")
     return found

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _PIECE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a folder: its name, its bytes, and when it was written, in seconds since the epoch."""
+
+    name: str
+    size: int
+    written_at: float
 
 
 class Folder:
@@ -83,6 +93,16 @@ class Folder:
             found = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
         # What begins with a dot is being written.
         return sorted(i.base_name for i in found if i.type == FileType.File and not i.base_name.startswith("."))
+
+    def entries(self, path: str) -> list[Entry]:
+        """The files that are directly in the folder `path`, also those that are being written; none where it is
+        missing."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._explained(path, "listed"):
+            files, root = self._open()
+            found = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
+        return [Entry(i.base_name, i.size, i.mtime_ns / 1e9) for i in found if i.type == FileType.File]
 
     def size(self, path: str) -> int | None:
         """Bytes in the file; None where there is none."""

@@ -83,6 +83,9 @@ def served(clone: Path) -> Iterator[Path]:
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
+    said = log.read_text().partition("Stopping.\n")[2]
+    # Make may say that it was interrupted.
+    assert [line for line in said.splitlines() if not line.startswith("make")] == []
 
 
 def wait_until_ready(running: subprocess.Popen[bytes], log: Path) -> None:

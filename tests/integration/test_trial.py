@@ -86,10 +86,11 @@ async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(trial: Trial) -
     assert await fault(trial, "regex", "a+") is None
     assert not running.done()
     assert "too long" in str(await running)
-    assert time.monotonic() - started < 20
-    again = time.monotonic()
+    took, again = time.monotonic() - started, time.monotonic()
+    assert took < 20
     assert "too long" in str(await fault(trial, "regex", EXPLODES))
-    assert time.monotonic() - again < 0.1  # it is remembered
+    # It is remembered.
+    assert time.monotonic() - again < took / 4
 
 
 async def test_the_process_is_started_anew_where_it_was_killed(trial: Trial) -> None:

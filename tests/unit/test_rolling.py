@@ -109,7 +109,7 @@ def test_models_come_and_go_beside_others() -> None:
 
 def test_a_new_rayllm_starts_everything_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions(config("a"))
-    monkeypatch.setattr("rayllm.serving.code_version._source_digest", lambda: "another")
+    monkeypatch.setattr("rayllm.serving.code_version.source_digest", lambda: "another")
     after = versions(config("a"))
     assert all(before[name].requires_actor_restart(after[name]) for name in ("Router", "a"))
 

@@ -77,6 +77,8 @@ class DeployedRequestStage:
         self._rows = RowLoop()
         self._rows.open_window(max_pending)
         self._router = serve.get_deployment_handle("Router", app_name)
+        # Serve's library tells of its own business, once in each worker of each job.
+        logging.getLogger(serve.__name__).setLevel(logging.WARNING)
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._rows.map(self._answer, rows)

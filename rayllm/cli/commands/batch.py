@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayllm.cli.cluster import find
 from rayllm.cli.signals import interrupt_on_signals
 from rayllm.errors import ClusterError, ConfigError
 
@@ -165,7 +166,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         try:
             # Nobody looks at the dashboard of a cluster that ends with the job.
             own = {} if address else {"include_dashboard": False}
-            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
+            ray.init(address=find(address) if address else "local", log_to_driver=False, logging_level="ERROR", **own)
             interrupt_on_signals()
             # Ray Data tells of each plan that it runs; what is wrong comes out as an error of ours.
             logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rayllm.cli.application import Application, read_application, reason
+from rayllm.cli.cluster import find
+from rayllm.cli.listening import check_free, check_private, listeners, reach, with_address
 from rayllm.cli.signals import interrupt_on_signals
 from rayllm.config import AppConfig
-from rayllm.errors import ClusterError, ConfigError
+from rayllm.errors import ClusterError
 
 _COUNT = click.IntRange(min=1)
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command(
@@ -31,8 +34,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
     "--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, where there is no file."
 )
 @click.option("--max-model-len", "context", type=click.IntRange(min=1), help="Longest context, where there is no file.")
-@click.option("--host", help="Address to listen on; else the serve config's, else 127.0.0.1.")
-@click.option("--port", type=int, help="Port to listen on; else the serve config's, else 8000.")
+@click.option("--host", help="Address to listen on; else the file's, else 127.0.0.1.")
+@click.option("--port", type=int, help="Port to listen on; else the file's, else 8000.")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
 @click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
 def command(
@@ -44,17 +47,13 @@ def command(
     allow_anyone: bool,
     address: str | None,
 ) -> None:
-    application = _application(model, tensor_parallel, context, address)
-    http = {"host": "127.0.0.1", "port": 8000, **application.http_options}
-    http |= {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
-    if http["host"] not in _LOOPBACK and not allow_anyone:
-        raise ConfigError(
-            f"http_options.host: {http['host']} would let anyone on the network use the models, since there are no API "
-            "keys. Listen on 127.0.0.1, or add --allow-anyone where something in front checks who calls."
-        )
+    application = with_address(_application(model, tensor_parallel, context, address), host, port)
+    found = listeners(application)
+    if not allow_anyone:
+        check_private(found)
     if address is None:
-        _check_port(http["host"], http["port"])
-    _serve(application, http, address)
+        check_free(found)
+    _serve(application, address)
 
 
 def _application(model: str, tensor_parallel: int | None, context: int | None, address: str | None) -> Application:
@@ -74,18 +73,7 @@ def _application(model: str, tensor_parallel: int | None, context: int | None, a
     return read_application(Path(model))
 
 
-def _check_port(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ClusterError(
-                f"{host}:{port} cannot be listened on: {error.strerror}. Stop what uses it, or choose another --port."
-            ) from None
-
-
-def _serve(application: Application, http: dict[str, Any], address: str | None) -> None:
+def _serve(application: Application, address: str | None) -> None:
     import ray
     from ray import serve
 
@@ -94,24 +82,40 @@ def _serve(application: Application, http: dict[str, Any], address: str | None) 
     # Before the cluster: what is wrong with the configuration need not wait for it.
     built = build_app(application.config)
     interrupt_on_signals()
-    ray.init(address=address or "local", namespace="serve", runtime_env=application.runtime_env)
+    ray.init(address=_found(address), namespace="serve", runtime_env=application.runtime_env)
     interrupt_on_signals()
     try:
         check_capacity(application.config)
-        serve.start(http_options=http, proxy_location=application.proxy_location)
+        serve.start(http_options=application.http_options, proxy_location=application.proxy_location)
         click.echo(f"Starting {application.models} …", err=True)
         try:
             _deploy(application, built)
-            _announce(application, http)
+            _announce(application)
             while True:
                 time.sleep(3600)
         except KeyboardInterrupt:
             click.echo("Stopping.", err=True)
         finally:
             # Others may have applications in a cluster that was there before.
-            serve.delete(application.name) if address else serve.shutdown()
+            with _silence():
+                serve.delete(application.name) if address else serve.shutdown()
     finally:
-        ray.shutdown()
+        with _silence():
+            ray.shutdown()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on the terminal of what processes say as they are ended; Ray's logs have it."""
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def _found(address: str | None) -> str:
+    try:
+        return find(address) if address else "local"
+    except OSError as error:
+        raise ClusterError(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _deploy(application: Application, built: Any) -> None:
@@ -130,12 +134,13 @@ def _deploy(application: Application, built: Any) -> None:
         raise ClusterError(reason("\n".join(reasons) or str(error))) from None
 
 
-def _announce(application: Application, http: dict[str, Any]) -> None:
-    host = "127.0.0.1" if http["host"] in ("0.0.0.0", "::", "") else http["host"]
-    base = f"http://{host}:{http['port']}{application.route_prefix.rstrip('/')}"
+def _announce(application: Application) -> None:
+    found, prefix = listeners(application), application.route_prefix.rstrip("/")
+    base = found[0].url + prefix
     click.echo(f"\nReady: {base}/v1   (models: {application.models})")
-    if http["host"] in _LOOPBACK:
-        click.echo("Only this machine can reach it, since there are no API keys.")
+    for other in found[1:]:
+        click.echo(f"Ray Serve's proxy: {other.url}{prefix}/v1")
+    click.echo(reach(found))
     model = application.config.models[0].model_id
     message = '{"role": "user", "content": "What is the capital of France?"}'
     click.echo(

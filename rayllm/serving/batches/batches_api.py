@@ -11,6 +11,7 @@ from rayllm.errors import ObjectNotFoundError, RequestError
 from rayllm.serving.batches.batch import Batch, BatchRequest
 from rayllm.serving.batches.ids import BATCH
 from rayllm.serving.batches.page import Cursor
+from rayllm.serving.batches.room import Room
 from rayllm.serving.batches.stores import Stores, in_thread
 from rayllm.serving.body import parse_body, read_body
 
@@ -23,11 +24,15 @@ class BatchesApi:
 
     Args:
         stores: where batches are, and the files that they are made of.
+        room: for more batches.
+        max_kept: how many batches that have ended are remembered.
         wake: called when a batch was made, so that somebody works on it.
     """
 
-    def __init__(self, stores: Stores, wake: Callable[[], None]) -> None:
+    def __init__(self, stores: Stores, room: Room, max_kept: int, wake: Callable[[], None]) -> None:
         self._files, self._batches = stores
+        self._room = room
+        self._max_kept = max_kept
         self._wake = wake
 
     async def create(self, request: Request) -> Response:
@@ -60,4 +65,7 @@ class BatchesApi:
         if file.purpose != "batch":
             message = f"The file `{file.id}` was uploaded for `{file.purpose}`; upload it with `purpose: batch`."
             raise RequestError(message, "input_file_id")
-        return self._batches.create(asked)
+        self._room.check_batch()
+        batch = self._batches.create(asked)
+        self._batches.forget_ended(self._max_kept)
+        return batch

@@ -28,6 +28,9 @@ OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 
 # So often it is looked whether a batch was cancelled or its time is over, and its counts are written down.
 _LOOK_S = _NOTE_S = 2.0
+MAX_ATTEMPTS = 3
+"""Runners that may die on a batch without getting any further; then it fails."""
+
 _EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 
 
@@ -59,6 +62,7 @@ class Course:
         files: where its answers go.
         open_job: makes its job.
         fault: makes a fault of the job from a code and a message.
+        attempt: the number of this runner among those that have begun since the batch last got further.
     """
 
     def __init__(
@@ -68,12 +72,14 @@ class Course:
         files: FileStore,
         open_job: Callable[[Batch], Job],
         fault: Callable[[str, str], Any],
+        attempt: int = 1,
     ) -> None:
         self._batch = batch
         self._batches = batches
         self._files = files
         self._open_job = open_job
         self._fault = fault
+        self._attempt = attempt
         self._noting = threading.Lock()
         self._noted_at = float("-inf")
         self._stopped_for: Literal["cancelled", "expired"] | None = None
@@ -98,11 +104,15 @@ class Course:
         self._look()
         if self._stopped_for == "cancelled" and self._batch.in_progress_at is None:
             return "cancelled", []
+        if self._attempt > MAX_ATTEMPTS + 1:
+            # Even gathering what was answered is too much for a runner.
+            self._batch.output_file_id = self._batch.error_file_id = None
+            return "failed", [_died()]
         job = self._open_job(self._batch)
         if faults := job.validate():
             return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
         self._batch.request_counts.total = job.counts.total
-        failure = self._work(job)
+        failure = self._work(job) if self._attempt <= MAX_ATTEMPTS else _died()
         self._gather(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
@@ -215,6 +225,15 @@ class Course:
 
     def _now(self) -> int:
         return int(self._batches.now())
+
+
+def _died() -> BatchError:
+    return BatchError(
+        code="batch_runner_died",
+        message=f"The process that works on this batch died {MAX_ATTEMPTS} times without getting further, so the rest "
+        "was not tried again. A node without memory for it may be the cause, or a request that ends the process: see "
+        "the service's log, and send the batch again in smaller parts.",
+    )
 
 
 def _reason(error: Exception) -> BatchError:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from rayllm.config import BatchesConfig
-from rayllm.errors import RouteNotFoundError
+from rayllm.errors import PermissionDeniedError, RequestError, RouteNotFoundError
+from rayllm.hosts import is_loopback
 from rayllm.serving.batches.batches_api import BatchesApi
 from rayllm.serving.batches.files_api import FilesApi
 from rayllm.serving.batches.keeper import Keeper
+from rayllm.serving.batches.room import Room
 from rayllm.serving.batches.stores import Stores, open_stores
 
 FILES, BATCHES = "/v1/files", "/v1/batches"
@@ -22,17 +24,30 @@ class Desk:
     """Where clients bring files and batches.
 
     Args:
-        config: where they are kept, and how large they may be; None takes none, and says so.
+        config: where they are kept, and how much of them; None takes none, and says so.
         start: starts the runner of a batch, unless there is one; it blocks.
+        hosts: where the service listens. What it has is worked on in any case.
     """
 
-    def __init__(self, config: BatchesConfig | None, start: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: BatchesConfig | None, start: Callable[[str], None], hosts: Sequence[str] = ("127.0.0.1",)
+    ) -> None:
         self._keeper: Keeper | None = None
-        self.routes = _closed()
-        if config is not None:
-            stores = open_stores(config.storage)
-            self._keeper = Keeper(stores, config.max_running, start)
-            self.routes = _routes(stores, config.max_file_bytes, self._keeper.wake)
+        if config is None:
+            said = "This service keeps no files and batches: set `router.batches.storage`."
+            self.routes = _closed(RouteNotFoundError, said)
+            return
+        stores = open_stores(config.storage)
+        self._keeper = Keeper(stores, config.max_running, start)
+        public = [host for host in hosts if not is_loopback(host)]
+        if public and not config.allow_remote:
+            said = (
+                f"This service listens on {public[0]}, where others could read and delete every file: it takes files "
+                "and batches there only with `router.batches.allow_remote: true`."
+            )
+            self.routes = _closed(PermissionDeniedError, said)
+        else:
+            self.routes = _routes(stores, config, self._keeper.wake)
 
     def open(self) -> None:
         """Begin to look after batches."""
@@ -45,8 +60,10 @@ class Desk:
             self._keeper.close()
 
 
-def _routes(stores: Stores, max_file_bytes: int, wake: Callable[[], None]) -> list[Route]:
-    files, batches = FilesApi(stores, max_file_bytes), BatchesApi(stores, wake)
+def _routes(stores: Stores, config: BatchesConfig, wake: Callable[[], None]) -> list[Route]:
+    room = Room(stores, config)
+    files = FilesApi(stores, room, config.max_file_bytes)
+    batches = BatchesApi(stores, room, config.max_batches, wake)
     return [
         Route(FILES, files.create, methods=["POST"]),
         Route(FILES, files.list, methods=["GET"]),
@@ -60,10 +77,9 @@ def _routes(stores: Stores, max_file_bytes: int, wake: Callable[[], None]) -> li
     ]
 
 
-def _closed() -> list[Route]:
+def _closed(error: type[RequestError], message: str) -> list[Route]:
+    async def refuse(request: Request) -> Response:
+        raise error(message)
+
     paths = [path + rest for path in (FILES, BATCHES) for rest in ("", "/{rest:path}")]
-    return [Route(path, _refuse, methods=["GET", "POST", "DELETE"]) for path in paths]
-
-
-async def _refuse(request: Request) -> Response:
-    raise RouteNotFoundError("This service keeps no files and batches: set `router.batches.storage`.")
+    return [Route(path, refuse, methods=["GET", "POST", "DELETE"]) for path in paths]

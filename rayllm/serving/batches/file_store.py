@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from rayllm.errors import ObjectNotFoundError
+from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batches.file import File
 from rayllm.serving.batches.ids import FILE, is_id, new_id
 from rayllm.serving.batches.page import Cursor, Page
@@ -14,6 +16,18 @@ from rayllm.storage import Folder
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
+
+
+# Content without a description is being brought, or was left behind by a process that died.
+_BRINGING_S = 6 * 3600
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How many files are kept, and their bytes; also of those that are being brought."""
+
+    files: int
+    bytes: int
 
 
 class FileStore:
@@ -56,12 +70,22 @@ class FileStore:
             purpose=purpose,
             expires_at=None if lifetime_s is None else made + lifetime_s,
         )
-        self._folder.write(f"contents/{file.id}", content)
-        if file.expires_at is not None:
-            self._folder.write(f"expiring/{file.expires_at}.{file.id}", b"")
-        # Last, since a file is there when this is.
-        self._folder.write(f"files/{file.id}.json", file.model_dump_json().encode())
+        try:
+            self._folder.write(f"contents/{file.id}", content)
+            if file.expires_at is not None:
+                self._folder.write(f"expiring/{file.expires_at}.{file.id}", b"")
+            # Last, since a file is there when this is.
+            self._folder.write(f"files/{file.id}.json", file.model_dump_json().encode())
+        except StorageError:
+            with suppress(StorageError):
+                self._folder.delete(f"contents/{file.id}")
+            raise
         return file
+
+    def usage(self) -> Usage:
+        """How much is kept."""
+        contents = self._folder.entries("contents")
+        return Usage(len(contents), sum(entry.size for entry in contents))
 
     def get(self, file_id: str) -> File:
         """A file's description.
@@ -107,7 +131,8 @@ class FileStore:
         self._delete(self.get(file_id).id)
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:
-        """Delete the files whose time is over, but for those with an id in `used()`."""
+        """Delete the files whose time is over, but for those with an id in `used()`, and what was never finished."""
+        self._delete_unfinished()
         due = [name for name in self._folder.names("expiring") if int(name.partition(".")[0]) <= self._now()]
         kept = used() if due else ()
         for name in due:
@@ -122,6 +147,12 @@ class FileStore:
         except FileNotFoundError:
             return None
         return None if file.expires_at is not None and file.expires_at <= self._now() else file
+
+    def _delete_unfinished(self) -> None:
+        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _BRINGING_S]
+        described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
+        for name in set(old) - described:
+            self._folder.delete(f"contents/{name}")
 
     def _delete(self, file_id: str) -> None:
         self._folder.delete(f"files/{file_id}.json")

@@ -13,6 +13,7 @@ from rayllm.errors import ConflictError
 from rayllm.serving.batches.file import File
 from rayllm.serving.batches.ids import FILE
 from rayllm.serving.batches.page import Cursor
+from rayllm.serving.batches.room import Room
 from rayllm.serving.batches.stores import Stores, in_thread
 from rayllm.serving.batches.upload import Upload, read_form
 
@@ -28,23 +29,26 @@ class FilesApi:
 
     Args:
         stores: where files are, and the batches that use them.
+        room: for more files.
         max_file_bytes: the largest file that is taken.
     """
 
-    def __init__(self, stores: Stores, max_file_bytes: int) -> None:
+    def __init__(self, stores: Stores, room: Room, max_file_bytes: int) -> None:
         self._files, self._batches = stores
+        self._room = room
         self._max_file_bytes = max_file_bytes
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/files`"""
-        form = await read_form(request, self._max_file_bytes)
-        try:
-            upload = Upload.of(form, self._max_file_bytes)
-            file = await in_thread(
-                self._files.put, upload.content, upload.size, upload.filename, upload.purpose, upload.lifetime_s
-            )
-        finally:
-            await form.close()
+        async with self._room.upload() as room:
+            form = await read_form(request, self._max_file_bytes, room.grow)
+            try:
+                upload = Upload.of(form, self._max_file_bytes)
+                file = await in_thread(
+                    self._files.put, upload.content, upload.size, upload.filename, upload.purpose, upload.lifetime_s
+                )
+            finally:
+                await form.close()
         return JSONResponse(_shown(file))
 
     async def list(self, request: Request) -> Response:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayllm.config import AppConfig
-from rayllm.errors import ObjectNotFoundError
+from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.observability.logs import set_up_logging
+from rayllm.serving.batches.batch import Batch
 from rayllm.serving.batches.course import Course
 from rayllm.serving.batches.jobs import Jobs
+from rayllm.serving.batches.runner_log import RunnerLog
 from rayllm.serving.batches.stores import open_stores
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
+
+_RETRY_S = 10.0
+# In the folder of the session's logs.
+_LOGS = "rayllm-batches"
 
 NAMESPACE = "rayllm-batches"
 """Ray's namespace of the runners."""
@@ -55,11 +63,14 @@ class Runner:
     """
 
     def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
-        logging.basicConfig()
+        self._log = RunnerLog(Path(ray._private.worker._global_node.get_logs_dir_path()) / _LOGS, batch_id)
+        self._log.take_output()
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         set_up_logging(settings().log_level)
         self._app_name = app_name
         self._batch_id = batch_id
         self._config = config
+        self._attempt: int | None = None
         self._me: Any = ray.get_runtime_context().current_actor
         # Not in a call: who would make that may be gone before it returns.
         threading.Thread(target=self._run, name="batch", daemon=True).start()
@@ -69,10 +80,17 @@ class Runner:
         ray.actor.exit_actor()
 
     def _run(self) -> None:
-        try:
-            self._work()
-        except Exception:
-            logger.exception("%s is left as it is; a router starts another runner", self._batch_id)
+        while True:
+            try:
+                self._work()
+                break
+            except StorageError as error:
+                # No attempt of another runner's: that would do no better.
+                logger.warning("%s waits %g s for its storage: %s", self._batch_id, _RETRY_S, error)
+                time.sleep(_RETRY_S)
+            except Exception:
+                logger.exception("%s is left as it is; a router starts another runner", self._batch_id)
+                break
         self._me.leave.remote()
 
     def _work(self) -> None:
@@ -87,5 +105,16 @@ class Runner:
             batches.forget_stillborn()
             return
         if not batch.has_ended:
-            Course(batch, batches, files, Jobs(self._app_name, self._config, options, stores).open, Fault).run()
+            if self._attempt is None:
+                self._attempt = batches.begin(batch)
+                self._log.announce(f"{batch.id}: work begins; its log is {self._log.path}")
+            jobs = Jobs(self._app_name, self._config, options, stores)
+            Course(batch, batches, files, jobs.open, Fault, self._attempt).run()
+            self._log.announce(f"{batch.id}: {_summary(batch)}")
         batches.close(batch)
+
+
+def _summary(batch: Batch) -> str:
+    counts = batch.request_counts
+    reason = f": {batch.errors.data[0].message}" if batch.errors else ""
+    return f"{batch.status}, {counts.completed} of {counts.total} requests answered, {counts.failed} failed{reason}"

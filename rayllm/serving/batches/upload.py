@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -63,12 +64,13 @@ class Upload:
         return cls(file.file, file.size, name, str(purpose), _lifetime(form))
 
 
-async def read_form(request: Request, limit: int) -> FormData:
+async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -> FormData:
     """The form of a request. It has to be closed.
 
     Args:
         request: the request.
         limit: most bytes of the file in it.
+        grow: told how many more bytes have come; it may raise, which ends the upload.
 
     Raises:
         RequestError: it is no multipart form.
@@ -84,9 +86,11 @@ async def read_form(request: Request, limit: int) -> FormData:
     async def receive() -> Message:
         nonlocal size
         message = await request.receive()
-        size += len(message.get("body", b""))
+        more = len(message.get("body", b""))
+        size += more
         if size > limit + _FORM_BYTES:
             raise _too_large(limit)
+        grow(more)
         return message
 
     try:

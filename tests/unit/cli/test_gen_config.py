@@ -199,6 +199,7 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
         ),
         (["--model-id", str(WEIGHTS), "--accelerator-type", "H1000"], 1, "did you mean `H100`"),
         (["--model-id", str(WEIGHTS), "--accelerator-type", "L4", "--tensor-parallelism", "3"], 1, "8 attention heads"),
+        (["--model-id", str(WEIGHTS), "--tensor-parallelism", "7"], 1, "may be 1, 2, 4, 8."),
         (["--model-id", str(WEIGHTS), "--max-model-len", "4096"], 1, "--max-model-len: 4,096 is more than the 2,048"),
         (["--model-id", str(ROOT)], 1, "is no model: it holds no config.json"),
         (["--model-id", "a model"], 1, "neither a hub id like `organisation/name` nor a path"),
@@ -245,6 +246,17 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
     assert "nothing is checked" in done.stderr
     model, _ = written(folder, gen_config(folder, "--model-id", "mine/unknown", "--accelerator-type", "L4", "--force"))
     assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("L4", 1, None)
+
+
+def test_heads_count_also_where_the_memory_is_not_worked_out(folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in WEIGHTS.iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    (source / "config.json").write_text(json.dumps({"model_type": "falcon_h1", "num_attention_heads": 8}))
+    done = gen_config(folder, "--model-id", str(source), "--accelerator-type", "none", "--tensor-parallelism", "7")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "8 attention heads cannot be shared by 7 GPUs.\nhint: --tensor-parallelism may be 1, 2, 4, 8." in done.stderr
 
 
 def test_files_are_written_over_only_with_force(folder: Path) -> None:

@@ -12,6 +12,7 @@ from rayllm.config import BucketSource, HubSource, LocalSource, ModelConfig, loa
 from rayllm.errors import ConfigError
 
 MINIMAL = {"model_loading_config": {"model_id": "org/name"}}
+OTHER = {"model_loading_config": {"model_id": "other"}}
 
 
 def model(**keys: Any) -> ModelConfig:
@@ -250,6 +251,14 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
             "would trust every web page",
         ),
         ({"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["b"]}}}, "no model has the id `b`"),
+        (
+            {"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["org/name"]}}},
+            "router.fallbacks.org/name: `org/name` cannot be its own fallback",
+        ),
+        (
+            {"llm_configs": [MINIMAL, OTHER], "router": {"fallbacks": {"org/name": ["other", "other"]}}},
+            "router.fallbacks.org/name: `other` is listed twice",
+        ),
         ({"llm_configs": [MINIMAL], "router": {"batches": {}}}, "batches.storage: is required"),
         ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": "hf://x/y"}}}, "must be a path, s3://bucket"),
         ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": ""}}}, "must be a path, s3://bucket"),

@@ -103,8 +103,8 @@ def test_an_unknown_name_is_told_the_known_ones() -> None:
 
 def test_fallbacks_follow_the_model() -> None:
     found = catalogue(fallbacks={"org/a": ["b:c"]})
-    assert found.candidates("org/a") == ("org/a", "b:c")
-    assert found.candidates("b:c") == ("b:c",)
+    assert found.fallbacks("org/a") == ("b:c",)
+    assert found.fallbacks("b:c") == ()
 
 
 def test_a_card_learns_from_the_replica() -> None:

@@ -487,6 +487,21 @@ async def test_a_model_where_too_many_wait_is_503_and_its_fallback_is_tried(way:
 
 
 @WAYS
+async def test_every_fallback_is_tried_in_turn(way: str) -> None:
+    async with (
+        Replica(Answer()).listening() as a,
+        Replica(Answer()).listening() as b,
+        Replica(Answer(b'{"from": "c"}')).listening() as c,
+        service(way, {"a": [a], "b": [b], "c": [c]}, fallbacks={"a": ["b", "c"], "b": ["a"]}) as found,
+    ):
+        a.count.capacity = b.count.capacity = 0
+        found.handles["a"].has_too_many = found.handles["b"].has_too_many = True
+        assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "c"}
+        c.count.capacity, found.handles["c"].has_too_many = 0, True
+        assert (await found.client.post(PATH, json={"model": "a"})).status_code == 503
+
+
+@WAYS
 async def test_a_fallback_is_asked_by_its_own_name_and_not_for_the_adapter(way: str) -> None:
     """vLLM answers 404 to a name that it does not serve."""
     full, free = Answer(b"{}"), Answer(b"{}")

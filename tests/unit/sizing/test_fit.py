@@ -163,6 +163,14 @@ def test_splits_that_cannot_be(setting: Setting, said: str) -> None:
     assert obstacles(model()[0], Setting(tensor_parallel=16)) == []
 
 
+def test_gpus_share_feed_forward_blocks_too_but_not_experts_that_may_lie_whole_on_each() -> None:
+    odd = LLAMA | {"intermediate_size": 14332}
+    said = "feed-forward blocks of width 14332 cannot be shared by 8 GPUs"
+    assert obstacles(read_architecture(odd), Setting(tensor_parallel=8)) == [said]
+    mixed = odd | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    assert obstacles(read_architecture(mixed), Setting(tensor_parallel=8)) == []
+
+
 @pytest.mark.parametrize("name", ["a100-80g", "A100_80GB", "a10", "h100"])
 def test_gpus_by_many_names(name: str) -> None:
     assert find_gpu(name) in GPUS

@@ -35,9 +35,9 @@ HOSTILE = ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "file-", "file-%00", "x" * 
 class Service:
     """The routes of one router behind an HTTP server, and its runners."""
 
-    def __init__(self, config: BatchesConfig | None) -> None:
+    def __init__(self, config: BatchesConfig | None, hosts: tuple[str, ...] = ("127.0.0.1",)) -> None:
         self.runners = Runners(open_stores(config.storage if config else ""))
-        self.desk = Desk(config, self.runners.start)
+        self.desk = Desk(config, self.runners.start, hosts)
         self.app = FastAPI(openapi_url=None)
         self.app.router.routes.extend(self.desk.routes)
         install_error_handlers(self.app)
@@ -399,3 +399,95 @@ async def test_a_service_without_storage_says_what_to_set(path: str) -> None:
             answer = await service.http.request(method, path)
             assert answer.status_code == 404
             assert "set `router.batches.storage`" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("public", ["0.0.0.0", "::", "10.0.0.1", "example.com"])
+async def test_where_others_can_call_there_are_no_files_unless_asked_for(storage: str, public: str) -> None:
+    hosts = ("127.0.0.1", public)
+    async with Service(BatchesConfig(storage=storage), hosts).listening() as closed:
+        for path in ("/v1/files", "/v1/files/x/content", "/v1/batches"):
+            answer = await closed.http.get(path)
+            assert answer.status_code == 403
+            assert answer.json()["error"]["code"] == "permission_denied"
+            assert f"listens on {public}," in answer.json()["error"]["message"]
+            assert "`router.batches.allow_remote: true`" in answer.json()["error"]["message"]
+        with pytest.raises(openai.PermissionDeniedError):
+            await upload(closed.openai)
+    async with Service(BatchesConfig(storage=storage, allow_remote=True), hosts).listening() as opened:
+        assert (await upload(opened.openai)).bytes == len(LINES)
+
+
+async def test_so_many_files_are_kept(storage: str) -> None:
+    async with Service(BatchesConfig(storage=storage, max_files=2)).listening() as service:
+        first, _ = await upload(service.openai), await upload(service.openai)
+        refused = await service.http.post("/v1/files", files={"file": ("x", LINES)}, data={"purpose": "batch"})
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
+        assert refused.json()["error"]["code"] == "insufficient_quota"
+        assert "2 files are kept (router.batches.max_files): delete files" in refused.json()["error"]["message"]
+        with pytest.raises(openai.RateLimitError, match="max_files"):
+            await create(service.openai, input_file_id=first.id)
+        await service.openai.files.delete(first.id)
+        await upload(service.openai)
+
+
+async def test_so_many_bytes_are_kept(storage: str) -> None:
+    async with Service(BatchesConfig(storage=storage, max_total_bytes=10_000)).listening() as service:
+        first = await upload(service.openai, b"{" * 6000)
+        with pytest.raises(openai.RateLimitError, match=r"10000 bytes of files \(router.batches.max_total_bytes\)"):
+            await upload(service.openai, b"{" * 6000)
+        await upload(service.openai, b"{" * 3000)
+        await service.openai.files.delete(first.id)
+        await upload(service.openai, b"{" * 6000)
+
+
+async def test_uploads_under_way_count_and_leave_nothing_when_the_client_goes(storage: str) -> None:
+    async with Service(BatchesConfig(storage=storage, max_total_bytes=10_000)).listening() as service:
+        boundary = {"content-type": "multipart/form-data; boundary=b"}
+        begin = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+        is_under_way, go = asyncio.Event(), asyncio.Event()
+
+        async def half() -> AsyncIterator[bytes]:
+            yield begin + b"x" * 6000
+            is_under_way.set()
+            await go.wait()
+            raise ConnectionError("the client goes")
+
+        leaving = asyncio.create_task(service.http.post("/v1/files", content=half(), headers=boundary))
+        await is_under_way.wait()
+        async with asyncio.timeout(10):
+            # As soon as the first half has come.
+            while (await service.http.post("/v1/files", files=form(6000))).status_code != 429:
+                await asyncio.sleep(0.01)
+                for file in (await service.openai.files.list()).data:
+                    await service.openai.files.delete(file.id)
+        go.set()
+        with pytest.raises(ConnectionError):
+            await leaving
+        async with asyncio.timeout(10):
+            while (await service.http.post("/v1/files", files=form(9000))).status_code != 200:
+                await asyncio.sleep(0.01)
+    assert len(list(Path(storage, "contents").iterdir())) == 1
+
+
+async def test_so_many_batches_are_under_way_and_as_many_ended_ones_remembered(storage: str) -> None:
+    go_on = threading.Event()
+    async with Service(BatchesConfig(storage=storage, max_batches=2)).listening() as service:
+        service.runners.pause = lambda: (go_on.wait(10), None)[1]
+        made = [await create(service.openai) for _ in range(2)]
+        with pytest.raises(openai.RateLimitError, match=r"2 batches have not ended \(router.batches.max_batches\)"):
+            await create(service.openai)
+        go_on.set()
+        for batch in made:
+            await ended(service.openai, batch.id)
+        for _ in range(3):
+            made.append(await ended(service.openai, (await create(service.openai)).id))
+        listed = {batch.id for batch in (await service.openai.batches.list()).data}
+        assert len(listed) <= 3
+        assert made[-1].id in listed
+        with pytest.raises(openai.NotFoundError):
+            await service.openai.batches.retrieve(made[0].id)
+
+
+def form(size: int) -> dict[str, Any]:
+    """A form with a file of so many bytes."""
+    return {"file": ("x", b"x" * size), "purpose": (None, "batch")}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from rayllm.errors import ObjectNotFoundError
+from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batches.file import File
+from rayllm.serving.batches.file_store import Usage
 from rayllm.serving.batches.page import Cursor
 from rayllm.serving.batches.stores import Stores
 from tests.unit.serving.batches.conftest import Clock
@@ -101,3 +103,25 @@ def test_who_uses_files_is_asked_only_where_one_is_due(stores: Stores) -> None:
         raise AssertionError
 
     stores.files.sweep(used)
+
+
+def test_what_a_process_left_half_brought_goes_in_time(stores: Stores, storage: str) -> None:
+    kept = put(stores)
+    contents = Path(storage, "contents")
+    fresh, old = contents / ".file-fresh.tmp", contents / ".file-old.tmp"
+    orphan = contents / ("file-" + "0" * 32)
+    for path in (fresh, old, orphan):
+        path.write_bytes(b"x" * 100)
+    for path in (old, orphan, contents / kept.id):
+        os.utime(path, (0, 0))
+    assert stores.files.usage() == Usage(4, 302)
+    stores.files.sweep(list)
+    assert {path.name for path in contents.iterdir()} == {kept.id, fresh.name}
+
+
+def test_a_file_that_cannot_be_described_leaves_no_content(stores: Stores, storage: str) -> None:
+    Path(storage).mkdir()
+    Path(storage, "files").write_text("in the way")
+    with pytest.raises(StorageError):
+        put(stores)
+    assert list(Path(storage, "contents").iterdir()) == []

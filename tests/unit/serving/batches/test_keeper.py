@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,10 +14,11 @@ import pytest
 
 from rayllm.serving.batches import keeper as keeper_module
 from rayllm.serving.batches.batch import Batch, BatchRequest
+from rayllm.serving.batches.course import MAX_ATTEMPTS
 from rayllm.serving.batches.keeper import Keeper
 from rayllm.serving.batches.stores import Stores, open_stores
 from tests.unit.serving.batches.conftest import Clock
-from tests.unit.serving.batches.work import Runners
+from tests.unit.serving.batches.work import KilledError, Runners
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +110,47 @@ async def test_a_runner_that_dies_is_followed_by_another(stores: Stores, runners
         await until(lambda: len(runners.started) > 1)
         runners.life.left = 1000
         await until(lambda: statuses(stores, [batch]) == {"completed"})
+
+
+async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
+    stores: Stores, runners: Runners
+) -> None:
+    go_on = threading.Event()
+    batches = sorted((create(stores) for _ in range(5)), key=lambda batch: batch.id)
+    killers, others = batches[:3], batches[3:]
+    runners.deadly = {batch.id for batch in killers}
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    async with kept(stores, runners.start):
+        # One of the two places is for those that have killed nobody.
+        await until(lambda: statuses(stores, others[:1]) == {"in_progress"})
+        go_on.set()
+        await until(lambda: statuses(stores, others) == {"completed"})
+        await until(lambda: statuses(stores, killers) == {"failed"})
+    for batch in killers:
+        assert runners.started.count(batch.id) == MAX_ATTEMPTS + 2
+        [error] = stores.batches.get(batch.id).errors.data  # type: ignore[union-attr]
+        assert error.code == "batch_runner_died"
+        assert f"died {MAX_ATTEMPTS} times without getting further" in error.message
+    assert stores.batches.unfinished() == []
+
+
+async def test_a_runner_that_dies_after_it_got_further_is_always_followed_by_another(
+    stores: Stores, runners: Runners
+) -> None:
+    lines = b'{"a": 1}\n' * (3 * MAX_ATTEMPTS)
+    file = stores.files.put(BytesIO(lines), len(lines), "requests.jsonl", "batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    batch = stores.batches.create(BatchRequest.parse(asked))
+    steps = itertools.count()
+
+    def die_at_every_other() -> None:
+        if next(steps) % 2:
+            raise KilledError
+
+    runners.pause = die_at_every_other
+    async with kept(stores, runners.start):
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+    assert len(runners.started) > MAX_ATTEMPTS + 1
 
 
 async def test_trouble_passes(stores: Stores, runners: Runners, caplog: pytest.LogCaptureFixture) -> None:

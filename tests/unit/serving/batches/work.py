@@ -40,7 +40,7 @@ class KilledError(BaseException):
 
 
 class Life:
-    """A process's: it dies at its `steps`-th step."""
+    """A process's: it dies at its `steps`-th step, or while it works on a batch that is deadly."""
 
     def __init__(self, steps: float = float("inf")) -> None:
         self.left = steps
@@ -136,6 +136,7 @@ class Runners:
 
     stores: Stores
     life: Life = field(default_factory=Life)
+    deadly: set[str] = field(default_factory=set)
     pause: Callable[[], None] = lambda: None
     error: Exception | None = None
     started: list[str] = field(default_factory=list)
@@ -160,10 +161,12 @@ class Runners:
         files, batches = self.stores
         batch = batches.get(batch_id)
         if not batch.has_ended:
-            Course(batch, batches, files, self._job, Fault).run()
+            Course(batch, batches, files, self._job, Fault, batches.begin(batch)).run()
         batches.close(batch)
 
     def _job(self, batch: Batch) -> Any:
+        if batch.id in self.deadly:
+            raise KilledError
         with self.stores.files.open(batch.input_file_id) as content:
             lines = content.read().decode().splitlines()
         job = Job(lines, self.stores.batches.job_folder(batch.id), self.life, self.pause)
