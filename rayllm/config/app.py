@@ -82,6 +82,9 @@ class RouterConfig(Frozen):
     """Requests the proxy may keep waiting for a router process before it answers 503."""
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """Largest request body in bytes; a larger one is answered 413."""
+    max_pending_body_bytes: int = Field(1024 * 1024 * 1024, ge=1024)
+    """Bytes of request bodies a router process holds at once, those on their way included; a request that is too much
+    is answered 503."""
     max_header_bytes: int = Field(64 * 1024, ge=1024)
     """Largest head of a request in bytes, URL and headers together; a larger one is answered 431."""
     header_timeout_s: float = Field(10.0, gt=0)

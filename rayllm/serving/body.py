@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rayllm.errors import BodyTooLargeError, RequestError
+from rayllm.errors import BodyTooLargeError, RequestError, UnavailableError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -30,12 +32,47 @@ _LIGHT_MARKS = 20_000
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+class BodyBudget:
+    """The bytes of request bodies that one process holds at once.
+
+    Args:
+        limit: most bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """One request's part, given back when the block ends: call it with the size of each piece that comes.
+
+        It raises UnavailableError where the piece is too much.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self.held + size > self._limit:
+                raise UnavailableError(
+                    "This service holds too many request bodies now (router.max_pending_body_bytes)."
+                )
+            self.held += size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self.held -= taken
+
+
+async def read_body(request: Request, limit: int, take: Callable[[int], None] = lambda _: None) -> bytes:
     """The whole body.
 
     Args:
         request: the request.
         limit: most bytes taken.
+        take: called with the size of each piece; what it raises ends the reading.
 
     Raises:
         BodyTooLargeError: it is longer than `limit`; said as soon as that is known.
@@ -49,6 +86,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
+        take(len(part))
         parts.append(part)
     return b"".join(parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,7 +17,7 @@ from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
 from rayllm.lora import AdapterName
 from rayllm.routing import Ask
 from rayllm.serving.adapter_lookup import AdapterLookup
-from rayllm.serving.body import is_light, read_body
+from rayllm.serving.body import BodyBudget, is_light, read_body
 from rayllm.serving.body_reader import BodyReader
 from rayllm.serving.carrier import Cargo, Carrier
 from rayllm.serving.catalogue import Catalogue, Meaning
@@ -55,22 +55,24 @@ class Relay:
         self._lookup = lookup
         self._config = config
         self._bodies = BodyReader()
+        self._budget = BodyBudget(config.max_pending_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         errand = Errand(request, path_of(request), send)
         try:
-            payload = await self._read(errand)
-            if self._config.log_prompts:
-                logger.info("Request to `%s`: %s", payload.model, payload.for_log)
-            await self._answer(errand, payload)
+            with self._budget.share() as take:
+                payload = await self._read(errand, take)
+                if self._config.log_prompts:
+                    logger.info("Request to `%s`: %s", payload.model, payload.for_log)
+                await self._answer(errand, payload)
         except ClientDisconnect:
             pass
         except RayLLMError as error:
             await errand.refuse(error)
 
-    async def _read(self, errand: Errand) -> Payload:
-        raw = await read_body(errand.request, self._config.max_body_bytes)
+    async def _read(self, errand: Errand, take: Callable[[int], None]) -> Payload:
+        raw = await read_body(errand.request, self._config.max_body_bytes, take)
         if BY_PATH[errand.path].is_form:
             return await FormPayload.parse(raw, errand.request)
         content_type = errand.request.headers.get("content-type", "application/json")

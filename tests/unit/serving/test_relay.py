@@ -619,6 +619,32 @@ async def test_another_replica_takes_what_one_that_is_gone_cannot(way: str) -> N
         assert [reply.status_code for reply in replies] == [200] * 8
 
 
+@WAYS
+async def test_bodies_are_held_up_to_a_bound_and_given_back(way: str) -> None:
+    hold = asyncio.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await hold.wait()
+        await JSONResponse({})(scope, receive, send)
+
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, max_pending_body_bytes=10_000) as found,
+    ):
+        large = {"model": "m", "x": "y" * 6000}
+        for _ in range(3):
+            hold.clear()
+            first = asyncio.create_task(found.client.post(PATH, json=large))
+            await until(lambda: replica.count.held)
+            refused = await found.client.post(PATH, json=large)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "router.max_pending_body_bytes" in refused.json()["error"]["message"]
+            hold.set()
+            assert (await first).status_code == 200
+            assert (await found.client.post(PATH, json={"model": "m"})).status_code == 200
+
+
 async def test_large_bodies_and_unknown_models_never_reach_a_replica() -> None:
     async with service("http", {"m": []}, max_body_bytes=1024) as found:
         client = found.client
