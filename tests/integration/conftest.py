@@ -86,7 +86,6 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
         "router": {
             "listen": f"127.0.0.1:{own_port}",
             "model_aliases": {"gpt-demo": "rayllm-demo"},
-            "max_body_bytes": 100_000,
             "cors": {"allow_origins": ["*"]},
             "batches": {"storage": str(tmp_path_factory.mktemp("batches")), "max_file_bytes": 10_000_000},
         },

@@ -202,7 +202,7 @@ def test_probes_and_version(http: httpx.Client) -> None:
         (COMPLETIONS, {"model": PLAIN}, 400, "prompt", "prompt"),
         (CHAT, {"model": PLAIN, "messages": [USER]}, 400, "messages", "no chat template"),
         ("/v1/embeddings", {"model": "rayllm-demo", "input": "x"}, 400, "model", "does not do embeddings (/v1/emb"),
-        (CHAT, {**ASK, "user": "x" * 200_000}, 413, None, "100000 bytes"),
+        (CHAT, {**ASK, "user": "x" * (32 << 20)}, 413, None, "33554432 bytes"),
         ("/v1/nothing", ASK, 404, None, "There is no POST /v1/nothing"),
     ],
 )  # fmt: skip

@@ -62,6 +62,9 @@ def _check_messages(messages: Any) -> None:
             raise RequestError(f"`{name}` must be a list of messages.", "messages")
         _check_objects(name, conversation, MAX_MESSAGES, "messages")
         for index, message in enumerate(conversation):
+            # Messages in OpenAI's Harmony format have an author instead.
+            if not isinstance(message.get("role"), str) and "author" not in message:
+                raise RequestError(f"`{name}[{index}].role` must be a text.", "messages")
             content = message.get("content")
             if content is not None and not isinstance(content, str | list):
                 raise RequestError(f"`{name}[{index}].content` must be a text or a list of parts.", "messages")

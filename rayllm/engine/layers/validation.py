@@ -30,6 +30,8 @@ def validate_cheaply(server: FastAPI) -> None:
                 # Without what it has built before: that gathers all faults.
                 adapter.validator = SchemaValidator(_fail_fast(adapter.core_schema), _use_prebuilt=False)
     server.add_exception_handler(RequestValidationError, _refuse)
+    # vLLM has built it already, with the handlers that there were.
+    server.middleware_stack = server.build_middleware_stack()
 
 
 def _fail_fast(schema: Any) -> Any:

@@ -34,6 +34,7 @@ def application() -> FastAPI:
     async def answer(query: Query) -> int:
         return len(query.items)
 
+    app.middleware_stack = app.build_middleware_stack()
     validate_cheaply(app)
     return app
 
