@@ -20,6 +20,7 @@ from rayllm.settings import settings
 from rayllm.sources import fetch
 
 _SIGN_OF_LIFE_S = 60.0
+_STOP_S = 30.0
 
 
 class EngineWorker:
@@ -62,7 +63,7 @@ class EngineWorker:
 
     def close(self) -> None:
         """Stop the engine. No row is in it any more."""
-        self._rows.call(self.server.stop(timeout_s=1))
+        self._rows.call(self.server.stop(timeout_s=1), _STOP_S)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
         """What `work` makes of each row, as `RowLoop.map`.

@@ -25,10 +25,14 @@ class RowLoop:
         """Let so many rows be worked on at once; the ones that came first go first."""
         self._window = asyncio.Semaphore(size)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, once it is done on the loop."""
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """What `work` gives, once it is done on the loop.
+
+        Raises:
+            TimeoutError: that takes longer than `timeout_s` seconds.
+        """
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result()
+        return future.result(timeout_s)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
         """What `work` makes of each row, in order; a row for which it raises has failed.

@@ -157,6 +157,8 @@ class ActorCall:
         self._board = board
         self._max_deaths = max_deaths
         self._dying = threading.Lock()
+        if ray.is_initialized():
+            _end_with_the_node()
         call.make()
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -184,3 +186,14 @@ class ActorCall:
                 raise EngineError(f"{error.message} It happened {deaths} times, so the job stops.")
             logger.error("%s This worker ends; its rows are done again by another.", error.message)
             os._exit(1)
+
+
+def _end_with_the_node() -> None:
+    """Have the kernel kill this process when Ray's own, which started it, is gone.
+
+    An actor that hangs while it ends, as engines may, has left Ray by then: nobody else would end it.
+    """
+    from ray._private.utils import detect_fate_sharing_support_linux, set_kill_on_parent_death_linux
+
+    if detect_fate_sharing_support_linux():
+        set_kill_on_parent_death_linux()
