@@ -1,0 +1,84 @@
+"""Faults under load on the real stack: two replicas, two routers, and clients with known answers.
+
+`python -m benchmarks.faults` has each of them three times; docs/reliability.md shows what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+from ray import serve
+
+from benchmarks.faults import APP, MODEL, Ending, Service, application
+from tests.integration.conftest import free_port
+
+
+@pytest.fixture(scope="module")
+def url(proxy_url: str) -> Iterator[str]:
+    """An application of its own: its processes are killed."""
+    port = free_port()
+    serve.run(application(port), name=APP, route_prefix="/faults")
+    yield f"http://127.0.0.1:{port}/faults"
+    serve.delete(APP)
+
+
+@pytest.fixture
+async def under_load(url: str) -> AsyncIterator[Service]:
+    """The application with clients that ask all the time."""
+    service = Service(url)
+    async with service.load():
+        yield service
+
+
+async def test_a_controller_that_dies_is_noticed_by_no_client(under_load: Service) -> None:
+    replicas = under_load.cluster.replicas()
+    seen = await under_load.suffer("kill -9 of the controller")
+    assert seen.bad == 0, seen.reasons
+    assert under_load.cluster.replicas() == replicas, "the new controller keeps what runs"
+
+
+async def test_a_replica_that_is_told_to_end_answers_what_it_has(under_load: Service) -> None:
+    seen = await under_load.suffer("SIGTERM to a replica")
+    assert seen.bad == 0, seen.reasons
+
+
+@pytest.mark.parametrize("fault", ["kill -9 of an engine", "SIGSTOP of an engine"])
+async def test_a_lost_engine_fails_at_most_the_streams_it_had_begun(under_load: Service, fault: str) -> None:
+    seen = await under_load.suffer(fault)
+    begun = seen.endings[Ending.EVENT] + seen.endings[Ending.CUT]
+    assert seen.bad == begun <= 20, seen.reasons
+
+
+async def test_a_router_that_dies_breaks_no_reply_that_a_replica_writes(under_load: Service) -> None:
+    seen = await under_load.suffer("kill -9 of a router")
+    # Clients lose what the router had not handed over, and connections that they had kept.
+    assert seen.bad == seen.endings[Ending.LOST] <= 40, seen.reasons
+
+
+def test_a_stream_outlives_its_router(url: str) -> None:
+    """Deterministically: the router that took the request is killed in the middle of a long answer."""
+    cluster = Service(url).cluster
+    address = httpx.URL(url)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
+    body |= {"max_tokens": 300, "min_tokens": 300, "ignore_eos": True}
+    with socket.create_connection((address.host, address.port or 0), timeout=60) as connection:
+        raw = json.dumps(body).encode()
+        head = f"POST {address.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+        connection.sendall(head.encode() + raw)
+        received = connection.recv(1000)
+        assert b"200 OK" in received
+        taken_by = [
+            router
+            for router in cluster.routers()
+            if any(one.raddr and one.raddr.port == connection.getsockname()[1] for one in router.net_connections())
+        ]
+        assert len(taken_by) == 1
+        taken_by[0].kill()
+        while piece := connection.recv(65536):
+            received += piece
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.count(b'"content":') >= 250
