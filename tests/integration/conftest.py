@@ -86,6 +86,7 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
         "router": {
             "listen": f"127.0.0.1:{own_port}",
             "model_aliases": {"gpt-demo": "rayllm-demo"},
+            "max_ongoing_requests": 4_000,
             "cors": {"allow_origins": ["*"]},
             "batches": {"storage": str(tmp_path_factory.mktemp("batches")), "max_file_bytes": 10_000_000},
         },
