@@ -9,7 +9,7 @@ from rayllm.conversion.tree import Mapping
 PARAGRAPHS = (
     ("model_loading_config",),
     ("generation_config", "chat_template", "chat_template_kwargs"),
-    ("tool_calling", "reasoning_parser", "guided_decoding"),
+    ("tool_calling", "reasoning_parser", "guided_decoding", "allowed_request_fields"),
     ("task",),
     (
         "accelerator_type",

@@ -54,15 +54,18 @@ def large_form(size: int) -> tuple[bytes, list[tuple[bytes, bytes]]]:
 
 @asynccontextmanager
 async def gaps() -> AsyncIterator[list[float]]:
-    """The seconds between the turns that another task gets on the loop meanwhile."""
+    """The seconds of work between the turns that another task gets on the loop meanwhile.
+
+    Counted as the processor's time of this thread, so that other processes of the machine do not matter.
+    """
     seen: list[float] = []
 
     async def tick() -> None:
-        last = time.monotonic()
+        last = time.thread_time()
         while True:
             await asyncio.sleep(0)
-            seen.append(time.monotonic() - last)
-            last = time.monotonic()
+            seen.append(time.thread_time() - last)
+            last = time.thread_time()
 
     ticking = asyncio.create_task(tick())
     try:

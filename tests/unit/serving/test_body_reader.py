@@ -31,7 +31,7 @@ async def test_no_body_holds_the_loop(shape: str) -> None:
     async with gaps() as seen:
         with suppress(RequestError):
             assert (await reader.read(raw)).model == "x"
-    # Turns are a few milliseconds apart on a quiet machine; in one piece most shapes take a second or many.
+    # A few milliseconds; read in one piece most shapes take a second or many.
     assert max(seen) < 0.25
     assert not readers()
 
