@@ -14,7 +14,8 @@ RayLLMError                      500  server_error
 │   ├── MethodNotAllowedError    405  method_not_allowed
 │   ├── RequestTimeoutError      408  timeout
 │   ├── ConflictError            409  conflict
-│   └── BodyTooLargeError        413  request_too_large
+│   ├── BodyTooLargeError        413  request_too_large
+│   └── QuotaError               429  insufficient_quota, with Retry-After
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
 

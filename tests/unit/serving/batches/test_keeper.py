@@ -131,7 +131,7 @@ async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
         [error] = stores.batches.get(batch.id).errors.data  # type: ignore[union-attr]
         assert error.code == "batch_runner_died"
         assert f"died {MAX_ATTEMPTS} times without getting further" in error.message
-    assert stores.batches.unfinished() == []
+    await until(lambda: stores.batches.unfinished() == [])
 
 
 async def test_a_runner_that_dies_after_it_got_further_is_always_followed_by_another(
