@@ -15,11 +15,8 @@ RayLLMError                      500  server_error
 │   ├── RequestTimeoutError      408  timeout
 │   ├── ConflictError            409  conflict
 │   ├── BodyTooLargeError        413  request_too_large
-<<<<<<< HEAD
+│   ├── QuotaError               429  insufficient_quota, with Retry-After
 │   └── HeadersTooLargeError     431  headers_too_large
-=======
-│   └── QuotaError               429  insufficient_quota, with Retry-After
->>>>>>> wt-c
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
 

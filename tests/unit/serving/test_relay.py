@@ -495,7 +495,7 @@ async def test_every_fallback_is_tried_in_turn(way: str) -> None:
         service(way, {"a": [a], "b": [b], "c": [c]}, fallbacks={"a": ["b", "c"], "b": ["a"]}) as found,
     ):
         a.count.capacity = b.count.capacity = 0
-        found.handles["a"].has_too_many = found.handles["b"].has_too_many = True
+        found.queues["a"].limit = found.queues["b"].limit = 0
         assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "c"}
         c.count.capacity, found.handles["c"].has_too_many = 0, True
         assert (await found.client.post(PATH, json={"model": "a"})).status_code == 503
