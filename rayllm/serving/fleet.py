@@ -26,7 +26,7 @@ class Visit:
     """One request's search for a replica, over all its tries.
 
     `deadline` is when it ends, in the event loop's time; `tried` are replicas that did not work out; `is_new` says
-    that the request has not waited or been sent anywhere yet.
+    that the request has not stood in line yet.
     """
 
     ask: Ask
@@ -115,7 +115,6 @@ class Fleet:
         # A request that comes now does not overtake those that wait.
         member = None if self._waiting else self._choose(visit)
         member = member or await self._wait(visit)
-        visit.is_new = False
         with self._in_hand(visit.ask, member):
             yield member
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -174,25 +173,36 @@ async def test_those_who_wait_are_served_in_order_and_newcomers_do_not_overtake(
 async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "_RETRY_S", 0.01)
     queue = Queue(1)
-    found = fleet(queue, 2)
-    dispatcher = Dispatcher({"m": found})
-    tries: Counter[int] = Counter()
+    dispatcher = Dispatcher({"m": fleet(queue, 1)})
+    order: list[str] = []
+    hold, beaten = asyncio.Event(), 0
 
-    def carry(number: int) -> Any:
-        async def one(_: Member) -> int:
-            tries[number] += 1
+    async def first(_: Member) -> None:
+        await hold.wait()
+
+    async def second(_: Member) -> None:
+        nonlocal beaten
+        beaten += 1
+        while not queue.count:
             await asyncio.sleep(0)
-            if tries.total() <= 4:
-                raise FullError
-            return number
+        if beaten <= 3:
+            raise FullError
+        order.append("second")
 
-        return one
+    async def third(_: Member) -> None:
+        order.append("third")
 
-    # The line holds one; the other was in hand already, and is not refused when it comes back.
-    first = asyncio.create_task(dispatcher.run("m", Ask(), carry(1)))
-    second = asyncio.create_task(dispatcher.run("m", Ask(), carry(2)))
-    assert await asyncio.gather(first, second) == [1, 2]
-    assert queue.count == 0
+    tasks = []
+    for carry in (first, second):
+        tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), carry)))
+        await settle()
+    hold.set()
+    while not beaten:
+        await asyncio.sleep(0)
+    # The line, which holds one, is filled by another while the second one is on its way.
+    tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), third)))
+    await asyncio.gather(*tasks)
+    assert order == ["second", "third"]
 
 
 async def test_a_full_replica_is_asked_by_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

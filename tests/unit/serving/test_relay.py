@@ -497,7 +497,7 @@ async def test_every_fallback_is_tried_in_turn(way: str) -> None:
         a.count.capacity = b.count.capacity = 0
         found.queues["a"].limit = found.queues["b"].limit = 0
         assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "c"}
-        c.count.capacity, found.handles["c"].has_too_many = 0, True
+        c.count.capacity, found.queues["c"].limit = 0, 0
         assert (await found.client.post(PATH, json={"model": "a"})).status_code == 503
 
 
