@@ -22,6 +22,8 @@ MAX_DEPTH = 64
 # of models, and 100,000 objects are some 30,000 messages. Far below what holds a process for seconds.
 MAX_VALUES = 1_000_000
 MAX_CONTAINERS = 100_000
+# Bytes of all that is neither text nor white space: a million token ids have less. Long numbers take longest to read.
+MAX_PLAIN_BYTES = 8 * 1024 * 1024
 # Digits of the largest integer that is looked at; 64 bits have 20.
 _MAX_DIGITS = 40
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -29,6 +31,7 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _LIGHT_BYTES = 64 * 1024
 _LIGHT_TEXT_BYTES = 2 * 1024 * 1024
 _LIGHT_MARKS = 20_000
+_WHITE_SPACE = b" \t\r\n"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -130,7 +133,7 @@ def is_light(raw: bytes) -> bool:
 def _check_bounds(raw: bytes) -> None:
     """Refuse too many values or levels: told from the bytes, since a parser would build them all, and recurse."""
     containers = raw.count(b"[") + raw.count(b"{")
-    if containers <= MAX_DEPTH and raw.count(b",") < MAX_VALUES - MAX_DEPTH:
+    if containers <= MAX_DEPTH and len(raw) <= MAX_PLAIN_BYTES and raw.count(b",") < MAX_VALUES - MAX_DEPTH:
         return
     outside = _outside_of_texts(raw)
     if _nests_too_deep(outside):
@@ -140,6 +143,8 @@ def _check_bounds(raw: bytes) -> None:
         raise RequestError(f"The request body has more than {MAX_CONTAINERS} objects and lists.")
     if outside.count(b",") + containers > MAX_VALUES:
         raise _too_many_values()
+    if len(outside.translate(None, _WHITE_SPACE)) > MAX_PLAIN_BYTES:
+        raise RequestError(f"The request body has more than {MAX_PLAIN_BYTES} bytes of numbers and punctuation.")
 
 
 def _nests_too_deep(outside: bytes) -> bool:

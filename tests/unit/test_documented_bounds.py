@@ -9,7 +9,7 @@ import pytest
 from rayllm.engine.constraints.limits import MAX_CHARACTERS, MAX_CHOICES, MAX_DEPTH, MAX_ENUM, MAX_NODES, MAX_PATTERN
 from rayllm.engine.constraints.restraint import CPU_S, MEMORY_BYTES
 from rayllm.engine.layers.shapes import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_TEXTS, MAX_TOOLS
-from rayllm.serving.body import MAX_CONTAINERS, MAX_VALUES
+from rayllm.serving.body import MAX_CONTAINERS, MAX_PLAIN_BYTES, MAX_VALUES
 from rayllm.serving.body import MAX_DEPTH as MAX_LEVELS
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -23,6 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
         f"in a schema {MAX_DEPTH} levels, {MAX_NODES} parts, {MAX_ENUM} enum values and patterns of {MAX_PATTERN} char",
         f"; {MAX_CHOICES} choices;",
         f"levels | {MAX_VALUES:,}; {MAX_CONTAINERS:,}; {MAX_LEVELS} |",
+        f"neither text nor white space | {MAX_PLAIN_BYTES >> 20} MiB |",
         f"fields of a request | {MAX_FIELDS:,} |",
         f"content parts together | {MAX_MESSAGES:,}; {MAX_PARTS:,} |",
         f"`tools` | {MAX_TOOLS:,} |",

@@ -33,7 +33,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "escaped quotes": _text(rb"\""),
     "emoji": _text(rb"\ud83d\ude00"),
     "half pairs, nearly": _text(rb"\ud7ff"),
-    "fields": lambda size: b'{"model":"x",' + b",".join(b'"%d":1' % i for i in range(size // 10)) + b"}",
+    "fields": lambda size: b'{"model":"x",' + b",".join(b'"%d":1' % i for i in range(size // 12)) + b"}",
     "one long number": _list(b"9" * (1 << 17)),
     "white space": lambda size: b" " * size + b'{"model":"x"}',
     "open brackets": _broken(b"", b"["),

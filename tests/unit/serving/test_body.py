@@ -36,6 +36,7 @@ from tests.unit.serving.bodies import SHAPES
         (b'{"seed": ' + b"9" * 5000 + b"}", "999… is no number that fits 64 bits"),
         (b'{"m": [' + b"[]," * 100_000 + b"[]]}", "more than 100000 objects and lists"),
         (b'{"m": [' + b"1," * 1_000_000 + b"1]}", "more than 1000000 values"),
+        (b'{"m": [' + b"0." + b"1" * (8 << 20) + b"]}", "more than 8388608 bytes of numbers and punctuation"),
         (b'{"m": [' + b'"",' * 1_000_000 + b'""]}', "more than 1000000 values"),
         (b'{"m": [' + b"[]," * 65 + b'""' * 3_000_000 + b"]}", "more than 1000000 values"),
     ],
@@ -54,6 +55,12 @@ def test_brackets_in_texts_do_not_nest() -> None:
 def test_a_million_values_are_read() -> None:
     ids = list(range(999_000))
     assert parse_body(json.dumps({"prompt": ids}).encode())["prompt"] == ids
+
+
+@pytest.mark.parametrize("filling", [b" ", b"\n", b"a"])
+def test_texts_and_white_space_may_be_long(filling: bytes) -> None:
+    raw = b'{"a": "' + (filling * (9 << 20) + b'"' if filling == b"a" else b'"' + filling * (9 << 20)) + b"}"
+    assert parse_body(raw).keys() == {"a"}
 
 
 values = st.recursive(
