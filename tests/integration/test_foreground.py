@@ -60,6 +60,7 @@ def clusters() -> set[str]:
     """Addresses of the clusters of this machine."""
     from ray._private.services import find_gcs_addresses
 
+    find_gcs_addresses.cache_clear()
     return set(find_gcs_addresses())
 
 

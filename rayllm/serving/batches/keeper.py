@@ -58,7 +58,9 @@ class Keeper:
                 logger.warning("Batches cannot be looked after now: %r", error)
                 period = _PERIOD_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), period)
+                # Not `wait_for`, which in Python 3.11 forgets that it was cancelled where both come at once.
+                async with asyncio.timeout(period):
+                    await self._woken.wait()
 
     def _look(self) -> bool:
         """Have a runner for each batch that is due. Tells whether any has not ended."""
