@@ -35,7 +35,7 @@ TIMES = 3
 _CAPITALS = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
 # Seconds of requests before a fault, and after the last trace of it.
 _CALM_S = 3.0
-_LONGEST_S = 180.0
+_LONGEST_S = 400.0
 
 
 class Ending(StrEnum):

@@ -81,4 +81,4 @@ def test_a_stream_outlives_its_router(url: str) -> None:
         while piece := connection.recv(65536):
             received += piece
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-    assert received.count(b'"content":') >= 250
+    assert b'"finish_reason":"length"' in received
