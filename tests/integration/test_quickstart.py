@@ -83,9 +83,9 @@ def served(clone: Path) -> Iterator[Path]:
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-    said = log.read_text().partition("Stopping.\n")[2]
+    said = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text().partition("Stopping.\n")[2])
     # Make may say that it was interrupted.
-    assert [line for line in said.splitlines() if not line.startswith("make")] == []
+    assert [line for line in said.splitlines() if line and not line.startswith("make")] == []
 
 
 def wait_until_ready(running: subprocess.Popen[bytes], log: Path) -> None:
