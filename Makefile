@@ -32,7 +32,7 @@ format: setup ## format the code
 generate: setup ## write the generated files
 	@$(BIN)/python scripts/generate.py
 
-bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients
+bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients, and faults under load
 	@$(BIN)/python -m benchmarks.calls
 	@$(BIN)/python -m benchmarks.adapters
 	@$(BIN)/python -m benchmarks.pull
@@ -40,3 +40,4 @@ bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients
 	@$(BIN)/python -m benchmarks.batch engine
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.commands
+	@$(BIN)/python -m benchmarks.faults

@@ -27,9 +27,9 @@ MAX_PLAIN_BYTES = 8 * 1024 * 1024
 # Digits of the largest integer that is looked at; 64 bits have 20.
 _MAX_DIGITS = 40
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-# What is read in some 10 ms: short bodies of any kind, and longer ones with few values, such as texts and images.
+# What is read within some 20 ms: short bodies of any kind, and longer ones with few values, such as texts and images.
 _LIGHT_BYTES = 64 * 1024
-_LIGHT_TEXT_BYTES = 2 * 1024 * 1024
+_LIGHT_TEXT_BYTES = 4 * 1024 * 1024
 _LIGHT_MARKS = 20_000
 _WHITE_SPACE = b" \t\r\n"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -124,7 +124,7 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 
 def is_light(raw: bytes) -> bool:
-    """Whether `parse_body` takes no longer than some 10 ms, whatever is in `raw`."""
+    """Whether `parse_body` takes no longer than some 20 ms, whatever is in `raw`."""
     if len(raw) <= _LIGHT_BYTES:
         return True
     return len(raw) <= _LIGHT_TEXT_BYTES and sum(raw.count(mark) for mark in (b"[", b"{", b",")) <= _LIGHT_MARKS

@@ -1,7 +1,6 @@
 """Ray Serve's request router of a model, which tells this process which replicas there are.
 
-Requests that find room do not come by here (see `fleet.py`); those that have to wait do, so that Serve counts them.
-Serve sends the class around as a copy of this module, so nothing that changes may be kept here.
+Requests of clients do not pass through here (see `fleet.py`), only calls of operators and of the router itself. Serve sends the class around as a copy of this module, so nothing that changes may be kept here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from rayllm.serving.told import Told, tell
 
 
 class WatchingRouter(RequestRouter):  # type: ignore[misc]
-    """Any two replicas for a request that waits, of which Serve takes the less busy; changes are passed on."""
+    """Any two replicas for a call, of which Serve takes the less busy; changes are passed on."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
