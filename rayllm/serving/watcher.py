@@ -1,6 +1,7 @@
 """Ray Serve's request router of a model, which tells this process which replicas there are.
 
-Requests of clients do not pass through here (see `fleet.py`), only calls of operators and of the router itself. Serve sends the class around as a copy of this module, so nothing that changes may be kept here.
+Requests of clients do not pass through here (see `fleet.py`), only calls of operators and of the router itself. Serve
+sends the class around as a copy of this module, so nothing that changes may be kept here.
 """
 
 from __future__ import annotations
