@@ -23,12 +23,12 @@ from rayllm.cluster.placement import Placement, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
-from rayllm.serving.autoscaling import serve_scaling
-from rayllm.serving.code_version import versioned
-from rayllm.serving.process_part import process_part
-from rayllm.serving.replica import ModelReplica
-from rayllm.serving.router import Router
-from rayllm.serving.watcher import WatchingRouter
+from rayllm.serving.cluster.autoscaling import serve_scaling
+from rayllm.serving.cluster.code_version import versioned
+from rayllm.serving.cluster.request_router import WatchingRouter
+from rayllm.serving.cluster.restart_scope import process_part
+from rayllm.serving.replica.deployment import ModelReplica
+from rayllm.serving.router.deployment import Router
 from rayllm.settings import settings
 from rayllm.sources import find_weights
 

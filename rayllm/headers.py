@@ -1,4 +1,4 @@
-"""Headers between router and replica, in lower case."""
+"""What routers and replicas say to each other by HTTP: headers, in lower case, and paths."""
 
 KEY = "x-rayllm-key"
 """The replica's key, which shows that a router asks."""
@@ -29,3 +29,6 @@ ADAPTER_ANEW = "x-rayllm-adapter-anew"
 
 SESSION = "x-session-id"
 """From clients: requests of one session go to one replica where `router.routing` is `session`."""
+
+ADAPTERS_PATH = "/rayllm/adapters"
+"""Where replicas answer routers which adapters are there: `{"names": […]}` is answered by `{"missing": […]}`."""

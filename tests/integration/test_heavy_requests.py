@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.service import Service
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, USER
-from tests.unit.serving.bodies import SHAPES, large_form
+from tests.unit.serving.router.requests.bodies import SHAPES, large_form
 
 SIZE = 31 << 20
 # A tenth of a second or so on a quiet machine; minutes or hours where work grows with the square of the size.

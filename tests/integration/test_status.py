@@ -11,8 +11,8 @@ import httpx
 import pytest
 import ray
 
-from rayllm.serving import starting
-from rayllm.serving.starting import StartNotes, starts
+from rayllm.serving.cluster import start_progress
+from rayllm.serving.cluster.start_progress import StartProgress, starts
 from tests.integration.service import ROOT, Service
 
 
@@ -51,8 +51,8 @@ def test_again_and_again_until_ctrl_c(service: Service) -> None:
 
 
 def test_a_start_is_noted_for_as_long_as_it_lasts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "_PERIOD_S", 0.0)
-    notes = StartNotes("a-replica")
+    monkeypatch.setattr(start_progress, "_PERIOD_S", 0.0)
+    notes = StartProgress("a-replica")
     with notes.phase("fetch"):
         assert starts(["a-replica", "another"])["a-replica"].phase == "fetch"
         notes.fetched(5, 10)

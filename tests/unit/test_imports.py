@@ -19,7 +19,9 @@ def test_importing_the_package_loads_neither_ray_nor_an_engine() -> None:
     assert loaded_by("import rayllm").isdisjoint({"ray", "vllm", "torch", "transformers", "pydantic"})
 
 
-@pytest.mark.parametrize("module", ["rayllm.serving.router", "rayllm.composition", "rayllm.cli.commands.run"])
+@pytest.mark.parametrize(
+    "module", ["rayllm.serving.router.deployment", "rayllm.composition", "rayllm.cli.commands.run"]
+)
 def test_router_and_composition_load_no_engine(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint({"vllm", "torch", "transformers"})
 

@@ -16,7 +16,7 @@ from rayllm.cli.cluster import connected
 from rayllm.cli.table import Table
 
 if TYPE_CHECKING:
-    from rayllm.serving.report import ModelReport, ReplicaReport
+    from rayllm.serving.cluster.status_report import ModelReport, ReplicaReport
 
 # Between the two counts of tokens that a rate is told from.
 _SAMPLE_S = 1.0
@@ -48,7 +48,7 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
 
 def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, float]]]:
     """What there is, with the tokens a second of each model since the time before."""
-    from rayllm.serving.report import report
+    from rayllm.serving.cluster.status_report import report
 
     before, asked = _tokens(report()), time.monotonic()
     while True:

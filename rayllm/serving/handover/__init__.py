@@ -5,8 +5,8 @@ client had called it, and then says that it is done. No byte of the reply passes
 listening for the client's farewell and for its next request.
 """
 
-from rayllm.serving.handover.giver import Giver, GoneError, Handed, Outcome
-from rayllm.serving.handover.taker import Taker
-from rayllm.serving.handover.wire import Message
+from rayllm.serving.handover.channel import Message
+from rayllm.serving.handover.receiver import Receiver
+from rayllm.serving.handover.sender import GoneError, Handover, Outcome, Sender
 
-__all__ = ["Giver", "GoneError", "Handed", "Message", "Outcome", "Taker"]
+__all__ = ["GoneError", "Handover", "Message", "Outcome", "Receiver", "Sender"]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rayllm.config import RouterConfig
-from rayllm.serving.client_limits import ClientLimits
-from rayllm.serving.front import CONNECTION, Connection, Front
-from rayllm.serving.handover import Giver, GoneError, Outcome, Taker, giver, taker
+from rayllm.serving.handover import GoneError, Outcome, Receiver, Sender, receiver, sender
 from rayllm.serving.handover.connection import ClientConnection
+from rayllm.serving.router.client_limits import ClientLimits
+from rayllm.serving.router.connection import CONNECTION, Connection
+from rayllm.serving.router.http_server import HttpServer
 
 
 class Replica:
@@ -67,7 +68,7 @@ class Router:
     def __init__(self, path: str) -> None:
         self.leaving = self.rooms = 0
         self.send_timeout_s = 5.0
-        self.giver = Giver(path, self.room, self.leave)
+        self.sender = Sender(path, self.room, self.leave)
         self.outcomes: list[Outcome] = []
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
 
@@ -92,20 +93,20 @@ class Router:
             "keeps_alive": connection.keeps_alive,
             "send_timeout_s": self.send_timeout_s,
         }
-        handed = self.giver.give(connection.file, head, body)
+        handover = self.sender.give(connection.file, head, body)
         left = asyncio.create_task(receive())
-        await asyncio.wait((left, handed.outcome), return_when=asyncio.FIRST_COMPLETED)
-        if not handed.outcome.done():
-            await self.giver.abort(handed)
+        await asyncio.wait((left, handover.outcome), return_when=asyncio.FIRST_COMPLETED)
+        if not handover.outcome.done():
+            await self.sender.abort(handover)
             return
         left.cancel()
-        outcome = handed.outcome.result()
+        outcome = handover.outcome.result()
         self.outcomes.append(outcome)
         if outcome is Outcome.ANSWERED:
             connection.answered()
         elif outcome is Outcome.REFUSED:
-            assert handed.refusal
-            told = handed.refusal
+            assert handover.refusal
+            told = handover.refusal
             self.refusals.append((told.head["status"], told.head["headers"], told.body))
             await plain(500, b"refused")(receive, send)
         elif outcome is Outcome.BROKEN:
@@ -117,8 +118,8 @@ class Router:
 class House:
     """A router's server and a replica, and clients of it."""
 
-    def __init__(self, port: int, router: Router, replica: Replica, taker: Taker) -> None:
-        self.port, self.router, self.replica, self.taker = port, router, replica, taker
+    def __init__(self, port: int, router: Router, replica: Replica, receiver: Receiver) -> None:
+        self.port, self.router, self.replica, self.receiver = port, router, replica, receiver
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -127,19 +128,19 @@ class House:
 @asynccontextmanager
 async def opened() -> AsyncIterator[House]:
     replica = Replica()
-    taker = Taker(replica)
-    taker.start()
-    router = Router(str(taker.path))
+    receiver = Receiver(replica)
+    receiver.start()
+    router = Router(str(receiver.path))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    front = Front(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
+    front = HttpServer(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
     await front.start()
     try:
-        yield House(port, router, replica, taker)
+        yield House(port, router, replica, receiver)
     finally:
-        router.giver.close()
-        taker.stop()
+        router.sender.close()
+        receiver.stop()
         await front.stop(5)
 
 
@@ -291,7 +292,7 @@ async def test_a_replica_that_dies_in_the_middle_is_told_in_the_stream(house: Ho
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    house.taker.stop()
+    house.receiver.stop()
     assert (await reader.read()).endswith(b"\n\ndata: broken\n\n\r\n0\r\n\r\n")
     assert house.router.outcomes == [Outcome.BROKEN]
 
@@ -305,7 +306,7 @@ async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(house:
     writer.write(request())
     while not house.replica.seen:
         await asyncio.sleep(0.01)
-    house.taker.stop()
+    house.receiver.stop()
     assert (await reply(reader))[2] == b"lost"
     assert house.router.outcomes == [Outcome.LOST]
 
@@ -322,7 +323,7 @@ async def test_an_application_that_fails_before_it_answers_has_lost_the_request(
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
     with pytest.raises(GoneError):
-        Giver("/nowhere.sock", print, print).give(0, {}, b"")
+        Sender("/nowhere.sock", print, print).give(0, {}, b"")
 
 
 async def test_hundreds_at_once_each_have_their_own_answer(house: House) -> None:
@@ -362,8 +363,8 @@ async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothin
     writer.write(request())
     while not house.replica.seen:
         await asyncio.sleep(0.01)
-    [handed] = house.router.giver._handed.values()
-    assert await house.router.giver.abort(handed) is Outcome.LOST
+    [handover] = house.router.sender._handover.values()
+    assert await house.router.sender.abort(handover) is Outcome.LOST
     go_on.set()
     await said.wait()
     # The router, which sees the request lost, answers; nothing of the replica's comes before or after.
@@ -379,21 +380,21 @@ async def test_a_replica_stopped_in_the_middle_of_a_reply_says_that_it_is_broken
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handed] = house.router.giver._handed.values()
-    assert await house.router.giver.abort(handed) is Outcome.BROKEN
+    [handover] = house.router.sender._handover.values()
+    assert await house.router.sender.abort(handover) is Outcome.BROKEN
 
 
 async def test_a_replica_that_does_not_say_how_far_it_got_is_taken_to_have_written(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(giver, "_LAST_WORD_S", 0.05)
-    monkeypatch.setattr(taker._Exchange, "abort", lambda self: None)
+    monkeypatch.setattr(sender, "_LAST_WORD_S", 0.05)
+    monkeypatch.setattr(receiver._Exchange, "abort", lambda self: None)
     house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handed] = house.router.giver._handed.values()
-    assert await house.router.giver.abort(handed) is Outcome.BROKEN
+    [handover] = house.router.sender._handover.values()
+    assert await house.router.sender.abort(handover) is Outcome.BROKEN
 
 
 async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(house: House) -> None:
@@ -409,11 +410,11 @@ async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(house: 
     house.replica.answer = endless
     _, writer = await house.connect()
     writer.write(request())
-    while not (handed := list(house.router.giver._handed.values())):
+    while not (handover := list(house.router.sender._handover.values())):
         await asyncio.sleep(0.01)
-    await handed[0].started.wait()
+    await handover[0].started.wait()
     await asyncio.sleep(0.3)
-    await house.router.giver.abort(handed[0])
+    await house.router.sender.abort(handover[0])
     await asyncio.wait_for(ended.wait(), 2)
     writer.close()
 
@@ -439,7 +440,7 @@ async def test_a_client_that_reads_nothing_is_given_up(house: House) -> None:
 
 def vanish(house: House) -> None:
     """Have the router's end of the channel close as if its process had died: nothing is said, nothing is written."""
-    found = house.router.giver
+    found = house.router.sender
     found._is_closed = True
     assert found._channel
     found._channel.close()
@@ -459,7 +460,7 @@ async def test_a_replica_finishes_a_stream_whose_router_dies(house: House) -> No
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (404, b'{"error": 1}')])
-async def test_a_replica_answers_what_its_dead_router_had_handed_over(house: House, status: int, body: bytes) -> None:
+async def test_a_replica_answers_what_its_dead_router_had_handover_over(house: House, status: int, body: bytes) -> None:
     rest = asyncio.Event()
 
     async def late(receive: Any, send: Any) -> None:
@@ -498,13 +499,13 @@ async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(h
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    house.taker.leave()
+    house.receiver.leave()
     async with asyncio.timeout(2):
         while not house.router.leaving:
             await asyncio.sleep(0.01)
-    assert not house.taker.path.exists()
+    assert not house.receiver.path.exists()
     with pytest.raises(GoneError):
-        Giver(str(house.taker.path), print, print).give(0, {}, b"")
+        Sender(str(house.receiver.path), print, print).give(0, {}, b"")
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()
@@ -518,15 +519,15 @@ async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_
     house.replica.answer = never
     _, writer = await house.connect()
     writer.write(request())
-    while not (handed := list(house.router.giver._handed.values())):
+    while not (handover := list(house.router.sender._handover.values())):
         await asyncio.sleep(0.01)
-    handed[0].outcome.add_done_callback(lambda _: known_first.append(house.router.leaving))
+    handover[0].outcome.add_done_callback(lambda _: known_first.append(house.router.leaving))
     while not house.replica.seen:
         await asyncio.sleep(0.01)
     # As the kernel leaves it after `kill -9`: nobody listens, and the channel closes without a word.
-    asyncio.get_running_loop().remove_reader(house.taker._socket)
-    house.taker._socket.close()
-    [channel] = house.taker._channels
+    asyncio.get_running_loop().remove_reader(house.receiver._socket)
+    house.receiver._socket.close()
+    [channel] = house.receiver._channels
     channel.close()
     async with asyncio.timeout(2):
         while not known_first:
@@ -540,8 +541,8 @@ async def test_a_router_that_was_refused_hears_of_the_next_free_slot(house: Hous
     reader, writer = await house.connect()
     writer.write(request())
     await reply(reader)
-    house.taker.room()
-    house.taker.room()
+    house.receiver.room()
+    house.receiver.room()
     async with asyncio.timeout(2):
         while not house.router.rooms:
             await asyncio.sleep(0.01)

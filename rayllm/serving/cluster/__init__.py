@@ -1,0 +1,1 @@
+"""What all processes share: detached actors, updates about replicas, what is deployed, autoscaling."""

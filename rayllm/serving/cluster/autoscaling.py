@@ -1,0 +1,135 @@
+"""How many replicas a model needs: a Ray Serve autoscaling policy that knows what an engine runs short of.
+
+Serve carries the policy into its controller by value and calls it there ten times a second, so it needs nothing but
+what it is given. Serve itself bounds its answers by `min_replicas` and `max_replicas` and holds them back for
+`upscale_delay_s`, `downscale_delay_s` and `downscale_to_zero_delay_s`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ray.serve.config import AutoscalingContext
+
+from rayllm.config.scaling import AutoscalingConfig
+
+Recorded = Mapping[Any, float]
+"""What replicas have recorded, by replica."""
+
+
+class EngineLoadPolicy:
+    """Enough replicas for the requests, for the prompts that wait in the engines, and for the KV cache in use.
+
+    Replicas tell the three by `record_autoscaling_stats`: `ongoing`, `queued_tokens` and `kv_use`; Serve averages them
+    over `look_back_period_s`. Requests that wait for a replica are counted by Serve's handles.
+
+    Args:
+        max_ongoing_requests: requests that a replica takes on.
+        target_queued_tokens: prompt tokens that may wait in an engine; None where they do not count.
+        target_kv_use: share of the KV cache that running requests may have; None where it does not count.
+        upscaling_factor: multiplies each step up.
+        downscaling_factor: multiplies each step down.
+    """
+
+    def __init__(
+        self,
+        max_ongoing_requests: int,
+        target_queued_tokens: float | None,
+        target_kv_use: float | None,
+        upscaling_factor: float = 1.0,
+        downscaling_factor: float = 1.0,
+    ) -> None:
+        self._full = 0.9 * max_ongoing_requests
+        self._target_tokens = target_queued_tokens
+        self._target_kv = target_kv_use
+        self._up = upscaling_factor
+        self._down = downscaling_factor
+
+    def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        """How many replicas there should be; Serve keeps the state."""
+        running, target = ctx.current_num_replicas, ctx.target_num_replicas
+        if running == 0:
+            # They start. Serve itself made the first step from zero, of one replica however many requests wait.
+            return target, {}
+        ongoing = _recorded(ctx, "ongoing")
+        tokens = _recorded(ctx, "queued_tokens") if self._target_tokens else {}
+        kv = _recorded(ctx, "kv_use") if self._target_kv else {}
+        needed = max(self._for_requests(ctx, ongoing), self._for_tokens(tokens), self._for_kv(kv, ongoing))
+        wanted = self._step(running, needed)
+        if self._must_hold(ctx, ongoing, tokens):
+            wanted = max(wanted, target)
+        return wanted, {}
+
+    def _for_requests(self, ctx: AutoscalingContext, ongoing: Recorded) -> float:
+        """Serve's own rule: requests in hand and in front of the replicas, by what a replica should have."""
+        # Until replicas tell, what Serve counts as running at them.
+        requests = sum(ongoing.values()) if ongoing else ctx.total_running_requests
+        if self._is_any_full(ctx, requests):
+            requests += ctx.total_queued_requests
+        target: float = ctx.config.get_target_ongoing_requests()
+        return requests / target
+
+    def _is_any_full(self, ctx: AutoscalingContext, requests: float) -> bool:
+        """Whether a replica has its hands full now. In front of replicas with room nothing waits: what the look-back
+        period still shows is the queue of a cold start, which the first replica has taken on since."""
+        series = (ctx.raw_metrics or {}).get("ongoing", {})
+        latest: list[float] = [points[-1].value for points in series.values() if points]
+        return max(latest, default=requests / ctx.current_num_replicas) >= self._full
+
+    def _for_tokens(self, tokens: Recorded) -> float:
+        """Replicas for the prompts that wait in engines.
+
+        What waits in one engine never moves to another, so each counts for one more replica at most: a long queue adds
+        no replica after replica while the new ones stand idle beside it.
+        """
+        if not self._target_tokens:
+            return 0.0
+        return sum(min(count / self._target_tokens, 2.0) for count in tokens.values())
+
+    def _for_kv(self, kv: Recorded, ongoing: Recorded) -> float:
+        """Replicas for the KV cache in use. A request alone in its engine has nobody to make room for."""
+        if not self._target_kv:
+            return 0.0
+        return sum(use / self._target_kv for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)
+
+    def _step(self, running: int, needed: float) -> int:
+        """From the running replicas towards the needed ones, by the factors, and never below them."""
+        enough = math.ceil(needed)
+        if needed >= running:
+            return math.ceil(running + self._up * (needed - running))
+        stepped = max(math.ceil(running - self._down * (running - needed)), enough)
+        # A small factor must not stop on the way.
+        return stepped - 1 if stepped == running > enough else stepped
+
+    def _must_hold(self, ctx: AutoscalingContext, ongoing: Recorded, tokens: Recorded) -> bool:
+        """Whether no replica may be taken away: one has recorded nothing yet, or prompts wait for those that run."""
+        if len(ongoing) < ctx.current_num_replicas and (ongoing or ctx.total_num_requests):
+            return True
+        waiting = sum(tokens.values()) / ctx.current_num_replicas
+        return bool(self._target_tokens) and waiting > 0.1 * (self._target_tokens or 0.0)
+
+
+def _recorded(ctx: AutoscalingContext, name: str) -> Recorded:
+    """What each running replica recorded, averaged over the look-back period."""
+    recorded: Recorded = (ctx.aggregated_metrics or {}).get(name, {})
+    return recorded
+
+
+def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[str, Any]:
+    """Ray Serve's options for a model: with our policy, unless the user chose one."""
+    ours = {"target_queued_tokens", "target_kv_use"}
+    scaling = config.model_dump(exclude_none=True, exclude=ours)
+    scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * max_ongoing_requests, 1)))
+    if config.policy is None:
+        known = {
+            "max_ongoing_requests": max_ongoing_requests,
+            "target_queued_tokens": config.target_queued_tokens,
+            "target_kv_use": config.target_kv_use,
+            # Serve would start as many replicas from zero as the factor says, whatever the policy wants.
+            "upscaling_factor": scaling.pop("upscaling_factor", 1.0),
+            "downscaling_factor": scaling.pop("downscaling_factor", 1.0),
+        }
+        scaling["policy"] = {"policy_function": f"{__name__}:{EngineLoadPolicy.__name__}", "policy_kwargs": known}
+    return scaling

@@ -1,0 +1,53 @@
+"""Updates about a deployment's replicas, from Ray Serve's request router to the listener in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ReplicaUpdate:
+    """What Ray Serve says of one replica.
+
+    `metadata` is what it says of itself once (`ModelReplica.record_replica_metadata`), `stats` what it says again and
+    again (`record_routing_stats`).
+    """
+
+    id: str
+    capacity: int
+    metadata: dict[str, Any]
+    stats: dict[str, Any]
+
+
+Listener = Callable[[list[ReplicaUpdate]], None]
+
+_lock = threading.Lock()
+_listeners: dict[tuple[str, str], Listener] = {}
+_last: dict[tuple[str, str], list[ReplicaUpdate]] = {}
+
+
+def subscribe(app: str, deployment: str, listener: Listener) -> None:
+    """Have `listener` called with a deployment's replicas, now and whenever they change, from another thread."""
+    with _lock:
+        _listeners[app, deployment] = listener
+        last = _last.get((app, deployment))
+    if last is not None:
+        listener(last)
+
+
+def unsubscribe(app: str, deployment: str) -> None:
+    """Call the listener no more."""
+    with _lock:
+        _listeners.pop((app, deployment), None)
+
+
+def publish(app: str, deployment: str, updates: list[ReplicaUpdate]) -> None:
+    """These are the deployment's replicas now."""
+    with _lock:
+        _last[app, deployment] = updates
+        listener = _listeners.get((app, deployment))
+    if listener is not None:
+        listener(updates)

@@ -1,0 +1,260 @@
+"""The replica's side: requests come with the client's connection, and the application answers right there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+from starlette.types import Message as AsgiMessage
+
+from rayllm.errors import ClusterError
+from rayllm.headers import FULL
+from rayllm.serving.handover.channel import Channel, Kind, Message
+from rayllm.serving.handover.connection import ClientConnection
+
+logger = logging.getLogger(__name__)
+
+# Of the application's headers, those that a client should see.
+_SHOWN = (b"content-type", b"retry-after")
+
+
+class Receiver:
+    """Listens for routers of this node and answers what they hand over.
+
+    Args:
+        app: the replica's application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.path = _folder() / f"{uuid.uuid4().hex}.sock"
+        # Routers by the channel to each, with what they have handed over.
+        self._channels: dict[Channel, dict[int, _Exchange]] = {}
+        self._refused: dict[Channel, None] = {}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def start(self) -> None:
+        """Listen."""
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+        self._socket.listen(128)
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    def leave(self) -> None:
+        """Take no more routers, and tell those that are here to send nothing more. What is in hand goes on."""
+        if self._socket.fileno() < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+        for channel in list(self._channels):
+            _tell(channel, Message(Kind.LEAVING, 0))
+
+    def stop(self) -> None:
+        """Leave all routers; what is not answered yet breaks off."""
+        self.leave()
+        for channel, exchanges in list(self._channels.items()):
+            for exchange in list(exchanges.values()):
+                exchange.abort()
+            channel.close()
+
+    def room(self) -> None:
+        """A slot is free: tell one of the routers that were refused for want of it, the one that waits longest."""
+        while self._refused:
+            channel = next(iter(self._refused))
+            del self._refused[channel]
+            if channel.is_open:
+                _tell(channel, Message(Kind.ROOM, 0))
+                return
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        exchanges: dict[int, _Exchange] = {}
+
+        def receive(message: Message) -> None:
+            if message.kind is Kind.REQUEST:
+                exchange = exchanges[message.exchange] = _Exchange(message, channel, partial(self._full, channel))
+                exchange.task = asyncio.create_task(exchange.run(self._app))
+                exchange.task.add_done_callback(lambda _: exchanges.pop(message.exchange, None))
+            elif message.kind is Kind.ABORT and (aborted := exchanges.get(message.exchange)):
+                aborted.abort()
+
+        def closed() -> None:
+            self._channels.pop(channel, None)
+            self._refused.pop(channel, None)
+            # The router is gone, but its clients are not: their connections are open here.
+            for exchange in exchanges.values():
+                exchange.keep()
+
+        channel = Channel(connection, receive, closed)
+        self._channels[channel] = exchanges
+
+    def _full(self, channel: Channel) -> None:
+        self._refused[channel] = None
+
+
+class _Exchange:
+    """One request, from its message to the last byte of its reply.
+
+    Args:
+        message: the request.
+        channel: to the router.
+        full: called when the replica had no slot for the request.
+    """
+
+    def __init__(self, message: Message, channel: Channel, full: Callable[[], None]) -> None:
+        self._number = message.exchange
+        self._head = message.head
+        self._body: bytes | None = message.body
+        self._channel = channel
+        self._full = full
+        timeout_s = message.head["send_timeout_s"]
+        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s)
+        self._start: AsgiMessage | None = None
+        self._refusal: bytearray | None = None
+        self._is_done = False
+        self.gone = asyncio.Event()
+        self.task: asyncio.Task[None]
+
+    async def run(self, app: ASGIApp) -> None:
+        try:
+            await app(self._scope(), self._receive, self._send)
+        except Exception:
+            logger.exception("A request to %s failed in the application.", self._head["path"])
+        finally:
+            # Where the reply was not begun, the router sees so itself: it was never told that it was.
+            self._end(Kind.BROKEN)
+
+    def abort(self) -> None:
+        """Write nothing more, and say so at once, however long the application takes to notice."""
+        self.gone.set()
+        self._end(Kind.BROKEN)
+
+    def keep(self) -> None:
+        """Answer without the router, which is gone."""
+        self._connection.keep(self.abort)
+
+    def _scope(self) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self._head["method"],
+            "scheme": "http",
+            "path": self._head["path"],
+            "raw_path": self._head["path"].encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in self._head["headers"].items()],
+            "client": None,
+            "server": None,
+        }
+
+    async def _receive(self) -> AsgiMessage:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: AsgiMessage) -> None:
+        if self.gone.is_set():
+            return
+        try:
+            await self._take(message)
+        except ConnectionError:
+            # As every server does it: an application hears of the client's leaving where it listens.
+            self.gone.set()
+
+    async def _take(self, message: AsgiMessage) -> None:
+        if message["type"] == "http.response.start":
+            # Held until the body shows whether there is more of it.
+            self._start = message
+            if message["status"] >= 400:
+                self._refusal = bytearray()
+            return
+        body, is_last = message.get("body", b""), not message.get("more_body")
+        if self._refusal is not None:
+            self._refusal += body
+            if is_last:
+                await self._refuse(bytes(self._refusal))
+        elif self._start is not None:
+            await self._begin(body, is_last)
+        else:
+            await self._connection.go_on(body, is_last)
+            if is_last:
+                self._end(Kind.DONE)
+
+    async def _begin(self, body: bytes, is_last: bool) -> None:
+        assert self._start is not None  # noqa: S101  (told by the caller)
+        if not body and not is_last:
+            return
+        start, self._start = self._start, None
+        self._tell(Kind.STARTED)
+        # The router has to know before the client sees a byte: it asks another replica where nothing was written.
+        await self._channel.flush()
+        headers = self._reply_headers(start)
+        if not is_last:
+            headers.append((b"cache-control", b"no-cache"))
+        await self._connection.begin(start["status"], headers, body, is_last)
+        if is_last:
+            self._end(Kind.DONE)
+
+    async def _refuse(self, body: bytes) -> None:
+        start = self._start
+        assert start is not None  # noqa: S101  (told by the caller)
+        if not self._channel.is_open:
+            await self._connection.begin(start["status"], self._reply_headers(start), body, True)
+            self._end(Kind.DONE)
+            return
+        headers = {name.decode(): value.decode("latin-1") for name, value in _headers(start)}
+        if FULL in headers:
+            self._full()
+        self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
+
+    def _reply_headers(self, start: AsgiMessage) -> list[tuple[bytes, bytes]]:
+        of_router = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())
+        return [*(header for header in _headers(start) if header[0] in _SHOWN), *of_router]
+
+    def _end(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+        """Leave the connection, and tell the router once how the reply ended."""
+        if self._is_done:
+            return
+        self._is_done = True
+        self._connection.close()
+        self._tell(kind, head, body)
+
+    def _tell(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
+        _tell(self._channel, Message(kind, self._number, head or {}, body))
+
+
+def _tell(channel: Channel, message: Message) -> None:
+    if channel.is_open:
+        channel.tell(message)
+
+
+def _folder() -> Path:
+    """A folder that nobody but this user may look into. Its path is short: the kernel takes 107 bytes."""
+    folder = Path(tempfile.gettempdir()) / f"rayllm-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
+        raise ClusterError(f"{folder} is not this user's alone; remove it.")
+    return folder
+
+
+def _headers(start: AsgiMessage) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in start.get("headers", ())]

@@ -1,0 +1,1 @@
+"""The model's process: an engine, and what stands before it."""

@@ -1,0 +1,247 @@
+"""One replica of one model: a Ray Serve deployment that holds an engine and serves it over HTTP to lease holders."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import ray
+import uvicorn
+from ray import serve
+
+from rayllm.cluster.gpu_group import configure_on_gpu
+from rayllm.config import ModelConfig
+from rayllm.engine.adapters import MAX_STOPS
+from rayllm.engine.server import EngineServer
+from rayllm.engine.vllm import prepare_environment
+from rayllm.engine.watchdog import wait_until_lost
+from rayllm.errors import EngineError, SourceError, UnavailableError
+from rayllm.observability.logs import set_up_logging
+from rayllm.serving.cluster.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.start_progress import StartProgress
+from rayllm.serving.handover import Receiver
+from rayllm.serving.replica.gates import DrainGate, KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.metrics import ReplicaMetrics
+from rayllm.serving.replica.slots import ServeCount, Slots
+from rayllm.serving.replica.termination import drain_on_sigterm, end_process
+from rayllm.serving.replica.weights import ReplicaWeights
+from rayllm.settings import settings
+
+logger = logging.getLogger(__name__)
+
+# What is in hand when the engine dies ends within this time: it has only to be told.
+_LAST_EVENTS_S = 2.0
+
+
+class ModelReplica:
+    """Holds the engine, says where it listens, and answers for its health.
+
+    Args:
+        model: the model.
+        aliases: more names that the model answers to.
+        gpu_share: the part of a GPU that each engine worker has in its bundle of this replica's placement group; 0 for
+            workers on the CPU.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, model: ModelConfig, aliases: tuple[str, ...], gpu_share: float
+    ) -> None:
+        set_up_logging(settings().log_level)
+        self._model = model
+        self._check_timeout_s = model.deployment_config.health_check_timeout_s
+        self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
+        self._slots = Slots(ServeCount())
+        self._key = secrets.token_hex()
+        self._receiver: Receiver | None = None
+        self._engine = EngineServer(model, aliases)
+        self._weights = ReplicaWeights(model)
+        self._metrics = ReplicaMetrics(model.model_id, StartProgress(serve.get_replica_context().replica_id.unique_id))
+        self._loaded = AdapterRegistry(serve.get_replica_context().app_name)
+        stops = len(model.generation_config.stopping_sequences)
+        prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
+        try:
+            async with asyncio.timeout(settings().engine_start_timeout_s):
+                await self._start(gpu_share)
+        except TimeoutError:
+            raise EngineError(
+                f"model `{model.model_id}` was not ready within {settings().engine_start_timeout_s:g} s; "
+                "raise RAYLLM_ENGINE_START_TIMEOUT_S if its weights take longer."
+            ) from None
+        self._watching = asyncio.create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        drain_on_sigterm(partial(loop.call_soon_threadsafe, self._drain))
+        logger.info("Model `%s` is ready.", model.model_id)
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Ray Serve tells what may change while the engine runs: at first, and whenever it changes."""
+        self._check_timeout_s = user_config["health_check_timeout_s"]
+
+    async def _start(self, gpu_share: float) -> None:
+        metrics = self._metrics
+        host = ray.util.get_node_ip_address()
+        with metrics.phase("fetch"):
+            folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
+        with metrics.phase("load"):
+            if gpu_share:
+                await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress, "ray")
+            else:
+                await self._engine.start(folder, tokenizer, progress=metrics.new_progress)
+            await self._listen(host)
+        with metrics.phase("warm_up"):
+            await self._engine.warm_up()
+
+    async def _listen(self, host: str) -> None:
+        self._gate = DrainGate(SlotGate(self._engine.app, self._slots), lambda: self._engine.has_died)
+        # Elsewhere there is no such kind of socket, and requests come by HTTP alone.
+        if sys.platform == "linux":
+            self._receiver = Receiver(self._gate)
+            self._receiver.start()
+            self._slots.freed = self._receiver.room
+        config = uvicorn.Config(
+            KeyGate(LookupGate(self._gate, self._engine.residents), self._key),
+            host=host,
+            port=0,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            # Routers keep their connections; Serve's drain decides when they end.
+            timeout_keep_alive=3600,
+        )
+        self._http = _Server(config)
+        self._serving = asyncio.create_task(self._http.serve())
+        while not self._http.started:
+            if self._serving.done():
+                await self._serving
+                raise EngineError(f"model `{self._model.model_id}`: its HTTP server stopped while it was starting.")
+            await asyncio.sleep(0.01)
+        port = self._http.servers[0].sockets[0].getsockname()[1]
+        self._address = f"http://{host}:{port}"
+
+    async def record_replica_metadata(self) -> dict[str, Any]:
+        """Ray Serve asks once, and tells the routers: how this replica is reached."""
+        return {
+            "address": self._address,
+            "key": self._key,
+            "socket": str(self._receiver.path) if self._receiver else "",
+            "node_id": ray.get_runtime_context().get_node_id(),
+        }
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """Ray Serve asks again and again, and tells the routers: what is here, and how much there is to do."""
+        residents = self._engine.residents
+        return {
+            "work": self._slots.work,
+            "adapters": [name.rpartition(":")[2] for name in residents.names] if residents else [],
+            "slots": self._model.lora_config.max_num_adapters_per_replica if self._model.lora_config else 0,
+        }
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Ray Serve asks again and again, for the autoscaling policy."""
+        return {"ongoing": self._slots.taken, **self._engine.load()}
+
+    async def describe(self) -> dict[str, Any]:
+        """What the router tells clients about the model, and what operators may ask of a replica."""
+        return {
+            **self._engine.describe(),
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "weights": self._weights.version.snapshot,
+        }
+
+    async def report(self) -> dict[str, Any]:
+        """What operators want to see of it now: see `rayllm.serving.cluster.status_report`."""
+        return {
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "ongoing": self._slots.taken,
+            "kv_use": self._engine.load()["kv_use"],
+            "generated_tokens": self._engine.generated_tokens(),
+            "adapters": self._engine.residents.names if self._engine.residents else [],
+            "phases": self._metrics.phases,
+        }
+
+    async def adapters(self) -> list[str] | None:
+        """Names of the adapters that may be had; None where they cannot be listed now."""
+        if self._engine.residents is None:
+            return []
+        try:
+            return [name.adapter for name in await self._engine.residents.found()]
+        except SourceError as error:
+            logger.warning("The adapters of `%s` cannot be listed: %s", self._model.model_id, error.message)
+            return None
+
+    async def unfinished_requests(self) -> int:
+        """Requests in the engine now: for tests and operators."""
+        return self._engine.unfinished_requests()
+
+    async def check_health(self) -> None:
+        """Ray Serve's health check.
+
+        Raises:
+            EngineError: the engine or the HTTP server is gone, or the engine hangs.
+        """
+        if self._serving.done():
+            raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
+        self._metrics.tell(len(self._engine.residents.names) if self._engine.residents else 0)
+        await self._forget_unloaded()
+        await self._engine.check(0.8 * self._check_timeout_s)
+
+    async def _forget_unloaded(self) -> None:
+        """Drop the adapters that were loaded by name and unloaded since."""
+        if self._engine.residents and self._engine.residents.has_loaded:
+            try:
+                loaded = await self._loaded.all()
+            except UnavailableError:
+                return
+            self._engine.residents.keep_loaded([entry.path for entry in loaded.values()])
+
+    async def _watch(self) -> None:
+        """Leave as soon as the engine has died or hangs."""
+        reason = await wait_until_lost(self._engine, settings().engine_stall_timeout_s)
+        logger.error("Model `%s`: the engine %s; this replica ends.", self._model.model_id, reason)
+        self._engine.kill()
+        await self._leave(_LAST_EVENTS_S)
+
+    def _drain(self) -> None:
+        logger.info("Model `%s`: told to end; answering what is in hand.", self._model.model_id)
+        self._leaving = asyncio.create_task(self._leave(self._drain_timeout_s))
+
+    async def _leave(self, timeout_s: float) -> None:
+        """Take no more requests, answer those in hand if they end in time, and end this process."""
+        self._gate.is_draining = True
+        if self._receiver:
+            self._receiver.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._slots.all_free.wait()
+        with suppress(Exception):
+            await self.__del__()
+        end_process()
+
+    async def __del__(self) -> None:
+        """Ray Serve calls and awaits this when the replica has finished its last request."""
+        watching = getattr(self, "_watching", None)
+        if watching and watching is not asyncio.current_task():
+            watching.cancel()
+        if receiver := getattr(self, "_receiver", None):
+            receiver.stop()
+        if hasattr(self, "_http"):
+            self._http.should_exit = True
+            await asyncio.wait([self._serving], timeout=5)
+        await self._engine.stop(timeout_s=5)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn inside another process: signals are Ray's."""
+
+    def install_signal_handlers(self) -> None:
+        pass
+
+    def capture_signals(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()

@@ -1,0 +1,76 @@
+"""The weights and the tokenizer of one replica, at the version that its siblings serve."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from functools import partial
+from pathlib import Path
+
+from ray import serve
+
+from rayllm.cluster.gpu_group import call_on_other_nodes
+from rayllm.config import LocalSource, ModelConfig, Source
+from rayllm.serving.cluster.served_versions import ServedVersion
+from rayllm.sources import Fetched, Progress, Version, fetch
+
+
+class ReplicaWeights:
+    """What a replica has fetched.
+
+    Args:
+        model: its model.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._served: list[ServedVersion] = []
+        self.version = Version()
+
+    async def fetch(self, progress: Progress, on_other_nodes: bool) -> tuple[str, Path | None]:
+        """The folder of the weights, or the address that vLLM streams them from, and the tokenizer's if it has its own.
+
+        Args:
+            progress: told how far it is.
+            on_other_nodes: have both on every node of the replica's placement group, in the same folders.
+
+        Raises:
+            SourceError: they cannot be had.
+            ConfigError: the source holds no weights that may be loaded.
+        """
+        loading = self._model.model_loading_config
+        weights = self._model.streamed_from or str(
+            await self._fetch(self._model.source, True, progress, on_other_nodes)
+        )
+        if loading.tokenizer_source is None:
+            return weights, None
+        return weights, await self._fetch(loading.tokenizer_source, False, progress, on_other_nodes)
+
+    async def _fetch(self, source: Source, weights: bool, progress: Progress, on_other_nodes: bool) -> Path:
+        pickle = weights and self._model.model_loading_config.allow_pickle_weights
+        what = (source, self._model.model_id, pickle, weights)
+        if isinstance(source, LocalSource):
+            return (await asyncio.to_thread(fetch, *what)).folder
+        served = ServedVersion(_key(source, weights))
+        fetched = await asyncio.to_thread(fetch, *what, await served.ask(), progress, on_other_nodes)
+        version = await served.decide(fetched.version)
+        if version != fetched.version:
+            # Another replica began at the same time and saw the place as it was before or after a change.
+            fetched = await asyncio.to_thread(fetch, *what, version, progress, on_other_nodes)
+        self._served.append(served)
+        if weights:
+            self.version = fetched.version
+        if on_other_nodes:
+            await asyncio.to_thread(call_on_other_nodes, partial(_fetch_there, *what, fetched))
+        return fetched.folder
+
+
+def _fetch_there(source: Source, model_id: str, pickle: bool, weights: bool, here: Fetched) -> None:
+    fetch(source, model_id, pickle, weights, here.version, None, True)
+
+
+def _key(source: Source, weights: bool) -> str:
+    """Names the source in this deployment; a changed configuration is another source."""
+    context = serve.get_replica_context()
+    digest = hashlib.sha256(repr((source, weights)).encode()).hexdigest()[:16]
+    return f"{context.app_name}/{context.deployment}/{digest}"

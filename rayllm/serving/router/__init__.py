@@ -1,0 +1,1 @@
+"""The ingress process: it takes requests from clients and finds a replica for each."""

@@ -1,0 +1,1 @@
+"""Which adapters there are: listed, looked up, loaded by administrators."""

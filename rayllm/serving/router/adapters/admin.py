@@ -1,0 +1,168 @@
+"""Loading and unloading adapters by name, as vLLM's server does it, for those who hold an administrator's key.
+
+Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from rayllm.endpoints import DETOKENIZE
+from rayllm.errors import (
+    ADAPTER_UNAVAILABLE,
+    AuthenticationError,
+    EngineError,
+    ModelNotFoundError,
+    PermissionDeniedError,
+    RequestError,
+    UnavailableError,
+)
+from rayllm.headers import ADAPTER_ANEW
+from rayllm.lora import AdapterName
+from rayllm.routing import Ask
+from rayllm.serving.cluster.adapter_registry import AdapterRegistry, LoadedAdapter
+from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
+from rayllm.serving.router.replicas.dispatcher import Dispatcher
+from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.member import Member
+from rayllm.serving.router.requests.body import parse_body, read_body
+
+_MAX_BYTES = 65536
+_FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}
+
+
+class AdapterAdmin:
+    """The two endpoints.
+
+    Args:
+        models: the models.
+        loaded: what is loaded.
+        dispatcher: finds a replica.
+        transport: the way to it.
+        key_digests: SHA-256 of each administrator's key; without any, nobody may load or unload.
+    """
+
+    def __init__(
+        self,
+        models: ModelRegistry,
+        loaded: AdapterRegistry,
+        dispatcher: Dispatcher,
+        transport: HttpTransport,
+        key_digests: Sequence[bytes],
+    ) -> None:
+        self._models = models
+        self._loaded = loaded
+        self._dispatcher = dispatcher
+        self._transport = transport
+        self._key_digests = key_digests
+
+    async def load(self, request: Request) -> Response:
+        """`POST /v1/load_lora_adapter`: a replica loads it for trial, then all know it."""
+        self._check_key(request)
+        body = await _read(request, ("lora_name", "lora_path"))
+        name, path = body["lora_name"], body["lora_path"]
+        loaded = self._meant(name, path)
+        if AdapterName(loaded.base, loaded.adapter) in self._models.modules:
+            raise RequestError(f"`{name}` is an adapter of the configuration (`lora_modules`).", "lora_name")
+        known = await self._loaded.all()
+        if name in known and not body.get("load_inplace"):
+            message = f"The adapter `{name}` is loaded already; send `load_inplace: true` to replace it."
+            raise RequestError(message, "lora_name")
+        for other, entry in known.items():
+            # In the engine an adapter goes by its base's name and its own: two would drive each other out.
+            if other != name and (entry.base, entry.adapter) == (loaded.base, loaded.adapter):
+                raise RequestError(f"This adapter is loaded already, as `{other}`; unload that first.", "lora_name")
+        await self._try(name, loaded)
+        await self._loaded.add(name, loaded)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload(self, request: Request) -> Response:
+        """`POST /v1/unload_lora_adapter`: no request finds it any more; the engines forget it soon after."""
+        self._check_key(request)
+        name = (await _read(request, ("lora_name",)))["lora_name"]
+        if name not in await self._loaded.all():
+            message = f"No adapter `{name[:200]}` was loaded here; those that a model finds itself stay."
+            raise ModelNotFoundError(message, "lora_name")
+        await self._loaded.remove(name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    def _check_key(self, request: Request) -> None:
+        if not self._key_digests:
+            raise PermissionDeniedError("Nobody may load adapters here: set `router.admin_keys`.")
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        key = key.strip()
+        digest = hashlib.sha256(key.encode()).digest()
+        matches = [hmac.compare_digest(digest, known) for known in self._key_digests]
+        # A variable may be there and empty: that is no key.
+        if scheme.lower() != "bearer" or not key or not any(matches):
+            raise AuthenticationError("Loading adapters takes an administrator's key: `Authorization: Bearer <key>`.")
+
+    def _meant(self, name: str, path: str) -> LoadedAdapter:
+        """Which base the adapter is for: the one in its name, or the only one that takes adapters."""
+        if name in self._models.names:
+            raise RequestError(f"`{name}` is the name of a model.", "lora_name")
+        resolved = self._models.parse(name)
+        if resolved:
+            return LoadedAdapter(resolved.base, resolved.adapter, path)
+        bases = self._models.adaptable
+        alone = self._models.parse(f"{bases[0]}:{name}") if len(bases) == 1 else None
+        if alone is None:
+            known = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
+            raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {known}.", "lora_name")
+        return LoadedAdapter(alone.base, alone.adapter, path)
+
+    async def _try(self, name: str, loaded: LoadedAdapter) -> None:
+        """Have one replica load the adapter.
+
+        Raises:
+            RayLLMError: what the replica says against it.
+        """
+        resolved = ResolvedModel(loaded.base, loaded.adapter, loaded.path)
+        body = json.dumps({"model": name, "tokens": []}).encode()
+        headers = {"content-type": "application/json", ADAPTER_ANEW: "1", **resolved.headers(name)}
+
+        async def ask(member: Member) -> tuple[int, bytes]:
+            async with self._transport.send(member, "POST", DETOKENIZE, body, headers) as reply:
+                return reply.status, await reply.content.read()
+
+        status, answer = await self._dispatcher.run(loaded.base, Ask(adapter=loaded.adapter), ask)
+        error = _error(answer) if status >= 400 else None
+        if error and error.get("code") == ADAPTER_UNAVAILABLE:
+            raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)
+        if error and error.get("param") == "model":
+            raise RequestError(str(error["message"]), "lora_path", error.get("code"))
+        if status >= 500:
+            raise EngineError("The replica failed on this adapter; its log says why.")
+
+
+async def _read(request: Request, required: Sequence[str]) -> dict[str, Any]:
+    """The request's fields.
+
+    Raises:
+        RequestError: one is missing, unknown or of the wrong type.
+    """
+    body = parse_body(await read_body(request, _MAX_BYTES))
+    for field in required:
+        if not body.get(field):
+            raise RequestError(f"`{field}` is missing.", field)
+    for field, value in body.items():
+        if field not in _FIELDS:
+            raise RequestError(f"`{field[:200]}` means nothing here; known are {', '.join(_FIELDS)}.", field[:200])
+        if not isinstance(value, _FIELDS[field]):
+            raise RequestError(f"`{field}` is of the wrong type.", field)
+    return body
+
+
+def _error(answer: bytes) -> dict[str, Any] | None:
+    try:
+        error = json.loads(answer)["error"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return error if isinstance(error, dict) else None

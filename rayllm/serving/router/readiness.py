@@ -1,0 +1,106 @@
+"""Which models can answer now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from rayllm.config import AppConfig
+from rayllm.errors import UnavailableError
+from rayllm.serving.cluster.background import in_background
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 3.0
+# A controller that did not answer is left alone for so long: it is being started anew.
+_REST_S = 2.0
+
+Statuses = Mapping[str, str]
+"""Ray Serve's status of each deployment, in lower case."""
+
+
+def controllers_statuses(app_name: str) -> Statuses:
+    """What Ray Serve's controller says of an application's deployments. Blocks."""
+    application = serve.status().applications.get(app_name)
+    deployments: Mapping[str, Any] = application.deployments if application else {}
+    return {name: str(getattr(one.status, "value", one.status)).lower() for name, one in deployments.items()}
+
+
+class Readiness:
+    """The state of each model's deployment.
+
+    Which models have replicas this process knows by itself. What is with the others, Ray Serve's controller says; it
+    is asked by one request at a time, at most once a second, and everybody who waits gets that answer.
+
+    Args:
+        config: the service.
+        names: the models' deployments, by model id.
+        has_replicas: whether a model has a replica that takes requests, by model id.
+        ask: asks the controller; it blocks.
+        max_age_s: seconds for which an answer holds.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        names: Mapping[str, str],
+        has_replicas: Callable[[str], bool],
+        ask: Callable[[], Statuses],
+        max_age_s: float = 1.0,
+    ) -> None:
+        self._names = names
+        self._has_replicas = has_replicas
+        self._sleepers = {
+            model.model_id
+            for model in config.models
+            if (scaling := model.deployment_config.autoscaling_config) and scaling.min_replicas == 0
+        }
+        self._ask = ask
+        self._max_age_s = max_age_s
+        self._statuses: Statuses | None = None
+        self._good_until = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    def is_running(self, model_id: str) -> bool:
+        """Whether a replica of the model is up."""
+        return self._has_replicas(model_id)
+
+    async def why_not_ready(self, model_id: str) -> str | None:
+        """None where the model can answer, or will scale from zero; else one sentence.
+
+        Raises:
+            UnavailableError: Ray Serve's controller does not answer, and what it would say is not known.
+        """
+        if self.is_running(model_id):
+            return None
+        status = (await self._fresh()).get(self._names[model_id])
+        if status is None:
+            return "it is not deployed"
+        if model_id in self._sleepers and status in ("healthy", "upscaling", "downscaling"):
+            return None
+        return f"it has no running replica ({status})"
+
+    async def _fresh(self) -> Statuses:
+        if time.monotonic() >= self._good_until:
+            if self._asking is None or self._asking.done():
+                self._asking = in_background(self._refresh())
+            await asyncio.shield(self._asking)
+        if self._statuses is None:
+            raise UnavailableError("Ray Serve's controller does not answer.", None, "not_ready", 5)
+        return self._statuses
+
+    async def _refresh(self) -> None:
+        try:
+            self._statuses = await asyncio.wait_for(asyncio.to_thread(self._ask), _ANSWER_S)
+            self._good_until = time.monotonic() + self._max_age_s
+        except (TimeoutError, RayError, RayServeException) as error:
+            logger.warning("Ray Serve's controller does not answer: %r", error)
+            self._statuses = None
+            self._good_until = time.monotonic() + _REST_S

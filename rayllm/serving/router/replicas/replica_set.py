@@ -1,0 +1,249 @@
+"""The replicas of one model as this router process sees them: one with room is taken at once, else waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.serve.handle import DeploymentHandle
+
+from rayllm.config import RouterConfig
+from rayllm.errors import UnavailableError
+from rayllm.routing import Ask, Policy, policy
+from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
+from rayllm.serving.router.replicas.member import FullError, LostError, Member
+from rayllm.serving.router.replicas.outlier_detection import is_outlier
+from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
+
+
+@dataclass
+class Visit:
+    """One request's search for a replica, over all its tries.
+
+    `deadline` is when it ends, in the event loop's time; `tried` are replicas that did not work out; `is_new` says
+    that the request has not stood in line yet.
+    """
+
+    ask: Ask
+    deadline: float
+    tried: list[str] = field(default_factory=list)
+    is_new: bool = True
+
+
+class ReplicaSet:
+    """The replicas of one model.
+
+    Args:
+        model_id: the model.
+        queue: Ray Serve's count of the requests that wait here.
+        node_id: this router's node.
+        routing: name of the policy that chooses among those that have room.
+        queue_timeout_s: seconds that a request may wait for room.
+    """
+
+    def __init__(self, model_id: str, queue: Queue, node_id: str, routing: str, queue_timeout_s: float) -> None:
+        self._model_id = model_id
+        self._queue = queue
+        self._node_id = node_id
+        self._routing = ""
+        self._policy: Policy
+        self.change(routing, queue_timeout_s)
+        self._members: dict[str, Member] = {}
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._waiting = 0
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The replicas, by id."""
+        return self._members
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room."""
+        return self._waiting
+
+    def change(self, routing: str, queue_timeout_s: float) -> None:
+        """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
+        if routing != self._routing:
+            self._routing, self._policy = routing, policy(routing)
+        self._queue_timeout_s = queue_timeout_s
+
+    def update(self, updates: list[ReplicaUpdate]) -> None:
+        """These are the replicas now."""
+        before, self._members = self._members, {}
+        for update in updates:
+            if "address" not in update.metadata:
+                continue
+            member = before.pop(update.id, None)
+            if member is None:
+                member = Member(update, update.metadata["node_id"] == self._node_id, self._wake, self._judge)
+            else:
+                member.update(update)
+            self._members[update.id] = member
+        for member_id, member in before.items():
+            self._policy.gone(member_id)
+            # What it still answers, it answers to the end.
+            if not member.candidate.requests:
+                member.close()
+        if not self._queue.is_available:
+            self._give_up()
+        self._wake()
+
+    def visit(self, ask: Ask) -> Visit:
+        """The search for a replica for a request that comes now.
+
+        Args:
+            ask: what the request asks of a replica.
+        """
+        return Visit(ask, asyncio.get_running_loop().time() + self._queue_timeout_s)
+
+    @asynccontextmanager
+    async def member(self, visit: Visit) -> AsyncIterator[Member]:
+        """A replica that has room, for the body of the block, in which it has the request in hand.
+
+        Args:
+            visit: the request's; replicas that it has tried are taken only if there are no others.
+
+        Raises:
+            UnavailableError: none has room in time, or too many wait already.
+        """
+        # A request that comes now does not overtake those that wait.
+        member = None if self._waiting else self._choose(visit)
+        member = member or await self._wait(visit)
+        with self._in_hand(visit.ask, member):
+            yield member
+
+    def close(self) -> None:
+        """Leave all replicas."""
+        for member in self._members.values():
+            member.close()
+
+    def _choose(self, visit: Visit) -> Member | None:
+        members = self._members
+        candidates = [member.candidate for member in members.values() if member.room > 0]
+        candidates = [candidate for candidate in candidates if candidate.id not in visit.tried] or candidates
+        return members[self._policy.rank(visit.ask, candidates)[0].id] if candidates else None
+
+    @contextmanager
+    def _in_hand(self, ask: Ask, member: Member) -> Iterator[None]:
+        candidate = member.candidate
+        self._policy.sent(ask, candidate)
+        candidate.requests += 1
+        candidate.work += ask.work
+        member.sent()
+        is_full = False
+        try:
+            yield
+        except FullError:
+            is_full = True
+            raise
+        except LostError:
+            member.replied(is_good=False)
+            raise
+        finally:
+            candidate.requests -= 1
+            candidate.work -= ask.work
+            if not candidate.requests and self._members.get(candidate.id) is not member:
+                member.close()
+            if is_full:
+                member.full()
+            else:
+                member.freed()
+
+    def _judge(self, member: Member) -> None:
+        """Leave a replica that failed on a request out for a while, if the others do not fail as well."""
+        others = [other.record for other in self._members.values() if other is not member and other.is_open]
+        if member.is_open and is_outlier(member.record, others):
+            member.eject()
+
+    async def _wait(self, visit: Visit) -> Member:
+        """Wait in line for a replica with room. A request that has waited before goes to the head of the line."""
+        self._check_may_wait(visit)
+        self._waiting += 1
+        self._queue.enter()
+        try:
+            async with asyncio.timeout_at(visit.deadline):
+                while True:
+                    await self._turn(at_head=not visit.is_new)
+                    visit.is_new = False
+                    if member := self._choose(visit):
+                        return member
+        except TimeoutError:
+            message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
+            raise UnavailableError(message, "model", retry_after_s=30) from None
+        finally:
+            self._waiting -= 1
+            self._queue.leave()
+
+    def _check_may_wait(self, visit: Visit) -> None:
+        if not self._queue.is_available:
+            raise self._unavailable()
+        limit = self._queue.limit
+        if visit.is_new and 0 <= limit <= self._waiting:
+            raise UnavailableError(f"The model `{self._model_id}` has no room for more requests now.", "model")
+
+    async def _turn(self, at_head: bool) -> None:
+        """Wait until it is this request's turn: a replica may have room for it."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if at_head:
+            self._turns.appendleft(turn)
+        else:
+            self._turns.append(turn)
+        self._wake()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # It was this one's turn, and it leaves: the next one's, then.
+                asyncio.get_running_loop().call_soon(self._wake)
+            raise
+        finally:
+            with suppress(ValueError):
+                self._turns.remove(turn)
+
+    def _wake(self) -> None:
+        """Let as many go on as may find room now."""
+        room = sum(max(0, member.room) for member in self._members.values())
+        while self._turns and room > 0:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
+
+    def _give_up(self) -> None:
+        """Refuse those that wait: there will be no replica."""
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_exception(self._unavailable())
+
+    def _unavailable(self) -> UnavailableError:
+        return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)
+
+
+def open_replica_set(
+    app: str, deployment: str, model_id: str, handle: DeploymentHandle[Any], config: RouterConfig
+) -> ReplicaSet:
+    """The replicas of a deployment, kept up to date for as long as this process lives.
+
+    Args:
+        app: the application's name.
+        deployment: the model's.
+        model_id: the model.
+        handle: of the deployment.
+        config: says how replicas are chosen, and how long is waited.
+    """
+    loop = asyncio.get_running_loop()
+    node_id = ray.get_runtime_context().get_node_id()
+    replica_set = ReplicaSet(model_id, ServeQueue(handle), node_id, config.routing_of(model_id), config.queue_timeout_s)
+
+    def publish(updates: list[ReplicaUpdate]) -> None:
+        loop.call_soon_threadsafe(replica_set.update, updates)
+
+    subscribe(app, deployment, publish)
+    return replica_set

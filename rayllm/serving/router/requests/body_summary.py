@@ -1,0 +1,46 @@
+"""What a router needs of a JSON body: few values, however large the body is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rayllm.errors import RequestError
+from rayllm.routing.ask import Ask, ask_of
+from rayllm.serving.router.requests.body import parse_body
+
+_MAX_NAME = 1024
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The model that a body names, whether the reply is to be a stream, and what the body means for the routing."""
+
+    model: str
+    wants_stream: bool
+    ask: Ask
+
+
+def summarize(raw: bytes) -> Summary:
+    """Read a JSON body.
+
+    Raises:
+        RequestError: it is no JSON object fit for an engine, or names no model.
+    """
+    body = parse_body(raw)
+    return Summary(checked_model(body.get("model")), bool(body.get("stream")), ask_of(body, len(raw)))
+
+
+def checked_model(model: Any) -> str:
+    """The model that a request names.
+
+    Raises:
+        RequestError: it names none.
+    """
+    if model is None:
+        raise RequestError("The field `model` is required.", "model")
+    if not isinstance(model, str) or not model:
+        raise RequestError("The field `model` must be a model's name.", "model")
+    if len(model) > _MAX_NAME:
+        raise RequestError(f"The field `model` is longer than {_MAX_NAME} characters.", "model")
+    return model

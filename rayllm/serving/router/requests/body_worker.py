@@ -1,0 +1,37 @@
+"""The process in which one heavy body is read: from stdin, to a pickled Summary or RequestError on stdout."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import resource
+import sys
+
+from rayllm.errors import RequestError
+from rayllm.serving.router.requests.body_summary import Summary, summarize
+
+_CPU_S = 20
+_MEMORY_BYTES = 2 << 30
+
+
+def main() -> None:
+    """Read, answer and end."""
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Nothing here is thrown away before the end, and looking for it takes most of the time.
+    gc.disable()
+    pickle.dump(_answer(sys.stdin.buffer.read()), sys.stdout.buffer)
+
+
+def _answer(raw: bytes) -> Summary | RequestError:
+    try:
+        return summarize(raw)
+    except RequestError as error:
+        return error
+    except MemoryError:
+        return RequestError("The request body takes too much memory to read.")
+
+
+if __name__ == "__main__":
+    main()

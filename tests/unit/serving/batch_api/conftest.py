@@ -1,0 +1,42 @@
+"""Stores on a disk, a clock that is set by hand, and quick looks at what is cancelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rayllm.serving.batch_api import lifecycle
+from rayllm.serving.batch_api.stores import Stores, open_stores
+
+
+@dataclass
+class Clock:
+    """Tells the time that it is set to."""
+
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return str(tmp_path / "storage")
+
+
+@pytest.fixture
+def stores(storage: str, clock: Clock) -> Stores:
+    return open_stores(storage, clock)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "_LOOK_S", 0.01)
+    monkeypatch.setattr(lifecycle, "_NOTE_S", 0.0)

@@ -1,0 +1,343 @@
+"""Waiting for a replica: the line, its count, and replicas that are left out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayllm.errors import UnavailableError
+from rayllm.routing import Ask
+from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.router.replicas import member as members
+from rayllm.serving.router.replicas.dispatcher import Dispatcher
+from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError, WithdrawnError
+from rayllm.serving.router.replicas.replica_set import ReplicaSet
+
+
+class Queue:
+    """Ray Serve's count of those who wait."""
+
+    def __init__(self, limit: int = -1) -> None:
+        self.limit = limit
+        self.count = 0
+        self.is_available = True
+
+    def enter(self) -> None:
+        self.count += 1
+
+    def leave(self) -> None:
+        self.count -= 1
+
+
+def told(name: str, capacity: int) -> ReplicaUpdate:
+    return ReplicaUpdate(name, capacity, {"address": "http://x", "key": "k", "socket": "", "node_id": "far"}, {})
+
+
+def replica_set(queue: Queue, *capacities: int, queue_timeout_s: float = 10) -> ReplicaSet:
+    made = ReplicaSet("m", queue, "here", "least_loaded", queue_timeout_s)
+    made.update([told(f"r{index}", capacity) for index, capacity in enumerate(capacities)])
+    return made
+
+
+async def settle() -> None:
+    """Let every task that can run do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Clients of one model, which come, are served, and leave whenever they like."""
+
+    def __init__(self, found: ReplicaSet, queue: Queue) -> None:
+        self.replica_set, self.queue = found, queue
+        self.dispatcher = Dispatcher({"m": found})
+        self.waiting: dict[int, asyncio.Task[None]] = {}
+        self.held: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self.refused = 0
+
+    def come(self, number: int) -> None:
+        done = asyncio.Event()
+
+        async def carry(_: Member) -> None:
+            task = self.waiting.pop(number)
+            self.held[number] = task, done
+            try:
+                await done.wait()
+            finally:
+                del self.held[number]
+
+        async def ask() -> None:
+            try:
+                await self.dispatcher.run("m", Ask(), carry)
+            except UnavailableError:
+                self.waiting.pop(number)
+                self.refused += 1
+            except asyncio.CancelledError:
+                self.waiting.pop(number, None)
+
+        self.waiting[number] = asyncio.create_task(ask())
+
+    def leave(self, chance: random.Random) -> None:
+        everybody = [*self.waiting.values(), *(task for task, _ in self.held.values())]
+        if everybody:
+            chance.choice(everybody).cancel()
+
+    def finish(self, chance: random.Random) -> None:
+        if self.held:
+            chance.choice(list(self.held.values()))[1].set()
+
+    async def disperse(self) -> None:
+        everybody = [*self.waiting.values(), *(task for task, _ in self.held.values())]
+        for task in everybody:
+            task.cancel()
+        await asyncio.gather(*everybody, return_exceptions=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    limit=st.integers(0, 12),
+    capacity=st.integers(1, 5),
+    steps=st.lists(st.sampled_from(["come", "come", "come", "leave", "finish"]), min_size=10, max_size=80),
+)
+def test_the_count_equals_those_who_wait_whoever_comes_and_leaves(
+    seed: int, limit: int, capacity: int, steps: list[str]
+) -> None:
+    async def run() -> None:
+        chance, queue = random.Random(seed), Queue(limit)
+        crowd = Crowd(replica_set(queue, capacity), queue)
+        for number, step in enumerate(steps):
+            before = len(crowd.waiting)
+            refused, was_full = crowd.refused, len(crowd.held) == capacity
+            if step == "come":
+                crowd.come(number)
+            else:
+                getattr(crowd, step)(chance)
+            await settle()
+            assert queue.count == crowd.replica_set.waiting == len(crowd.waiting)
+            assert len(crowd.held) == capacity or not crowd.waiting, "somebody waits though there is room"
+            if crowd.refused > refused:
+                assert step == "come"
+                assert was_full, "refused though there was room"
+                assert before == limit, "refused before the line was full"
+        await crowd.disperse()
+        assert queue.count == crowd.replica_set.waiting == 0
+
+    asyncio.run(run())
+
+
+async def test_a_whole_queue_is_used_at_once_and_again_after_it_left() -> None:
+    """120 at once at 32 slots and a queue of 128 are all taken in; so are 90 after 200 have waited and left."""
+    queue = Queue(128)
+    crowd = Crowd(replica_set(queue, 32), queue)
+    for number in range(160):
+        crowd.come(number)
+    await settle()
+    assert (len(crowd.held), queue.count, crowd.refused) == (32, 128, 0)
+    crowd.come(1000)
+    await settle()
+    assert crowd.refused == 1
+    for task in crowd.waiting.values():
+        task.cancel()
+    await settle()
+    assert queue.count == 0
+    for number in range(2000, 2128):
+        crowd.come(number)
+    await settle()
+    assert (queue.count, crowd.refused) == (128, 1)
+    await crowd.disperse()
+
+
+async def test_those_who_wait_are_served_in_order_and_newcomers_do_not_overtake() -> None:
+    queue = Queue()
+    found = replica_set(queue, 1)
+    order: list[int] = []
+    dispatcher = Dispatcher({"m": found})
+
+    async def carry(number: int) -> None:
+        async def one(_: Member) -> None:
+            order.append(number)
+            await asyncio.sleep(0)
+
+        await dispatcher.run("m", Ask(), one)
+
+    await asyncio.gather(*(carry(number) for number in range(30)))
+    assert order == list(range(30))
+
+
+async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_RETRY_S", 0.01)
+    queue = Queue(1)
+    dispatcher = Dispatcher({"m": replica_set(queue, 1)})
+    order: list[str] = []
+    hold, beaten = asyncio.Event(), 0
+
+    async def first(_: Member) -> None:
+        await hold.wait()
+
+    async def second(_: Member) -> None:
+        nonlocal beaten
+        beaten += 1
+        while not queue.count:
+            await asyncio.sleep(0)
+        if beaten <= 3:
+            raise FullError
+        order.append("second")
+
+    async def third(_: Member) -> None:
+        order.append("third")
+
+    tasks = []
+    for carry in (first, second):
+        tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), carry)))
+        await settle()
+    hold.set()
+    while not beaten:
+        await asyncio.sleep(0)
+    # The line, which holds one, is filled by another while the second one is on its way.
+    tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), third)))
+    await asyncio.gather(*tasks)
+    assert order == ["second", "third"]
+
+
+async def test_a_full_replica_is_asked_by_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_RETRY_S", 0.02)
+    found = replica_set(Queue(), 50)
+    dispatcher = Dispatcher({"m": found})
+    tries = at_once = 0
+
+    async def carry(_: Member) -> None:
+        nonlocal tries, at_once
+        tries += 1
+        at_once += 1
+        await asyncio.sleep(0.001)
+        at_once -= 1
+        raise FullError
+
+    async def ask() -> None:
+        await dispatcher.run("m", Ask(), carry)
+
+    asked = [asyncio.create_task(ask()) for _ in range(50)]
+    await settle()
+    await asyncio.sleep(0.01)
+    assert tries == 50, "all of them fit, as far as was known"
+    await asyncio.sleep(0.1)
+    assert 1 <= tries - 50 <= 10, "fifty requests storm a replica that said that it is full"
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
+    found = replica_set(Queue(), 5)
+    [replica] = found.members.values()
+    dispatcher = Dispatcher({"m": found})
+    is_full = True
+
+    async def carry(_: Member) -> str:
+        if is_full:
+            raise FullError
+        return "answered"
+
+    asked = asyncio.create_task(dispatcher.run("m", Ask(), carry))
+    await settle()
+    assert not asked.done()
+    is_full = False
+    replica.freed()
+    await settle()
+    assert asked.result() == "answered"
+
+
+async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
+    queue = Queue()
+    found = replica_set(queue)
+    asked = [asyncio.create_task(Dispatcher({"m": found}).run("m", Ask(), print)) for _ in range(3)]  # type: ignore[arg-type]
+    await settle()
+    queue.is_available = False
+    found.update([])
+    for task in asked:
+        with pytest.raises(UnavailableError, match="not available"):
+            await task
+    with pytest.raises(UnavailableError, match="not available"):
+        await Dispatcher({"m": found}).run("m", Ask(), print)  # type: ignore[arg-type]
+
+
+class Replicas:
+    """Replicas that fail as a test says, and count what they are sent."""
+
+    def __init__(self, *capacities: int) -> None:
+        self.replica_set = replica_set(Queue(), *capacities, queue_timeout_s=1)
+        self.dispatcher = Dispatcher({"m": self.replica_set})
+        self.failing: dict[str, type[Exception]] = {}
+        self.bad: set[str] = set()
+        self.sent: Counter[str] = Counter()
+
+    async def ask(self) -> str:
+        async def carry(replica: Member) -> str:
+            self.sent[replica.id] += 1
+            if error := self.failing.get(replica.id):
+                raise error
+            replica.replied(replica.id not in self.bad)
+            return replica.id
+
+        return await self.dispatcher.run("m", Ask(), carry)
+
+
+@pytest.mark.parametrize("error", [WithdrawnError, LostError, UnreachableError])
+async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(error: type[Exception]) -> None:
+    replicas = Replicas(10, 10)
+    replicas.failing["r0"] = error
+    assert [await replicas.ask() for _ in range(10)] == ["r1"] * 10
+
+
+async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_next() -> None:
+    replicas = Replicas(10)
+    replicas.failing["r0"] = WithdrawnError
+    asked = [asyncio.create_task(replicas.ask()) for _ in range(5)]
+    await settle()
+    assert replicas.sent["r0"] <= 5
+    assert not replicas.dispatcher.has_replicas("m")
+    replicas.replica_set.update([told("r0", 10), told("new", 10)])
+    assert await asyncio.gather(*asked) == ["new"] * 5
+
+
+async def test_a_request_that_two_replicas_died_of_kills_no_third() -> None:
+    replicas = Replicas(10, 10, 10)
+    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), LostError)
+    with pytest.raises(Exception, match="broke off before it answered"):
+        await replicas.ask()
+    assert replicas.sent.total() == 2
+
+
+async def test_a_replica_that_fails_where_others_do_not_is_left_out_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members, "_FIRST_EJECTION_S", 0.05)
+    replicas = Replicas(10, 10)
+    replicas.bad = {"r0"}
+    asked = [await replicas.ask() for _ in range(40)]
+    assert asked.count("r0") < 12
+    assert set(asked[-20:]) == {"r1"}
+    replicas.bad = set()
+    await asyncio.sleep(0.1)
+    assert "r0" in {await replicas.ask() for _ in range(20)}
+
+
+async def test_replicas_that_all_fail_are_all_kept() -> None:
+    replicas = Replicas(10, 10)
+    replicas.bad = {"r0", "r1"}
+    for _ in range(60):
+        await replicas.ask()
+    assert min(replicas.sent["r0"], replicas.sent["r1"]) > 10
+
+
+async def test_the_only_replica_is_kept_however_it_fails() -> None:
+    replicas = Replicas(10)
+    replicas.bad = {"r0"}
+    for _ in range(30):
+        assert await replicas.ask() == "r0"

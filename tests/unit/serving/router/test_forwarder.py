@@ -1,0 +1,728 @@
+"""From a client to replicas and back over real sockets, both ways; no engine, and a stand-in for Serve's handle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from rayllm.config import RouterConfig, load_app
+from rayllm.endpoints import MESSAGES, RESPONSES
+from rayllm.error_shapes import error_body
+from rayllm.errors import RequestError
+from rayllm.serving.cluster.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.handover import Receiver
+from rayllm.serving.replica.gates import DrainGate, KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.slots import Slots
+from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaQuestions
+from rayllm.serving.router.client_limits import ClientLimits
+from rayllm.serving.router.forwarder import Forwarder
+from rayllm.serving.router.http_errors import install_error_handlers
+from rayllm.serving.router.http_server import HttpServer
+from rayllm.serving.router.model_registry import ModelRegistry
+from rayllm.serving.router.replicas.dispatcher import Dispatcher
+from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.router.replicas.sender import RequestSender
+from rayllm.serving.router.requests import client_request
+
+PATH = "/v1/chat/completions"
+FORM_PATH = "/v1/audio/transcriptions"
+
+
+class Count:
+    """Counts as Ray Serve does."""
+
+    def __init__(self) -> None:
+        self.capacity = 10
+        self.held: set[str] = set()
+
+    def add(self) -> str:
+        self.held.add(token := uuid.uuid4().hex)
+        return token
+
+    def remove(self, token: str) -> None:
+        self.held.remove(token)
+
+
+class Residents:
+    """The adapters that a replica may have."""
+
+    def __init__(self, *there: str, everything: bool = False) -> None:
+        self.there, self.everything = there, everything
+        self.asked: list[str] = []
+
+    async def missing(self, names: list[str]) -> list[str]:
+        self.asked += names
+        return [] if self.everything else [name for name in names if name not in self.there]
+
+
+class Replica:
+    """A model replica without an engine: `answer` is its ASGI application."""
+
+    def __init__(self, answer: Any, residents: Any = None) -> None:
+        self.count = Count()
+        self.key = "secret"
+        self.address = "http://127.0.0.1:9"
+        self.has_died: Any = lambda: False
+        slots = Slots(self.count)
+        self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
+        self.receiver = Receiver(self.gate)
+        slots.freed = self.receiver.room
+        lookup = LookupGate(self.gate, residents or Residents(everything=True))  # type: ignore[arg-type]
+        config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
+        self.server = uvicorn.Server(config)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Replica]:
+        self.receiver.start()
+        task = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        self.address = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            self.receiver.stop()
+            self.server.should_exit = True
+            self.server.force_exit = True
+            await task
+
+    def told(self, replica_id: str) -> ReplicaUpdate:
+        metadata = {"address": self.address, "key": self.key, "socket": str(self.receiver.path), "node_id": "here"}
+        return ReplicaUpdate(replica_id, self.count.capacity, metadata, {})
+
+
+class Queue:
+    """Counts those that wait as Ray Serve does."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.limit = -1
+        self.is_available = True
+
+    def enter(self) -> None:
+        self.waiting += 1
+
+    def leave(self) -> None:
+        self.waiting -= 1
+
+
+class Answer:
+    """A scripted application: sends chunks, notices when its client leaves, stops or breaks off where told."""
+
+    def __init__(
+        self,
+        *chunks: bytes,
+        pause_after: int | None = None,
+        break_after: int | None = None,
+        waits_for: asyncio.Event | None = None,
+    ) -> None:
+        self.chunks = chunks
+        self.pause_after = pause_after
+        self.break_after = break_after
+        self.waits_for = waits_for
+        self.begins_late = False
+        self.left = asyncio.Event()
+        self.status = 200
+        self.takes_s = 0.0
+        self.at_once = self.most_at_once = 0
+        self.scopes: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        self.bodies.append((await receive())["body"])
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(self.takes_s)
+        self.at_once -= 1
+        if self.status != 200:
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": b"plain text"})
+            return
+        await self._stream(receive, send)
+
+    async def _stream(self, receive: Any, send: Any) -> None:
+        stream = len(self.chunks) != 1 or self.pause_after == 0
+        kind = b"text/event-stream" if stream else b"application/json"
+        if self.pause_after != 0 and not self.begins_late:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        for index, chunk in enumerate(self.chunks):
+            if index == self.pause_after:
+                assert (await receive())["type"] == "http.disconnect"
+                self.left.set()
+                return
+            if index == self.break_after:
+                raise ConnectionError("the engine fell over")
+            if index and self.waits_for:
+                await self.waits_for.wait()
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+WAYS = pytest.mark.parametrize("way", ["http", "handover"])
+
+
+class Service:
+    """A router in front of replicas, which take adapters; everything over real sockets."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, replica_sets: dict[str, ReplicaSet], queues: dict[str, Queue]
+    ) -> None:
+        self.client, self.replica_sets, self.queues = client, replica_sets, queues
+
+
+@asynccontextmanager
+async def service(
+    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+) -> AsyncIterator[Service]:
+    lora = {"dynamic_lora_loading_path": "/x"}
+    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
+    config = load_app({"llm_configs": models, "router": router})
+    queues = {name: Queue() for name in replicas}
+    replica_sets = {
+        name: ReplicaSet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
+        for name, queue in queues.items()
+    }
+    for name, members in replicas.items():
+        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
+    transport = HttpTransport(connect_timeout_s=1)
+    dispatcher = Dispatcher(replica_sets)
+    lookup = AdapterLookup(ReplicaQuestions(dispatcher.members, transport).missing)
+    models = ModelRegistry(config)
+    passing = Forwarder(models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router)
+    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
+    install_error_handlers(app)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    front = HttpServer(app, "127.0.0.1", port, "", ClientLimits.of(config.router))
+    await front.start()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            yield Service(client, replica_sets, queues)
+    finally:
+        for replica_set in replica_sets.values():
+            replica_set.close()
+        await front.stop(2)
+        await transport.close()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@WAYS
+async def test_a_plain_reply_comes_through_whole(way: str) -> None:
+    answer = Answer(b'{"x": 1}')
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        sent = b'{"model": "m",  "messages": []}'
+        reply = await found.client.post(PATH, content=sent, headers={"x-request-id": "r1"})
+        assert (reply.status_code, reply.json(), reply.headers["x-request-id"]) == (200, {"x": 1}, "r1")
+        assert answer.bodies == [sent]
+        headers = dict(answer.scopes[0]["headers"])
+        assert (headers[b"x-request-id"], headers[b"x-rayllm-model"]) == (b"r1", b"m")
+        await until(lambda: not replica.count.held)
+
+
+@WAYS
+async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do_not(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        await found.client.post(PATH, json={"model": "m:x"}, headers={"x-rayllm-adapter-path": "/etc"})
+        await found.client.post(PATH, json={"model": "m"}, headers={"x-rayllm-adapter": "x", "x-rayllm-key": "y"})
+    told = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
+    assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in told)
+    assert {headers.pop(b"x-rayllm-key", b"secret") for headers in told} == {b"secret"}
+    assert told == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
+
+
+@WAYS
+async def test_a_models_name_may_be_in_any_script(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"modèle-模型": [replica]}) as found:
+        assert (await found.client.post(PATH, json={"model": "modèle-模型"})).status_code == 200
+    assert dict(answer.scopes[0]["headers"])[b"x-rayllm-model"].decode() == "modèle-模型"
+
+
+@WAYS
+async def test_a_replica_that_is_full_does_not_lift_the_limit_of_time(way: str) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.3) as found,
+    ):
+        replica.count.capacity = 0
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+
+
+@WAYS
+async def test_headers_that_steer_ray_serve_stop_at_the_router(way: str) -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        steering = {"authorization": "Bearer x", "x-request-timeout-seconds": "9", "serve-multiplexed-model-id": "y"}
+        await found.client.post(PATH, json={"model": "m"}, headers=steering)
+        given = {key.decode() for key, _ in answer.scopes[0]["headers"]}
+        assert given.isdisjoint(steering)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+async def test_prompts_are_logged_only_where_asked_for(logged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as replica,
+        service("http", {"m": [replica]}, log_prompts=logged) as found,
+    ):
+        with caplog.at_level("INFO", "rayllm"):
+            await found.client.post(PATH, json={"model": "m", "messages": "a secret"})
+            files = {"file": ("a.wav", b"sound of it", "audio/wav")}
+            await found.client.post(FORM_PATH, data={"model": "m", "prompt": "another one"}, files=files)
+    assert ("a secret" in caplog.text, "another one" in caplog.text) == (logged, logged)
+    assert "sound of it" not in caplog.text
+
+
+@WAYS
+async def test_a_stream_comes_through_chunk_by_chunk(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+        assert reply.headers["content-type"] == "text/event-stream"
+        assert reply.headers["cache-control"] == "no-cache"
+        assert reply.content == b"".join(answer.chunks)
+
+
+@WAYS
+async def test_a_client_that_leaves_a_stream_ends_it_in_the_replica(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"never sent", pause_after=1)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        async with found.client.stream("POST", PATH, json={"model": "m"}) as reply:
+            assert await anext(reply.aiter_raw()) == b"data: 1\n\n"
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: not replica.count.held)
+
+
+@WAYS
+async def test_a_client_that_leaves_before_the_first_byte_ends_it_too(way: str) -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        with pytest.raises(httpx.ReadTimeout):
+            await found.client.post(PATH, json={"model": "m"}, timeout=0.3)
+        await asyncio.wait_for(answer.left.wait(), 2)
+        await until(lambda: not replica.count.held)
+        assert [member.candidate.requests for member in found.replica_sets["m"].members.values()] == [0]
+
+
+@WAYS
+async def test_no_answer_in_time_is_408_and_ends_it_in_the_replica(way: str) -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.2) as found,
+    ):
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+        await asyncio.wait_for(answer.left.wait(), 2)
+
+
+@WAYS
+async def test_a_reply_that_comes_after_its_time_never_mixes_with_the_408(way: str) -> None:
+    """The replica writes into the same connection: it is stopped before the router answers."""
+    late = asyncio.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        if b"slow" in body:
+            # It does not notice that nobody waits any more.
+            await late.wait()
+        await JSONResponse({"asked": body.decode()})(scope, receive, send)
+
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, request_timeout_s=0.2) as found,
+    ):
+        for _ in range(5):
+            late.clear()
+            assert (await found.client.post(PATH, json={"model": "m", "x": "slow"})).status_code == 408
+            late.set()
+            reply = await found.client.post(PATH, json={"model": "m", "x": "fast"})
+            assert (reply.status_code, "fast" in reply.json()["asked"]) == (200, True)
+
+
+@WAYS
+async def test_a_replica_that_leaves_is_not_asked_again_and_loses_nothing(way: str) -> None:
+    async with (
+        Replica(Answer(b'{"from": 0}')).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        a.gate.is_draining = True
+        a.receiver.leave()
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
+        assert [reply.json() for reply in replies] == [{"from": 1}] * 20
+        assert not found.replica_sets["m"].members["m-0"].is_open
+
+
+@WAYS
+async def test_requests_in_an_engine_that_dies_go_to_another_replica(way: str) -> None:
+    died = asyncio.Event()
+
+    async def dies(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await died.wait()
+        await JSONResponse({"error": {"message": "EngineDeadError"}}, 500)(scope, receive, send)
+
+    async with (
+        Replica(dies).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a]}) as found,
+    ):
+        a.has_died = died.is_set
+        asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(8)]
+        await until(lambda: len(a.count.held) == 8)
+        found.replica_sets["m"].update([a.told("m-0"), b.told("m-1")])
+        died.set()
+        assert [(await reply).json() for reply in asked] == [{"from": 1}] * 8
+
+
+@WAYS
+async def test_a_replica_that_answers_500_fastest_of_all_does_not_draw_all_requests(way: str) -> None:
+    """`least_loaded` prefers a replica whose engine is gone: it never has anything in hand."""
+    well = Answer(b'{"from": 1}')
+    well.takes_s = 0.02
+
+    async def ill(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await JSONResponse({"error": {"message": "made up", "type": "server_error"}}, 500)(scope, receive, send)
+
+    async with (
+        Replica(ill).listening() as a,
+        Replica(well).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        statuses = []
+        for _ in range(20):
+            replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(10)))
+            statuses += [reply.status_code for reply in replies]
+        assert statuses.count(500) < 40
+        assert statuses[-100:].count(500) < 10
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("path", "begins"),
+    [
+        (PATH, 'data: {"error": {"message": "made up"'),
+        (MESSAGES, 'event: error\ndata: {"type": "error", "error": {"message": "made up"'),
+        (RESPONSES, 'event: error\ndata: {"type": "error", "code": "invalid_request_error", "message": "made up"'),
+    ],
+)
+async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
+    way: str, path: str, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        body = error_body(RequestError("made up", "messages"), scope["path"])
+        await JSONResponse(body, 400)(scope, receive, send)
+
+    async with Replica(refuses).listening() as replica, service(way, {"m": []}) as found:
+        asked = asyncio.create_task(found.client.post(path, json={"model": "m", "stream": True}))
+        await asyncio.sleep(0.2)
+        found.replica_sets["m"].update([replica.told("new")])
+        reply = await asked
+        assert reply.status_code == 200
+        [event] = [event for event in reply.text.split("\n\n") if event and not event.startswith(":")]
+        assert event.startswith(begins)
+
+
+async def test_a_replica_that_breaks_off_in_mid_stream_is_told_as_an_event() -> None:
+    for way in ("http", "handover"):
+        answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"x", break_after=2)
+        async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+            reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+            assert reply.status_code == 200
+            *good, last, end = reply.text.split("\n\n")
+            assert good[:2] == ["data: 1", "data: 2"]
+            assert last.startswith('data: {"error"')
+            assert '"type": "server_error"' in last
+            assert end == ""
+
+
+@WAYS
+async def test_a_replica_that_dies_before_it_answers_is_500(way: str) -> None:
+    answer = Answer(b"x", break_after=0, pause_after=None)
+    answer.chunks = (b"x", b"y")
+    answer.begins_late = True
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+
+
+@WAYS
+async def test_a_model_where_too_many_wait_is_503_and_its_fallback_is_tried(way: str) -> None:
+    async with Replica(Answer(b'{"from": "a"}')).listening() as a, Replica(Answer(b'{"from": "b"}')).listening() as b:
+        a.count.capacity = 0
+        async with service(way, {"a": [a], "b": [b]}) as found:
+            found.queues["a"].limit = 0
+            reply = await found.client.post(PATH, json={"model": "a"})
+            assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+            assert reply.json()["error"]["type"] == "overloaded_error"
+        async with service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found:
+            found.queues["a"].limit = 0
+            assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "b"}
+
+
+@WAYS
+async def test_every_fallback_is_tried_in_turn(way: str) -> None:
+    async with (
+        Replica(Answer()).listening() as a,
+        Replica(Answer()).listening() as b,
+        Replica(Answer(b'{"from": "c"}')).listening() as c,
+        service(way, {"a": [a], "b": [b], "c": [c]}, fallbacks={"a": ["b", "c"], "b": ["a"]}) as found,
+    ):
+        a.count.capacity = b.count.capacity = 0
+        found.queues["a"].limit = found.queues["b"].limit = 0
+        assert (await found.client.post(PATH, json={"model": "a"})).json() == {"from": "c"}
+        c.count.capacity, found.queues["c"].limit = 0, 0
+        assert (await found.client.post(PATH, json={"model": "a"})).status_code == 503
+
+
+@WAYS
+async def test_a_fallback_is_asked_by_its_own_name_and_not_for_the_adapter(way: str) -> None:
+    """vLLM answers 404 to a name that it does not serve."""
+    full, free = Answer(b"{}"), Answer(b"{}")
+    full.status = 503
+    async with Replica(full).listening() as a, Replica(free).listening() as b:
+        async with service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found:
+            assert (await found.client.post(PATH, json={"model": "a:y", "x": 1})).status_code == 200
+        assert json.loads(free.bodies[0]) == {"model": "b", "x": 1}
+        headers = dict(free.scopes[0]["headers"])
+        assert headers[b"x-rayllm-model"] == b"b"
+        assert b"x-rayllm-adapter" not in headers
+        await until(lambda: not a.count.held and not b.count.held)
+
+
+@WAYS
+async def test_a_replica_that_other_routers_have_filled_is_left_for_another(way: str) -> None:
+    async with (
+        Replica(Answer(b'{"from": 0}')).listening() as a,
+        Replica(Answer(b'{"from": 1}')).listening() as b,
+        service(way, {"m": [a, b]}) as found,
+    ):
+        a.count.capacity = 0
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(8)))
+        assert [reply.json() for reply in replies] == [{"from": 1}] * 8
+
+
+@WAYS
+async def test_requests_beyond_all_room_wait_for_it_and_are_all_answered(way: str) -> None:
+    answer = Answer(b"{}")
+    answer.takes_s = 0.02
+    async with Replica(answer).listening() as replica:
+        replica.count.capacity = 2
+        async with service(way, {"m": [replica]}) as found:
+            replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
+            assert [reply.status_code for reply in replies] == [200] * 20
+            assert answer.most_at_once == 2
+            assert found.queues["m"].waiting == 0
+
+
+async def test_who_waits_while_the_way_of_choosing_changes_is_answered_all_the_same() -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service("http", {"m": []}) as found:
+        asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await until(lambda: found.queues["m"].waiting == 1)
+        found.replica_sets["m"].change("session", 5)
+        found.replica_sets["m"].update([replica.told("new")])
+        assert (await asked).status_code == 200
+
+
+async def test_waiting_for_a_replica_has_an_end() -> None:
+    async with service("http", {"m": []}, queue_timeout_s=0.3) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "30")
+        assert found.queues["m"].waiting == 0
+
+
+@WAYS
+async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service(way, {"m": []}) as found:
+        asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(5)]
+        await until(lambda: found.queues["m"].waiting == 5)
+        found.replica_sets["m"].update([replica.told("new")])
+        assert [(await reply).status_code for reply in asked] == [200] * 5
+
+
+@WAYS
+async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": []}) as found,
+        found.client.stream("POST", PATH, json={"model": "m", "stream": True}) as reply,
+    ):
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        parts = reply.aiter_raw()
+        assert (await anext(parts)).startswith(b": ")
+        found.replica_sets["m"].update([replica.told("new")])
+        events = b"".join([part async for part in parts]).split(b"\n\n")
+        assert [event for event in events if event and not event.startswith(b":")] == [b"data: 1", b"data: 2"]
+
+
+async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+    async with service("http", {"m": []}, queue_timeout_s=0.2) as found:
+        reply = await found.client.post(PATH, json={"model": "m", "stream": True})
+        assert reply.status_code == 200
+        assert json.loads(reply.text.split("data: ")[1])["error"]["code"] == "overloaded"
+
+
+@WAYS
+@pytest.mark.parametrize("status", [403, 500])
+async def test_what_is_no_error_object_becomes_one(way: str, status: int) -> None:
+    answer = Answer(b"{}")
+    answer.status = status
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+        assert "plain text" not in reply.text
+
+
+@WAYS
+async def test_a_replica_that_is_gone_is_503(way: str) -> None:
+    async with service(way, {"m": [Replica(Answer(b"{}"))]}, queue_timeout_s=0.5) as found:
+        reply = await found.client.post(PATH, json={"model": "m"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "overloaded")
+
+
+@WAYS
+async def test_another_replica_takes_what_one_that_is_gone_cannot(way: str) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as there,
+        service(way, {"m": [Replica(Answer(b"{}")), there]}) as found,
+    ):
+        replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(8)))
+        assert [reply.status_code for reply in replies] == [200] * 8
+
+
+@WAYS
+async def test_bodies_are_held_up_to_a_bound_and_given_back(way: str) -> None:
+    hold = asyncio.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await hold.wait()
+        await JSONResponse({})(scope, receive, send)
+
+    async with (
+        Replica(answer).listening() as replica,
+        service(way, {"m": [replica]}, max_pending_body_bytes=10_000) as found,
+    ):
+        large = {"model": "m", "x": "y" * 6000}
+        for _ in range(3):
+            hold.clear()
+            first = asyncio.create_task(found.client.post(PATH, json=large))
+            await until(lambda: replica.count.held)
+            refused = await found.client.post(PATH, json=large)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "router.max_pending_body_bytes" in refused.json()["error"]["message"]
+            hold.set()
+            assert (await first).status_code == 200
+            assert (await found.client.post(PATH, json={"model": "m"})).status_code == 200
+
+
+async def test_large_bodies_and_unknown_models_never_reach_a_replica() -> None:
+    async with service("http", {"m": []}, max_body_bytes=1024) as found:
+        client = found.client
+        assert (await client.post(PATH, json={"model": "m", "x": "y" * 2000})).status_code == 413
+        assert (await client.post(PATH, json={"model": "n"})).status_code == 404
+        assert (await client.post(PATH, content=b"{")).status_code == 400
+        assert (await client.post("/nope", json={})).json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("key", [None, "wrong", ""])
+async def test_a_replicas_port_is_for_routers_alone(key: str | None) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, httpx.AsyncClient() as client:
+        headers = {"x-rayllm-key": key} if key is not None else {}
+        assert (await client.post(replica.address + PATH, json={}, headers=headers)).status_code == 403
+
+
+async def test_a_model_that_leaves_while_it_answers_answers_to_the_end() -> None:
+    rest = asyncio.Event()
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", waits_for=rest)
+    async with (
+        Replica(answer).listening() as replica,
+        service("handover", {"m": [replica]}) as found,
+        found.client.stream("POST", PATH, json={"model": "m"}) as reply,
+    ):
+        chunks = reply.aiter_raw()
+        assert await anext(chunks) == b"data: 1\n\n"
+        found.replica_sets["m"].update([])
+        rest.set()
+        assert await anext(chunks) == b"data: 2\n\n"
+
+
+def test_router_options_have_finite_defaults() -> None:
+    config = RouterConfig()
+    assert config.request_timeout_s == 600
+    assert config.max_body_bytes == 32 * 2**20
+
+
+@WAYS
+async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) -> None:
+    """Nobody may wait for a slot here, so that one invented name in a slot could cost another request its own."""
+    answer, residents = Answer(b"{}"), Residents("there")
+    answer.takes_s = 0.05
+    async with (
+        Replica(answer, residents).listening() as replica,
+        service(way, {"m": [replica]}, max_ongoing_requests=5000) as found,
+    ):
+        found.queues["m"].limit = 0
+        url = str(found.client.base_url).rstrip("/") + PATH
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as crowd:
+
+            async def ask(model: str) -> int:
+                async with crowd.post(url, json={"model": model}) as reply:
+                    return reply.status
+
+            async def work() -> list[int]:
+                return [await ask(("m", "m:there")[number % 2]) for number in range(10)]
+
+            flood = asyncio.gather(*(ask(f"m:invented-{number % 700}") for number in range(1000)))
+            # Fewer than there are slots: a slot is free a moment after its client has the reply.
+            worked = await asyncio.gather(*(work() for _ in range(5)))
+            assert worked == [[200] * 10] * 5
+            assert set(await flood) == {404}
+    assert answer.most_at_once <= 10
+    assert all(b"invented" not in body for body in answer.bodies)
+    # Each is asked once for as long as the answer is remembered.
+    assert len(residents.asked) < 3 * 701
+
+
+@WAYS
+async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
+    residents = Residents()
+    async with Replica(Answer(b"{}"), residents).listening() as replica, service(way, {"m": [replica]}) as found:
+        told = replica.told("m-0")
+        told.stats["adapters"] = ["held"]
+        found.replica_sets["m"].update([told])
+        assert (await found.client.post(PATH, json={"model": "m:held"})).status_code == 200
+        reply = await found.client.post(PATH, json={"model": "m:none"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert residents.asked == ["none"]
