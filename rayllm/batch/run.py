@@ -17,9 +17,9 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.exceptions import RayError
 
-from rayllm.batch.board import Board, Display, Totals
 from rayllm.batch.checkpoints import keep_checkpoints
 from rayllm.batch.config import ProcessorConfig
+from rayllm.batch.progress import Display, JobProgress, Totals
 from rayllm.cluster import nodes
 from rayllm.errors import ClusterError, RayLLMError
 from rayllm.settings import settings
@@ -42,7 +42,7 @@ def stop(execution: str) -> None:
 
 def open_board() -> Any:
     """Handle of a board for the workers of one processor."""
-    return ray.remote(Board).options(num_cpus=0).remote()
+    return ray.remote(JobProgress).options(num_cpus=0).remote()
 
 
 def prepare(

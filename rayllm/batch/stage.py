@@ -16,8 +16,8 @@ import ray
 from pydantic import BaseModel, ConfigDict, Field
 from ray.data import ActorPoolStrategy, Dataset
 
-from rayllm.batch.board import count
 from rayllm.batch.config import pool
+from rayllm.batch.progress import count
 from rayllm.batch.rows import ERROR, BrokenWorkerError, Row, pack, unpack
 from rayllm.errors import ConfigError, EngineError, RequestError
 
@@ -46,7 +46,7 @@ class Stage(BaseModel):
             dataset: rows with their mapping in `column`.
             column: the column.
             stop_at_error: end the job at the first row that fails.
-            board: handle of the `Board` that hears what the main stage has done; None where nobody listens.
+            board: handle of the `JobProgress` that hears what the main stage has done; None where nobody listens.
         """
         from ray.data import TaskPoolStrategy
 

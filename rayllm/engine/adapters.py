@@ -9,8 +9,8 @@ from typing import Any
 
 from rayllm.config import GenerationConfig, ModelConfig
 from rayllm.engine import vllm
+from rayllm.engine.adapter_pool import AdapterPool
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.residents import Residents
 from rayllm.errors import RequestError
 from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_place
 from rayllm.prompt import PromptError
@@ -22,14 +22,14 @@ from rayllm.sources.node import limits
 MAX_STOPS = 16
 
 
-def residents_of(
+def adapter_pool_of(
     model: ModelConfig,
     engine: Any,
     server: Any,
     weights: Path,
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
-) -> Residents | None:
+) -> AdapterPool | None:
     """The adapters of `model`; None where it takes none.
 
     Args:
@@ -44,7 +44,7 @@ def residents_of(
     if lora is None:
         return None
     takes = AdapterLimits(vllm.max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
-    return Residents(
+    return AdapterPool(
         adapter_store(model, takes, progress),
         vllm.AdapterSlots(engine, server.state.openai_serving_models),
         lambda name, files: _plan(name, files, model, plan),
@@ -53,14 +53,14 @@ def residents_of(
     )
 
 
-async def load_modules(residents: Residents, model: ModelConfig) -> None:
+async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
     """Load the adapters that the configuration names.
 
     Raises:
         RayLLMError: one of them cannot be had; a replica that lacks it must not start.
     """
     for module in model.lora_config.lora_modules if model.lora_config else ():
-        await residents.load(AdapterName(model.model_id, module.name))
+        await adapter_pool.load(AdapterName(model.model_id, module.name))
 
 
 def adapter_store(model: ModelConfig, takes: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:

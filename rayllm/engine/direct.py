@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -18,11 +18,12 @@ from rayllm.config.engine_arguments import request_fields
 from rayllm.config.faults import did_you_mean
 from rayllm.endpoints import COMPLETIONS
 from rayllm.engine import vllm
+from rayllm.engine.adapter_pool import AdapterPool
 from rayllm.engine.layers.adapters import adapters_plan, use_adapter
 from rayllm.engine.layers.old_names import OLD_NAMES
 from rayllm.engine.layers.shaping import shape, with_one_bos
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.residents import Residents
+from rayllm.engine.prompt import Prompt
 from rayllm.errors import RequestError
 from rayllm.lora import adapter_of
 
@@ -38,16 +39,6 @@ _REMEMBERED = 256
 _ANY_TOKEN = [0]
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What the engine reads: token ids, or a text. `is_rendered` marks one whose template wrote its special tokens."""
-
-    text: str = ""
-    token_ids: list[int] | None = None
-    images: list[Any] = field(default_factory=list)
-    is_rendered: bool = False
-
-
 class DirectCalls:
     """The calls.
 
@@ -56,7 +47,7 @@ class DirectCalls:
         model: the model.
         plan: what the configuration means for a request.
         admit: refuses constraints that the engine should not see.
-        residents: the adapters in the engine; None where it takes none.
+        adapter_pool: the adapters in the engine; None where it takes none.
     """
 
     def __init__(
@@ -65,13 +56,13 @@ class DirectCalls:
         model: ModelConfig,
         plan: RequestPlan,
         admit: Callable[[Body], Awaitable[Body]],
-        residents: Residents | None,
+        adapter_pool: AdapterPool | None,
     ) -> None:
         self._engine = engine
         self._model = model
         self._plan = plan
         self._admit = admit
-        self._residents = residents
+        self._adapter_pool = adapter_pool
         self._ids = count()
         # Most rows of a job ask for the same: request → parsed request, and the plan whose id is in the key.
         self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
@@ -127,8 +118,8 @@ class DirectCalls:
         if adapter is None:
             yield None
             return
-        assert self._residents is not None  # noqa: S101  (it has a `lora_config`)
-        async with use_adapter(self._residents, adapter, None, str(adapter)) as resident:
+        assert self._adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
+        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as resident:
             yield resident.loaded
 
     def _seen(self, prompt: Prompt) -> Prompt:

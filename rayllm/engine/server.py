@@ -19,9 +19,10 @@ from starlette.types import ASGIApp
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.engine import vllm
-from rayllm.engine.adapters import load_modules, residents_of
+from rayllm.engine.adapter_pool import AdapterPool
+from rayllm.engine.adapters import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.constraints import ConstraintGate, Trial
+from rayllm.engine.constraints import ConstraintGate, Sandbox
 from rayllm.engine.direct import DirectCalls
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.layers.adapters import AdapterGate, adapters_plan
@@ -31,7 +32,6 @@ from rayllm.engine.layers.shaping import RequestShaper
 from rayllm.engine.layers.tasks import TaskGate
 from rayllm.engine.plan import RequestPlan, plan_requests
 from rayllm.engine.processes import processor_seconds
-from rayllm.engine.residents import Residents
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
 from rayllm.sources import LoggedProgress, Progress
@@ -52,7 +52,7 @@ class EngineServer:
         self._guided: GuidedService | None = None
         self._workers: Workers = "cpu"
         self._open = AsyncExitStack()
-        self.residents: Residents | None = None
+        self.adapter_pool: AdapterPool | None = None
         self.app: ASGIApp
         self.direct: DirectCalls
 
@@ -117,15 +117,15 @@ class EngineServer:
         if self._guided:
             self._guided.attach(server.state)
         answer_by_name(server.state.openai_serving_models, self._names)
-        self.residents = residents_of(self._model, self._engine, server, Path(weights), self._plan, progress)
-        gate = ConstraintGate(self._start_trial(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
+        self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
+        gate = ConstraintGate(self._start_sandbox(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
         vllm.guard_generation(self._engine, gate.admit_compiled)
         vllm.keep_stream_errors(server)
         self.app = self._layers(server, plan, gate)
-        self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.residents)
-        if self.residents:
+        self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.adapter_pool)
+        if self.adapter_pool:
             vllm.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
-            await load_modules(self.residents, self._model)
+            await load_modules(self.adapter_pool, self._model)
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
         """What a configuration of the model, its own or changed by an adapter, means for a request."""
@@ -137,20 +137,20 @@ class EngineServer:
         """What a request passes on its way into vLLM's application, the last one first."""
         app: ASGIApp = RequestShaper(server, lambda: adapters_plan() or plan, gate.admit)
         app = ErrorTranslator(app, vllm.error_object)
-        if self.residents:
-            app = AdapterGate(app, self.residents, self._model.model_id)
+        if self.adapter_pool:
+            app = AdapterGate(app, self.adapter_pool, self._model.model_id)
         return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))
 
-    def _start_trial(self) -> Trial | None:
+    def _start_sandbox(self) -> Sandbox | None:
         vocabulary = vllm.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
         config = self._engine.vllm_config.structured_outputs_config
-        trial = Trial(vocabulary, not config.disable_any_whitespace)
-        self._open.push_async_callback(trial.stop)
+        sandbox = Sandbox(vocabulary, not config.disable_any_whitespace)
+        self._open.push_async_callback(sandbox.stop)
         # In the background: the first constraint to need it may come much later, or never.
-        self._starting_trial = asyncio.create_task(trial.start())
-        return trial
+        self._starting_sandbox = asyncio.create_task(sandbox.start())
+        return sandbox
 
     def _generates(self) -> bool:
         return bool(self._engine.model_config.runner_type == "generate")
@@ -214,7 +214,7 @@ class EngineServer:
         return {
             "max_model_len": self._engine.model_config.max_model_len,
             "vllm_version": vllm.version(),
-            "adapters": self.residents.names if self.residents else [],
+            "adapters": self.adapter_pool.names if self.adapter_pool else [],
         }
 
     async def stop(self, timeout_s: float) -> None:

@@ -17,13 +17,14 @@ from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.engine import moved, orphan
+from rayllm.engine import compatibility, orphan
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.constraints import OPTIONS
 from rayllm.engine.layers.validation import validate_cheaply
+from rayllm.engine.prompt import Prompt
 from rayllm.engine.tool_plugin import load_tool_plugin
 from rayllm.errors import (
     ADAPTER_UNAVAILABLE,
@@ -33,9 +34,6 @@ from rayllm.errors import (
     RequestError,
     UnavailableError,
 )
-
-if TYPE_CHECKING:
-    from rayllm.engine.direct import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +184,7 @@ def make_server_arguments(arguments: VllmArguments) -> Namespace:
     engine = _engine_arguments(arguments)
     if server.tool_parser_plugin or engine.reasoning_parser_plugin:
         # Plugins of users import from vLLM, by the paths of its day.
-        moved.install()
+        compatibility.install()
     if server.tool_parser_plugin:
         load_tool_plugin(server.tool_parser_plugin, ToolParserManager)
     if engine.reasoning_parser_plugin:

@@ -11,7 +11,7 @@ from rayllm.batch.engine_worker import EngineWorker
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.engine.arguments import Workers
-from rayllm.engine.direct import Prompt
+from rayllm.engine.prompt import Prompt
 from rayllm.errors import EngineError, RequestError
 
 # What vLLM's completion has for each token that was looked at.

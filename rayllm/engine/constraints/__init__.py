@@ -2,7 +2,7 @@
 
 from rayllm.engine.constraints.find import Constraint, constraints_in
 from rayllm.engine.constraints.gate import OPTIONS, ConstraintGate
-from rayllm.engine.constraints.limits import check_limits, needs_trial
-from rayllm.engine.constraints.trial import Trial
+from rayllm.engine.constraints.limits import check_limits, needs_sandbox
+from rayllm.engine.constraints.sandbox import Sandbox
 
-__all__ = ["OPTIONS", "Constraint", "ConstraintGate", "Trial", "check_limits", "constraints_in", "needs_trial"]
+__all__ = ["OPTIONS", "Constraint", "ConstraintGate", "Sandbox", "check_limits", "constraints_in", "needs_sandbox"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rayllm.engine.constraints.find import Constraint, constraints_in
-from rayllm.engine.constraints.limits import check_limits, check_one, check_tokens, needs_trial, parsed, refusal
-from rayllm.engine.constraints.trial import Trial
+from rayllm.engine.constraints.limits import check_limits, check_one, check_tokens, needs_sandbox, parsed, refusal
+from rayllm.engine.constraints.sandbox import Sandbox
 from rayllm.engine.constraints.whitespace import WhitespacePatterns
 from rayllm.errors import RequestError
 
@@ -20,7 +20,8 @@ class ConstraintGate:
     """Refuses constraints that are broken, beyond bounds, or too costly for the engine.
 
     Args:
-        trial: compiles for trial; None where the server's backend cannot be tried out, so that only the bounds hold.
+        sandbox: compiles constraints first; None where the server's backend cannot be tried out: then only the bounds
+            hold.
         as_ebnf: what the server makes of a grammar before it is compiled; raises ValueError for a broken one.
         can_enforce: whether the server's backend can enforce all of a JSON schema.
         held: those of OPTIONS that hold for every request.
@@ -28,12 +29,12 @@ class ConstraintGate:
 
     def __init__(
         self,
-        trial: Trial | None,
+        sandbox: Sandbox | None,
         as_ebnf: Callable[[str], str] = str,
         can_enforce: Callable[[dict[str, Any]], bool] = lambda schema: True,
         held: Collection[str] = (),
     ) -> None:
-        self._trial = trial
+        self._sandbox = sandbox
         self._as_ebnf = as_ebnf
         self._can_enforce = can_enforce
         self._held = held
@@ -56,8 +57,8 @@ class ConstraintGate:
         for constraint in constraints_in(body):
             check_limits(constraint)
             # Most tools are never compiled; `admit_compiled` sees those that are.
-            if self._trial is not None and constraint.param != "tools" and needs_trial(constraint):
-                await self._try(self._trial, constraint)
+            if self._sandbox is not None and constraint.param != "tools" and needs_sandbox(constraint):
+                await self._try(self._sandbox, constraint)
         return body
 
     async def admit_compiled(self, kind: str, spec: str, is_refused: bool = False) -> None:
@@ -74,15 +75,15 @@ class ConstraintGate:
         """
         # All others were tried with the request, by the name of their field.
         constraint = Constraint("tools", kind, spec)
-        if self._trial is None or kind not in ("json", "structural_tag"):
+        if self._sandbox is None or kind not in ("json", "structural_tag"):
             return
-        if is_refused or needs_trial(constraint):
-            await self._trial.check(constraint)
+        if is_refused or needs_sandbox(constraint):
+            await self._sandbox.check(constraint)
 
-    async def _try(self, trial: Trial, constraint: Constraint) -> None:
+    async def _try(self, sandbox: Sandbox, constraint: Constraint) -> None:
         if constraint.kind == "grammar":
             constraint = self._in_ebnf(constraint)
-        await trial.check(constraint)
+        await sandbox.check(constraint)
         # Only what compiles has the shape that this looks for.
         if constraint.kind == "json":
             self._check_enforced(constraint)

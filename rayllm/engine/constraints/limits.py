@@ -82,7 +82,7 @@ def check_tokens(body: dict[str, Any]) -> None:
         raise RequestError(message, "allowed_token_ids")
 
 
-def needs_trial(constraint: Constraint) -> bool:
+def needs_sandbox(constraint: Constraint) -> bool:
     """Whether only a compiler can tell if a constraint that is within bounds is sound, and what it costs.
 
     Many clients send dozens of tools: what vLLM makes of plain ones is left to the engine.

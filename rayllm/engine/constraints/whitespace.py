@@ -11,10 +11,10 @@ import json
 import sys
 from typing import Any
 
-from rayllm.engine.constraints.costly import Costly
+from rayllm.engine.constraints.bounded_work import BoundedWork
 from rayllm.engine.constraints.find import Constraint
 from rayllm.engine.constraints.limits import MAX_CHARACTERS, MAX_PATTERN, check_limits, refusal
-from rayllm.engine.constraints.restraint import TOO_COSTLY
+from rayllm.engine.constraints.process_limits import TOO_COSTLY
 from rayllm.errors import RequestError
 
 Body = dict[str, Any]
@@ -24,7 +24,7 @@ class WhitespacePatterns:
     """Puts the regular expression in the place of each schema with a whitespace pattern."""
 
     def __init__(self) -> None:
-        self._regex: Costly[dict[str, str]] = Costly(_convert)
+        self._regex: BoundedWork[dict[str, str]] = BoundedWork(_convert)
 
     async def resolve(self, body: Body) -> Body:
         """`body`, or one like it where its `structured_outputs` had a `whitespace_pattern` and a `json`.

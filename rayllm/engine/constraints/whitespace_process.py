@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 
-from rayllm.engine.constraints.restraint import restrain
+from rayllm.engine.constraints.process_limits import limit_process
 
 
 def main() -> None:
-    restrain()
+    limit_process()
     print(json.dumps(convert(**json.load(sys.stdin))))
 
 

@@ -94,7 +94,7 @@ class Backends:
     def load(cls, folder: Path, default: str | None, cache: Path) -> Backends:
         """Load every backend below `folder`.
 
-        Backends import from vLLM by paths that have moved since; call `moved.install` before.
+        Backends import from vLLM by paths that have moved since; call `compatibility.install` before.
 
         Args:
             folder: holds one folder a backend. Plain files and names that begin with `.` or `_` are skipped.

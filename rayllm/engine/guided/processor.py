@@ -25,7 +25,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from rayllm.engine import moved
+from rayllm.engine import compatibility
 from rayllm.engine.guided.backend import Backend, Backends
 from rayllm.engine.guided.envelope import KEY, Envelope
 from rayllm.engine.guided.environment import WorkerEnvironment
@@ -46,7 +46,7 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
         environment = WorkerEnvironment.read(os.environ)
-        moved.install()
+        compatibility.install()
         self._backends = Backends.load(environment.folder, None, environment.cache)
         self._address = environment.report
         self._tokenizer = cached_tokenizer_from_config(vllm_config.model_config)

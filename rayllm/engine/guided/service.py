@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config.model import GuidedDecoding
-from rayllm.engine import moved
+from rayllm.engine import compatibility
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.environment import WorkerEnvironment
 from rayllm.engine.guided.failures import Failures
@@ -88,7 +88,7 @@ class GuidedService:
         Raises:
             ConfigError: every fault of every backend.
         """
-        moved.install()
+        compatibility.install()
         backends = Backends.load(folder, default, cache)
         failures = Failures()
         await failures.listen(host)

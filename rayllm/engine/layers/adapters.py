@@ -10,10 +10,10 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm import headers
+from rayllm.engine.adapter_pool import AdapterPool, PooledAdapter
 from rayllm.engine.layers.names import asked_name
 from rayllm.engine.layers.refusal import refuse
 from rayllm.engine.plan import RequestPlan
-from rayllm.engine.residents import Resident, Residents
 from rayllm.errors import RayLLMError
 from rayllm.lora import AdapterName
 
@@ -26,13 +26,15 @@ def adapters_plan() -> RequestPlan | None:
 
 
 @asynccontextmanager
-async def use_adapter(residents: Residents, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[Resident]:
+async def use_adapter(
+    adapter_pool: AdapterPool, name: AdapterName, path: str | None, asked: str
+) -> AsyncIterator[PooledAdapter]:
     """Have the adapter in the engine for the body of the block, and its settings for the request of this task.
 
     Raises:
-        RayLLMError: as `Residents.use`.
+        RayLLMError: as `AdapterPool.use`.
     """
-    async with residents.use(name, path, asked) as resident:
+    async with adapter_pool.use(name, path, asked) as resident:
         # One task answers one request, so nothing has to be put back.
         _plan.set(resident.plan)
         yield resident
@@ -43,13 +45,13 @@ class AdapterGate:
 
     Args:
         app: what comes next.
-        residents: the adapters in the engine.
+        adapter_pool: the adapters in the engine.
         base: id of the base model.
     """
 
-    def __init__(self, app: ASGIApp, residents: Residents, base: str) -> None:
+    def __init__(self, app: ASGIApp, adapter_pool: AdapterPool, base: str) -> None:
         self._app = app
-        self._residents = residents
+        self._adapter_pool = adapter_pool
         self._base = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,8 +65,8 @@ class AdapterGate:
         async with AsyncExitStack() as stack:
             try:
                 if headers.ADAPTER_ANEW in told:
-                    await self._residents.load(name, path)
-                await stack.enter_async_context(use_adapter(self._residents, name, path, asked))
+                    await self._adapter_pool.load(name, path)
+                await stack.enter_async_context(use_adapter(self._adapter_pool, name, path, asked))
             except RayLLMError as error:
                 await refuse(send, error, scope["path"])
                 return

@@ -103,7 +103,7 @@ class ModelReplica:
             self._receiver.start()
             self._slots.freed = self._receiver.room
         config = uvicorn.Config(
-            KeyGate(LookupGate(self._gate, self._engine.residents), self._key),
+            KeyGate(LookupGate(self._gate, self._engine.adapter_pool), self._key),
             host=host,
             port=0,
             log_config=None,
@@ -134,10 +134,10 @@ class ModelReplica:
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Ray Serve asks again and again, and tells the routers: what is here, and how much there is to do."""
-        residents = self._engine.residents
+        adapter_pool = self._engine.adapter_pool
         return {
             "work": self._slots.work,
-            "adapters": [name.rpartition(":")[2] for name in residents.names] if residents else [],
+            "adapters": [name.rpartition(":")[2] for name in adapter_pool.names] if adapter_pool else [],
             "slots": self._model.lora_config.max_num_adapters_per_replica if self._model.lora_config else 0,
         }
 
@@ -160,16 +160,16 @@ class ModelReplica:
             "ongoing": self._slots.taken,
             "kv_use": self._engine.load()["kv_use"],
             "generated_tokens": self._engine.generated_tokens(),
-            "adapters": self._engine.residents.names if self._engine.residents else [],
+            "adapters": self._engine.adapter_pool.names if self._engine.adapter_pool else [],
             "phases": self._metrics.phases,
         }
 
     async def adapters(self) -> list[str] | None:
         """Names of the adapters that may be had; None where they cannot be listed now."""
-        if self._engine.residents is None:
+        if self._engine.adapter_pool is None:
             return []
         try:
-            return [name.adapter for name in await self._engine.residents.found()]
+            return [name.adapter for name in await self._engine.adapter_pool.found()]
         except SourceError as error:
             logger.warning("The adapters of `%s` cannot be listed: %s", self._model.model_id, error.message)
             return None
@@ -186,18 +186,18 @@ class ModelReplica:
         """
         if self._serving.done():
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
-        self._metrics.tell(len(self._engine.residents.names) if self._engine.residents else 0)
+        self._metrics.tell(len(self._engine.adapter_pool.names) if self._engine.adapter_pool else 0)
         await self._forget_unloaded()
         await self._engine.check(0.8 * self._check_timeout_s)
 
     async def _forget_unloaded(self) -> None:
         """Drop the adapters that were loaded by name and unloaded since."""
-        if self._engine.residents and self._engine.residents.has_loaded:
+        if self._engine.adapter_pool and self._engine.adapter_pool.has_loaded:
             try:
                 loaded = await self._loaded.all()
             except UnavailableError:
                 return
-            self._engine.residents.keep_loaded([entry.path for entry in loaded.values()])
+            self._engine.adapter_pool.keep_loaded([entry.path for entry in loaded.values()])
 
     async def _watch(self) -> None:
         """Leave as soon as the engine has died or hangs."""

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
-from rayllm.engine.residents import Residents
+from rayllm.engine.adapter_pool import AdapterPool
 from rayllm.serving.replica.slots import Slots
 
 
@@ -70,19 +70,19 @@ class LookupGate:
 
     Args:
         app: what all other requests go to.
-        residents: the replica's adapters; None where its model takes none.
+        adapter_pool: the replica's adapters; None where its model takes none.
     """
 
-    def __init__(self, app: ASGIApp, residents: Residents | None) -> None:
+    def __init__(self, app: ASGIApp, adapter_pool: AdapterPool | None) -> None:
         self._app = app
-        self._residents = residents
+        self._adapter_pool = adapter_pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != headers.ADAPTERS_PATH:
             await self._app(scope, receive, send)
             return
         names = (await Request(scope, receive).json())["names"]
-        missing = await self._residents.missing(names) if self._residents else names
+        missing = await self._adapter_pool.missing(names) if self._adapter_pool else names
         await JSONResponse({"missing": missing})(scope, receive, send)
 
 

@@ -21,7 +21,7 @@ from rayllm.batch.stages.engine import VLLMEngineStage
 from rayllm.batch.stages.request import EngineRequestStage
 from rayllm.config import model_from
 from rayllm.endpoints import CHAT
-from rayllm.engine.direct import Prompt
+from rayllm.engine.prompt import Prompt
 from rayllm.errors import ModelNotFoundError
 
 MODEL = model_from({"model_loading_config": {"model_id": "m"}, "lora_config": {}}, "m", ())

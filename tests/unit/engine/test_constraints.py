@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.constraints import Constraint, ConstraintGate, check_limits, constraints_in, needs_trial
+from rayllm.engine.constraints import Constraint, ConstraintGate, check_limits, constraints_in, needs_sandbox
 from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -74,7 +74,7 @@ def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "trial"),
+    ("kind", "spec", "sandbox"),
     [
         ("tool", nested(10), False),
         ("tool", {"properties": {"pattern": {"type": "string"}}}, False),
@@ -90,14 +90,14 @@ def test_what_is_beyond_bounds_is_refused(kind: str, spec: Any, said: str) -> No
         ("structural_tag", "{}", True),
     ],
 )
-def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, trial: bool) -> None:
+def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, sandbox: bool) -> None:
     constraint = Constraint("tools", "json", spec) if kind == "tool" else Constraint("x", kind, spec)
     check_limits(constraint)
-    assert needs_trial(constraint) == trial
+    assert needs_sandbox(constraint) == sandbox
 
 
 class Compiler:
-    """Stands for the trial process: writes down what it is given."""
+    """Stands for the sandbox process: writes down what it is given."""
 
     def __init__(self) -> None:
         self.given: list[Constraint] = []

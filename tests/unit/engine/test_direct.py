@@ -12,8 +12,9 @@ import pytest
 
 from rayllm.config import model_from
 from rayllm.engine import direct
-from rayllm.engine.direct import DirectCalls, Prompt
+from rayllm.engine.direct import DirectCalls
 from rayllm.engine.plan import RequestPlan
+from rayllm.engine.prompt import Prompt
 from rayllm.errors import ModelNotFoundError, RequestError
 from rayllm.lora import AdapterName
 
@@ -44,7 +45,7 @@ class Door:
         return {0: "good"}
 
 
-class Residents:
+class AdapterPool:
     """Has every adapter but `none`; each has settings of its own, made anew for each use, but `plain`."""
 
     def __init__(self) -> None:
@@ -69,13 +70,13 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     return found
 
 
-def calls(plan: RequestPlan | None = None, residents: Residents | None = None, admit: Any = None) -> DirectCalls:
+def calls(plan: RequestPlan | None = None, adapter_pool: AdapterPool | None = None, admit: Any = None) -> DirectCalls:
     async def admitted(body: Body) -> Body:
         return body
 
-    model = {"model_loading_config": {"model_id": "m"}} | ({"lora_config": {}} if residents else {})
+    model = {"model_loading_config": {"model_id": "m"}} | ({"lora_config": {}} if adapter_pool else {})
     engine = SimpleNamespace(sequences=5)
-    found: Any = residents
+    found: Any = adapter_pool
     return DirectCalls(engine, model_from(model, "m", ()), plan or RequestPlan(), admit or admitted, found)
 
 
@@ -174,32 +175,32 @@ async def test_each_row_has_a_name_of_its_own(door: Door) -> None:
 
 
 async def test_an_adapter_is_there_while_it_is_used(door: Door) -> None:
-    residents = Residents()
-    made = calls(RequestPlan(stop=("BASE",)), residents)
+    adapter_pool = AdapterPool()
+    made = calls(RequestPlan(stop=("BASE",)), adapter_pool)
     answer = await generated(made, {}, model="m:x")
     assert (answer.lora, answer.request["stop"]) == ("lora of x", ["END"])
-    assert residents.in_use == 0
+    assert adapter_pool.in_use == 0
     with pytest.raises(ModelNotFoundError, match="There is none"):
         await generated(made, {}, model="m:none")
 
 
 @pytest.mark.parametrize("name", [None, "m", "m:plain"])
 async def test_without_settings_of_its_own_the_models_hold(door: Door, name: str | None) -> None:
-    assert await asked(calls(RequestPlan(stop=("BASE",)), Residents()), {}, model=name) == {"stop": ["BASE"]}
+    assert await asked(calls(RequestPlan(stop=("BASE",)), AdapterPool()), {}, model=name) == {"stop": ["BASE"]}
 
 
 async def test_an_adapter_that_changed_is_asked_as_it_is_now(door: Door) -> None:
     """Its old settings are gone, and the new ones may lie where they lay."""
-    residents = Residents()
-    made = calls(residents=residents)
+    adapter_pool = AdapterPool()
+    made = calls(adapter_pool=adapter_pool)
     for number in range(20):
-        residents.stop = f"END{number}"
+        adapter_pool.stop = f"END{number}"
         # In a task, with which the settings that it saw end.
         assert await asyncio.create_task(asked(made, {}, model="m:x")) == {"stop": [f"END{number}"]}
 
 
 async def test_another_model_is_not_there(door: Door) -> None:
-    for made in (calls(), calls(residents=Residents())):
+    for made in (calls(), calls(adapter_pool=AdapterPool())):
         with pytest.raises(ModelNotFoundError, match="This job has no model `other`; it runs `m`"):
             await generated(made, {}, model="other")
 
@@ -226,7 +227,7 @@ async def test_what_a_template_or_a_tokenizer_made_stays(door: Door, prompt: Pro
 
 
 async def test_pooling(door: Door) -> None:
-    made = calls(residents=Residents())
+    made = calls(adapter_pool=AdapterPool())
     answer: Any = await made.pool("embed", Prompt(token_ids=[1]), {"dimensions": 4}, "m:x")
     assert (answer.task, answer.pooling, answer.lora) == ("embed", {"dimensions": 4}, "lora of x")
     with pytest.raises(RequestError, match=r"`pooling_params.dimension` means nothing here; did you mean `dimensions`"):

@@ -15,7 +15,7 @@ import pytest
 
 from rayllm.engine.constraints import ConstraintGate
 from rayllm.engine.constraints.limits import MAX_CHARACTERS, MAX_DEPTH, MAX_PATTERN
-from rayllm.engine.constraints.restraint import CPU_S, MEMORY_BYTES
+from rayllm.engine.constraints.process_limits import CPU_S, MEMORY_BYTES
 from rayllm.engine.layers.old_names import translate
 from rayllm.errors import RequestError
 

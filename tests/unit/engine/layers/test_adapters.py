@@ -1,4 +1,4 @@
-"""Requests for adapters on their way in, with residents by hand."""
+"""Requests for adapters on their way in, with an adapter pool by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayllm.lora import AdapterName
 PLAN = RequestPlan(stop=("END",))
 
 
-class Residents:
+class AdapterPool:
     """Has `x`, with settings of its own, and `y`, without."""
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Residents:
             self.in_use -= 1
 
 
-async def through(residents: Residents, **told: str) -> tuple[list[RequestPlan | None], list[dict[str, Any]]]:
+async def through(adapter_pool: AdapterPool, **told: str) -> tuple[list[RequestPlan | None], list[dict[str, Any]]]:
     """The plan that the application behind the gate sees, if it is reached, and what was sent."""
     plans: list[RequestPlan | None] = []
     sent: list[dict[str, Any]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert residents.in_use == (1 if "adapter" in told else 0)
+        assert adapter_pool.in_use == (1 if "adapter" in told else 0)
         plans.append(adapters_plan())
 
     async def receive() -> Any:
@@ -57,41 +57,41 @@ async def through(residents: Residents, **told: str) -> tuple[list[RequestPlan |
         sent.append(message)
 
     headers = [(f"x-rayllm-{name.replace('_', '-')}".encode(), value.encode()) for name, value in told.items()]
-    layers = NameKeeper(AdapterGate(app, residents, "m"))  # type: ignore[arg-type]
+    layers = NameKeeper(AdapterGate(app, adapter_pool, "m"))  # type: ignore[arg-type]
     await layers({"type": "http", "path": CHAT, "headers": headers}, receive, send)
-    assert residents.in_use == 0
+    assert adapter_pool.in_use == 0
     return plans, sent
 
 
 async def test_an_adapter_is_there_for_as_long_as_it_is_answered() -> None:
-    residents = Residents()
-    assert await through(residents, model="mine", adapter="x", adapter_path="/a%20b/%C3%A4") == ([PLAN], [])
-    assert residents.used == [(AdapterName("m", "x"), "/a b/ä", "mine")]
+    adapter_pool = AdapterPool()
+    assert await through(adapter_pool, model="mine", adapter="x", adapter_path="/a%20b/%C3%A4") == ([PLAN], [])
+    assert adapter_pool.used == [(AdapterName("m", "x"), "/a b/ä", "mine")]
 
 
 async def test_an_adapter_is_fetched_anew_where_an_administrator_loads_it() -> None:
-    residents = Residents()
-    await through(residents, model="mine", adapter="x", adapter_path="/p")
-    assert residents.loaded == []
-    await through(residents, model="mine", adapter="x", adapter_path="/p", adapter_anew="1")
-    assert residents.loaded == [(AdapterName("m", "x"), "/p")]
-    assert len(residents.used) == 2
+    adapter_pool = AdapterPool()
+    await through(adapter_pool, model="mine", adapter="x", adapter_path="/p")
+    assert adapter_pool.loaded == []
+    await through(adapter_pool, model="mine", adapter="x", adapter_path="/p", adapter_anew="1")
+    assert adapter_pool.loaded == [(AdapterName("m", "x"), "/p")]
+    assert len(adapter_pool.used) == 2
 
 
 async def test_a_base_has_no_adapter_and_no_plan_but_its_own() -> None:
-    residents = Residents()
-    assert await through(residents, model="m") == ([None], [])
-    assert residents.used == []
+    adapter_pool = AdapterPool()
+    assert await through(adapter_pool, model="m") == ([None], [])
+    assert adapter_pool.used == []
 
 
 async def test_an_adapter_without_settings_has_its_bases_plan() -> None:
-    residents = Residents()
-    assert (await through(residents, model="m:y", adapter="y"))[0] == [None]
-    assert residents.used == [(AdapterName("m", "y"), None, "m:y")]
+    adapter_pool = AdapterPool()
+    assert (await through(adapter_pool, model="m:y", adapter="y"))[0] == [None]
+    assert adapter_pool.used == [(AdapterName("m", "y"), None, "m:y")]
 
 
 async def test_an_adapter_that_cannot_be_had_is_told_and_never_reaches_the_engine() -> None:
-    plans, sent = await through(Residents(), model="m:z", adapter="z")
+    plans, sent = await through(AdapterPool(), model="m:z", adapter="z")
     assert (plans, sent[0]["status"]) == ([], 404)
     assert json.loads(sent[1]["body"])["error"]["message"] == "None of that name."
 

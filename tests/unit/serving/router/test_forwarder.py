@@ -58,7 +58,7 @@ class Count:
         self.held.remove(token)
 
 
-class Residents:
+class AdapterPool:
     """The adapters that a replica may have."""
 
     def __init__(self, *there: str, everything: bool = False) -> None:
@@ -82,7 +82,7 @@ class Replica:
         self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
         self.receiver = Receiver(self.gate)
         slots.freed = self.receiver.room
-        lookup = LookupGate(self.gate, residents or Residents(everything=True))  # type: ignore[arg-type]
+        lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
         config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
@@ -687,7 +687,7 @@ def test_router_options_have_finite_defaults() -> None:
 @WAYS
 async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) -> None:
     """Nobody may wait for a slot here, so that one invented name in a slot could cost another request its own."""
-    answer, residents = Answer(b"{}"), Residents("there")
+    answer, residents = Answer(b"{}"), AdapterPool("there")
     answer.takes_s = 0.05
     async with (
         Replica(answer, residents).listening() as replica,
@@ -717,7 +717,7 @@ async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) 
 
 @WAYS
 async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
-    residents = Residents()
+    residents = AdapterPool()
     async with Replica(Answer(b"{}"), residents).listening() as replica, service(way, {"m": [replica]}) as found:
         told = replica.told("m-0")
         told.stats["adapters"] = ["held"]

@@ -46,7 +46,7 @@ def count(rows: list[Row]) -> Totals:
     )
 
 
-class Board:
+class JobProgress:
     """The totals of one processor. Runs as an actor."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Constraints compiled for trial, in a process that may be killed, before the engine gets them.
+"""A sandbox that compiles constraints, in a process that may be killed, before the engine gets them.
 
 A compiler in the engine cannot be stopped: a regular expression that explodes would hold it for minutes, and some
 grammars have crashed it.
@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from rayllm.engine.constraints.costly import Costly
+from rayllm.engine.constraints.bounded_work import BoundedWork
 from rayllm.engine.constraints.find import Constraint
 from rayllm.engine.constraints.limits import refusal
 from rayllm.errors import EngineError, UnavailableError
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _START_S = 120.0
 
 
-class Trial:
+class Sandbox:
     """Compiles constraints in a child process.
 
     Args:
@@ -34,7 +34,7 @@ class Trial:
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True) -> None:
         self._first = json.dumps({"tokenizer": tokenizer, "any_whitespace": any_whitespace}).encode() + b"\n"
-        self._faults: Costly[str | None] = Costly(self._try)
+        self._faults: BoundedWork[str | None] = BoundedWork(self._try)
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
         self._starting = asyncio.Lock()
@@ -80,7 +80,7 @@ class Trial:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "rayllm.engine.constraints.trial_process",
+            "rayllm.engine.constraints.sandbox_process",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

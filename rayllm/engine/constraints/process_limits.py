@@ -13,7 +13,7 @@ MEMORY_BYTES = 1 << 30
 TOO_COSTLY = "takes too long or too much memory to compile; make it simpler"
 
 
-def restrain() -> None:
+def limit_process() -> None:
     """Let the kernel end this process where it goes beyond the bounds; memory is counted from what it has now."""
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))

@@ -1,7 +1,7 @@
-"""The process in which constraints are compiled for trial.
+"""The sandbox's process, in which constraints are compiled.
 
-It loads the compiler once and forks for every trial, so that one that runs away, or crashes the compiler, takes only
-its fork along. It talks in lines of JSON over stdin and stdout: first the tokenizer, then `{"id", "kind", "spec"}`
+It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, takes
+only its fork along. It talks in lines of JSON over stdin and stdout: first the tokenizer, then `{"id", "kind", "spec"}`
 each answered by `{"id", "fault"}`, where fault is null or a phrase.
 """
 
@@ -13,7 +13,7 @@ import re
 import select
 from typing import Any
 
-from rayllm.engine.constraints.restraint import TOO_COSTLY, restrain
+from rayllm.engine.constraints.process_limits import TOO_COSTLY, limit_process
 
 # Steps of generation that are tried: some grammars compile at once and then take minutes for a token.
 STEPS = 16
@@ -77,8 +77,8 @@ def _answer(answers: int, job: int, fault: str | None) -> None:
 
 
 def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:
-    """One trial, in a fork that never returns."""
-    restrain()
+    """Compile one constraint, in a fork that never returns."""
+    limit_process()
     try:
         try_out(info, job["kind"], job["spec"], any_whitespace)
         fault = None

@@ -1,4 +1,4 @@
-"""Costly answers about clients' texts: few are worked out at once, and all are remembered."""
+"""BoundedWork answers about clients' texts: few are worked out at once, and all are remembered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 2
 _QUEUE_S = 20.0
 
 
-class Costly(Generic[T]):
+class BoundedWork(Generic[T]):
     """Answers of `work`, which takes one or more texts."""
 
     def __init__(self, work: Callable[..., Awaitable[T]]) -> None:

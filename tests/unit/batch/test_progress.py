@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from rayllm.batch import board
-from rayllm.batch.board import Board, Display, Totals, count
+from rayllm.batch import progress
+from rayllm.batch.progress import Display, JobProgress, Totals, count
 from rayllm.batch.rows import ERROR
 
 DONE = Totals(rows=3, failed=1, input_tokens=20, generated_tokens=40)
@@ -31,8 +31,8 @@ def test_rows_are_counted() -> None:
     assert count([]) == Totals()
 
 
-def test_a_board_adds_up() -> None:
-    found = Board()
+def test_progress_adds_up() -> None:
+    found = JobProgress()
     found.add(Totals(1, 0, 2, 3))
     found.add(Totals(1, 1, 2, 3))
     assert found.totals() == Totals(2, 1, 4, 6)
@@ -40,14 +40,14 @@ def test_a_board_adds_up() -> None:
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr(board, "_MEASURABLE_S", 0.0)
-    caplog.set_level(logging.INFO, board.__name__)
+    monkeypatch.setattr(progress, "_MEASURABLE_S", 0.0)
+    caplog.set_level(logging.INFO, progress.__name__)
     display = Display("generate m", 10)
     display.show(Totals(rows=1))
     assert caplog.messages == []
-    monkeypatch.setattr(board, "_LOG_PERIOD_S", -1.0)
+    monkeypatch.setattr(progress, "_LOG_PERIOD_S", -1.0)
     display.show(DONE)
-    monkeypatch.setattr(board, "_LOG_PERIOD_S", 60.0)
+    monkeypatch.setattr(progress, "_LOG_PERIOD_S", 60.0)
     display.show(DONE)
     (line,) = caplog.messages
     assert line.startswith("generate m: 3 of 10 rows, ")
@@ -58,7 +58,7 @@ def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 def test_the_last_line_is_always_there(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    caplog.set_level(logging.INFO, board.__name__)
+    caplog.set_level(logging.INFO, progress.__name__)
     display = Display("requests", None)
     display.show(Totals(rows=2))
     display.close()
@@ -71,8 +71,8 @@ def test_rates_count_from_what_is_shown_first(
 ) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
     now = 100.0
-    monkeypatch.setattr(board.time, "monotonic", lambda: now)
-    caplog.set_level(logging.INFO, board.__name__)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    caplog.set_level(logging.INFO, progress.__name__)
     display = Display("requests", None)
     display.show(Totals(rows=64, generated_tokens=500))
     now += 4
@@ -85,8 +85,8 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
-    caplog.set_level(logging.INFO, board.__name__)
-    monkeypatch.setattr(board, "_MEASURABLE_S", 0.0)
+    caplog.set_level(logging.INFO, progress.__name__)
+    monkeypatch.setattr(progress, "_MEASURABLE_S", 0.0)
     display = Display("generate m", 10)
     display.show(Totals(rows=1))
     display.show(DONE)

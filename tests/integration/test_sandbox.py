@@ -1,4 +1,4 @@
-"""Constraints compiled for trial: a real compiler in a real process, but no engine."""
+"""Constraints compiled for sandbox: a real compiler in a real process, but no engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.constraints import Constraint, Trial
+from rayllm.engine.constraints import Constraint, Sandbox
 from rayllm.errors import RequestError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
@@ -30,22 +30,22 @@ def vocabulary() -> str:
 
 
 @pytest.fixture
-async def trial(vocabulary: str) -> AsyncIterator[Trial]:
-    trial = Trial(vocabulary, any_whitespace=False)
-    await trial.start()
-    yield trial
-    await trial.stop()
+async def sandbox(vocabulary: str) -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(vocabulary, any_whitespace=False)
+    await sandbox.start()
+    yield sandbox
+    await sandbox.stop()
 
 
-async def fault(trial: Trial, kind: str, spec: Any) -> str | None:
+async def fault(sandbox: Sandbox, kind: str, spec: Any) -> str | None:
     try:
-        await trial.check(Constraint("here", kind, spec))
+        await sandbox.check(Constraint("here", kind, spec))
     except RequestError as error:
         return f"{error.param}: {error.message}"
     return None
 
 
-async def test_sound_and_broken_constraints(trial: Trial) -> None:
+async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
     tag = {"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}
     for kind, spec in [
         ("regex", r"\d{4}-\d{2}"),
@@ -54,7 +54,7 @@ async def test_sound_and_broken_constraints(trial: Trial) -> None:
         ("grammar", 'root ::= "a" root | "b"'),
         ("structural_tag", tag),
     ]:
-        assert await fault(trial, kind, spec) is None, spec
+        assert await fault(sandbox, kind, spec) is None, spec
     for kind, spec, said in [
         ("regex", "(", "parenthesis is not closed"),
         ("json", {"type": "nothing"}, 'Unsupported type "nothing"'),
@@ -63,39 +63,39 @@ async def test_sound_and_broken_constraints(trial: Trial) -> None:
         ("grammar", "root ::= root", "leaves no token"),
         ("structural_tag", {"structures": 7, "triggers": []}, "cannot be compiled"),
     ]:
-        told = await fault(trial, kind, spec)
+        told = await fault(sandbox, kind, spec)
         assert str(told).startswith("here: ")
         assert said in str(told)
         assert "/project/" not in str(told)
 
 
-async def test_what_only_the_engines_options_refuse_is_refused(trial: Trial) -> None:
+async def test_what_only_the_engines_options_refuse_is_refused(sandbox: Sandbox) -> None:
     """With its cache, which vLLM turns on, xgrammar cannot compile every schema that it can compile without."""
     for pattern in ("^[a-z]{1,255}$", "^a{200,}$", "^(ab|c){129}$"):
         schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
-        told = str(await fault(trial, "json", schema))
+        told = str(await fault(sandbox, "json", schema))
         assert "repeats something more than 128 times" in told
-    assert await fault(trial, "json", {"type": "string", "pattern": "^[a-z]{1,128}$"}) is None
-    assert await fault(trial, "regex", "[a-z]{1,255}") is None
+    assert await fault(sandbox, "json", {"type": "string", "pattern": "^[a-z]{1,128}$"}) is None
+    assert await fault(sandbox, "regex", "[a-z]{1,255}") is None
 
 
-async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(trial: Trial) -> None:
+async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbox) -> None:
     started = time.monotonic()
-    running = asyncio.create_task(fault(trial, "regex", EXPLODES))
+    running = asyncio.create_task(fault(sandbox, "regex", EXPLODES))
     await asyncio.sleep(0.2)
-    assert await fault(trial, "regex", "a+") is None
+    assert await fault(sandbox, "regex", "a+") is None
     assert not running.done()
     assert "too long" in str(await running)
     took, again = time.monotonic() - started, time.monotonic()
     assert took < 20
-    assert "too long" in str(await fault(trial, "regex", EXPLODES))
+    assert "too long" in str(await fault(sandbox, "regex", EXPLODES))
     # It is remembered.
     assert time.monotonic() - again < took / 4
 
 
-async def test_the_process_is_started_anew_where_it_was_killed(trial: Trial) -> None:
-    process = trial._process
+async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox) -> None:
+    process = sandbox._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
-    assert await fault(trial, "regex", "a|b") is None
+    assert await fault(sandbox, "regex", "a|b") is None

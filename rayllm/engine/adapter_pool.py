@@ -51,7 +51,7 @@ class AdapterEngine(Protocol):
 
 
 @dataclass
-class Resident:
+class PooledAdapter:
     """One version of an adapter in the engine."""
 
     name: AdapterName
@@ -66,7 +66,7 @@ class Resident:
     checked_at: float = field(default_factory=time.monotonic)
 
 
-class Residents:
+class AdapterPool:
     """The adapters in the engine.
 
     Args:
@@ -93,8 +93,8 @@ class Residents:
         self._capacity = capacity
         self._refresh_s = refresh_s
         self._forget_s = forget_s
-        self._residents: OrderedDict[str, Resident] = OrderedDict()
-        self._loading: dict[tuple[str, str | None], asyncio.Task[Resident]] = {}
+        self._adapter_pool: OrderedDict[str, PooledAdapter] = OrderedDict()
+        self._loading: dict[tuple[str, str | None], asyncio.Task[PooledAdapter]] = {}
         self._failures: OrderedDict[tuple[str, str | None], tuple[RayLLMError, float]] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
         # Threads of their own: a flood of invented names holds up no adapter that is being loaded.
@@ -103,7 +103,7 @@ class Residents:
     @property
     def names(self) -> list[str]:
         """Names of the adapters in the engine, the one that was not asked for longest first."""
-        return list(self._residents)
+        return list(self._adapter_pool)
 
     async def found(self) -> list[AdapterName]:
         """Every adapter that may be had, in the engine or not.
@@ -120,7 +120,7 @@ class Residents:
 
     async def _is_missing(self, name: AdapterName) -> bool:
         key = (str(name), None)
-        if str(name) in self._residents or key in self._loading:
+        if str(name) in self._adapter_pool or key in self._loading:
             return False
         if failure := self._failure(key):
             return isinstance(failure, ModelNotFoundError)
@@ -133,16 +133,16 @@ class Residents:
     @property
     def has_loaded(self) -> bool:
         """Whether any adapter in the engine has a place of its own."""
-        return any(resident.path is not None for resident in self._residents.values())
+        return any(resident.path is not None for resident in self._adapter_pool.values())
 
     def keep_loaded(self, paths: Collection[str]) -> None:
         """Drop the adapters with a place of their own that is not among `paths`: they were unloaded."""
-        for name, resident in list(self._residents.items()):
+        for name, resident in list(self._adapter_pool.items()):
             if resident.path is not None and resident.path not in paths:
                 self.drop(name)
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[Resident]:
+    async def use(self, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[PooledAdapter]:
         """Have the adapter in the engine for the body of the block.
 
         Args:
@@ -179,13 +179,13 @@ class Residents:
 
     def drop(self, name: str) -> None:
         """Take the adapter out of the engine as soon as nobody uses it."""
-        if resident := self._residents.pop(name, None):
+        if resident := self._adapter_pool.pop(name, None):
             self._retire(resident)
 
-    async def _ready(self, name: AdapterName, path: str | None) -> Resident:
-        resident = self._residents.get(str(name))
+    async def _ready(self, name: AdapterName, path: str | None) -> PooledAdapter:
+        resident = self._adapter_pool.get(str(name))
         if resident is not None and resident.path == path:
-            self._residents.move_to_end(str(name))
+            self._adapter_pool.move_to_end(str(name))
             if time.monotonic() - resident.checked_at > self._refresh_s:
                 # The request does not wait: it takes the version that is there.
                 resident.checked_at = time.monotonic()
@@ -197,16 +197,16 @@ class Residents:
         # Others may wait for the same adapter: a client that leaves must not take it from them.
         return await asyncio.shield(self._load_once(name, path))
 
-    def _load_once(self, name: AdapterName, path: str | None) -> asyncio.Task[Resident]:
+    def _load_once(self, name: AdapterName, path: str | None) -> asyncio.Task[PooledAdapter]:
         key = (str(name), path)
         if key not in self._loading:
             task = self._loading[key] = asyncio.create_task(self._load(name, path))
             task.add_done_callback(lambda task: self._loaded(key, task))
         return self._loading[key]
 
-    async def _load(self, name: AdapterName, path: str | None) -> Resident:
+    async def _load(self, name: AdapterName, path: str | None) -> PooledAdapter:
         files = await asyncio.to_thread(self._store.have, name, path)
-        current = self._residents.get(str(name))
+        current = self._adapter_pool.get(str(name))
         if current is not None and current.path == path and current.files.version == files.version:
             node_cache().release(files.entry)
             current.checked_at = time.monotonic()
@@ -217,20 +217,20 @@ class Residents:
         except BaseException:
             node_cache().release(files.entry)
             raise
-        resident = Resident(name, path, files, plan, loaded, is_expected_until=time.monotonic() + _EXPECTED_S)
-        if current := self._residents.get(str(name)):
+        resident = PooledAdapter(name, path, files, plan, loaded, is_expected_until=time.monotonic() + _EXPECTED_S)
+        if current := self._adapter_pool.get(str(name)):
             logger.info("The adapter `%s` changed; its new version answers from now on.", name)
             self._retire(current)
-        self._residents[str(name)] = resident
-        self._residents.move_to_end(str(name))
+        self._adapter_pool[str(name)] = resident
+        self._adapter_pool.move_to_end(str(name))
         return resident
 
-    def _loaded(self, key: tuple[str, str | None], task: asyncio.Task[Resident]) -> None:
+    def _loaded(self, key: tuple[str, str | None], task: asyncio.Task[PooledAdapter]) -> None:
         del self._loading[key]
         error = None if task.cancelled() else task.exception()
         if not isinstance(error, RayLLMError):
             return
-        resident = self._residents.get(key[0])
+        resident = self._adapter_pool.get(key[0])
         if resident is None or resident.path != key[1]:
             self._failures[key] = (error, time.monotonic())
             while len(self._failures) > _MOST_FAILURES:
@@ -245,18 +245,18 @@ class Residents:
         return error if time.monotonic() - at < self._forget_s else None
 
     def _keep_within_capacity(self) -> None:
-        surplus = len(self._residents) - self._capacity
+        surplus = len(self._adapter_pool) - self._capacity
         now = time.monotonic()
-        idle = [name for name, r in self._residents.items() if not r.users and r.is_expected_until < now]
+        idle = [name for name, r in self._adapter_pool.items() if not r.users and r.is_expected_until < now]
         for name in idle[: max(0, surplus)]:
             self.drop(name)
 
-    def _retire(self, resident: Resident) -> None:
+    def _retire(self, resident: PooledAdapter) -> None:
         resident.is_retired = True
         if not resident.users:
             self._leave(resident)
 
-    def _leave(self, resident: Resident) -> None:
+    def _leave(self, resident: PooledAdapter) -> None:
         async def leave() -> None:
             await self._engine.remove(resident.loaded)
             node_cache().release(resident.files.entry)
