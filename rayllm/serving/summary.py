@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.errors import ModelNotFoundError, RequestError
 from rayllm.routing.ask import Ask, ask_of
 from rayllm.serving.body import parse_body
 
@@ -36,11 +36,14 @@ def checked_model(model: Any) -> str:
 
     Raises:
         RequestError: it names none.
+        ModelNotFoundError: no model can have that name.
     """
     if model is None:
         raise RequestError("The field `model` is required.", "model")
     if not isinstance(model, str) or not model:
         raise RequestError("The field `model` must be a model's name.", "model")
     if len(model) > _MAX_NAME:
-        raise RequestError(f"The field `model` is longer than {_MAX_NAME} characters.", "model")
+        # Not repeated in full, here or in the log.
+        message = f"The model `{model[:200]}…` does not exist: no name has more than {_MAX_NAME} characters."
+        raise ModelNotFoundError(message, "model")
     return model
