@@ -9,10 +9,15 @@ CONNECTION = "rayllm.connection"
 """Key of an ASGI scope's extensions: the client's `Connection`, where there is nothing between it and the router."""
 
 
+# Seconds that a connection stays open after a stream that a replica broke off.
+_LINGER_S = 1.0
+
+
 class Connection:
     """The client's connection during one request, which may be handed to a replica.
 
-    Leans on uvicorn's own cycle and transport; `tests/unit/serving/test_front.py` says where an upgrade breaks this.
+    Leans on uvicorn's own cycle and transport; `tests/unit/serving/router/test_http_server.py` says where an upgrade
+    breaks this.
 
     Args:
         cycle: uvicorn's, of this request.
@@ -53,10 +58,27 @@ class Connection:
         cycle.on_response()
 
     def break_off(self, event: bytes) -> None:
-        """Somebody else has sent a part of a reply: end it with an event of a stream, or "" for a plain one."""
-        self._cycle.response_started = self._cycle.response_complete = True
-        self._cycle.message_event.set()
+        """Somebody else has sent a part of a reply: end it with an event of a stream, or "" for a plain one.
+
+        A client that saw the stream end may ask again. One that did not, since the part ended in the middle of a
+        chunk, would wait for ever: a connection on which nothing comes is closed soon.
+        """
+        cycle = self._cycle
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not event or not cycle.keep_alive:
+            self._end_with(event)
+            return
+        self._write(event)
+        protocol: Any = self._transport.get_protocol()
+        protocol.timeout_keep_alive = _LINGER_S
+        cycle.on_response()
+
+    def _end_with(self, event: bytes) -> None:
         if event:
-            event = b"\n\n" + event
-            self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+            self._write(event)
         self._transport.close()
+
+    def _write(self, event: bytes) -> None:
+        event = b"\n\n" + event
+        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))

@@ -297,6 +297,23 @@ async def test_a_replica_that_dies_in_the_middle_is_told_in_the_stream(house: Ho
     assert house.router.outcomes == [Outcome.BROKEN]
 
 
+async def test_the_client_of_a_replica_that_died_may_ask_again_on_its_connection(house: House) -> None:
+    house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await house.connect()
+    writer.write(request())
+    while not list(house.router.sender._handover.values()):
+        await asyncio.sleep(0.01)
+    [handover] = list(house.router.sender._handover.values())
+    await handover.started.wait()
+    assert await house.router.sender.abort(handover) is Outcome.BROKEN
+    assert (await reply(reader))[2].endswith(b"data: broken\n\n")
+    house.replica.answer = plain(200, b"next")
+    writer.write(request())
+    assert (await reply(reader))[2] == b"next"
+    # And one on which nothing comes is closed.
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
 async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(house: House) -> None:
     async def never(receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
