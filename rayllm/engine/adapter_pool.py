@@ -93,7 +93,7 @@ class AdapterPool:
         self._capacity = capacity
         self._refresh_s = refresh_s
         self._forget_s = forget_s
-        self._adapter_pool: OrderedDict[str, PooledAdapter] = OrderedDict()
+        self._adapters: OrderedDict[str, PooledAdapter] = OrderedDict()
         self._loading: dict[tuple[str, str | None], asyncio.Task[PooledAdapter]] = {}
         self._failures: OrderedDict[tuple[str, str | None], tuple[RayLLMError, float]] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -103,7 +103,7 @@ class AdapterPool:
     @property
     def names(self) -> list[str]:
         """Names of the adapters in the engine, the one that was not asked for longest first."""
-        return list(self._adapter_pool)
+        return list(self._adapters)
 
     async def found(self) -> list[AdapterName]:
         """Every adapter that may be had, in the engine or not.
@@ -120,7 +120,7 @@ class AdapterPool:
 
     async def _is_missing(self, name: AdapterName) -> bool:
         key = (str(name), None)
-        if str(name) in self._adapter_pool or key in self._loading:
+        if str(name) in self._adapters or key in self._loading:
             return False
         if failure := self._failure(key):
             return isinstance(failure, ModelNotFoundError)
@@ -133,12 +133,12 @@ class AdapterPool:
     @property
     def has_loaded(self) -> bool:
         """Whether any adapter in the engine has a place of its own."""
-        return any(resident.path is not None for resident in self._adapter_pool.values())
+        return any(pooled.path is not None for pooled in self._adapters.values())
 
     def keep_loaded(self, paths: Collection[str]) -> None:
         """Drop the adapters with a place of their own that is not among `paths`: they were unloaded."""
-        for name, resident in list(self._adapter_pool.items()):
-            if resident.path is not None and resident.path not in paths:
+        for name, pooled in list(self._adapters.items()):
+            if pooled.path is not None and pooled.path not in paths:
                 self.drop(name)
 
     @asynccontextmanager
@@ -153,19 +153,19 @@ class AdapterPool:
         Raises:
             ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.have`.
         """
-        resident = await self._ready(name, path)
-        while resident.is_retired:
-            resident = await self._ready(name, path)
-        resident.users += 1
-        resident.is_expected_until = 0.0
-        self._engine.answer_to(asked, resident.loaded)
+        pooled = await self._ready(name, path)
+        while pooled.is_retired:
+            pooled = await self._ready(name, path)
+        pooled.users += 1
+        pooled.is_expected_until = 0.0
+        self._engine.answer_to(asked, pooled.loaded)
         self._keep_within_capacity()
         try:
-            yield resident
+            yield pooled
         finally:
-            resident.users -= 1
-            if resident.is_retired and not resident.users:
-                self._leave(resident)
+            pooled.users -= 1
+            if pooled.is_retired and not pooled.users:
+                self._leave(pooled)
             self._keep_within_capacity()
 
     async def load(self, name: AdapterName, path: str | None = None) -> None:
@@ -179,18 +179,18 @@ class AdapterPool:
 
     def drop(self, name: str) -> None:
         """Take the adapter out of the engine as soon as nobody uses it."""
-        if resident := self._adapter_pool.pop(name, None):
-            self._retire(resident)
+        if pooled := self._adapters.pop(name, None):
+            self._retire(pooled)
 
     async def _ready(self, name: AdapterName, path: str | None) -> PooledAdapter:
-        resident = self._adapter_pool.get(str(name))
-        if resident is not None and resident.path == path:
-            self._adapter_pool.move_to_end(str(name))
-            if time.monotonic() - resident.checked_at > self._refresh_s:
+        pooled = self._adapters.get(str(name))
+        if pooled is not None and pooled.path == path:
+            self._adapters.move_to_end(str(name))
+            if time.monotonic() - pooled.checked_at > self._refresh_s:
                 # The request does not wait: it takes the version that is there.
-                resident.checked_at = time.monotonic()
+                pooled.checked_at = time.monotonic()
                 self._load_once(name, path)
-            return resident
+            return pooled
         if failure := self._failure((str(name), path)):
             # Else it would gather the frames of all who were told.
             raise failure.with_traceback(None)
@@ -206,7 +206,7 @@ class AdapterPool:
 
     async def _load(self, name: AdapterName, path: str | None) -> PooledAdapter:
         files = await asyncio.to_thread(self._store.have, name, path)
-        current = self._adapter_pool.get(str(name))
+        current = self._adapters.get(str(name))
         if current is not None and current.path == path and current.files.version == files.version:
             node_cache().release(files.entry)
             current.checked_at = time.monotonic()
@@ -217,21 +217,21 @@ class AdapterPool:
         except BaseException:
             node_cache().release(files.entry)
             raise
-        resident = PooledAdapter(name, path, files, plan, loaded, is_expected_until=time.monotonic() + _EXPECTED_S)
-        if current := self._adapter_pool.get(str(name)):
+        pooled = PooledAdapter(name, path, files, plan, loaded, is_expected_until=time.monotonic() + _EXPECTED_S)
+        if current := self._adapters.get(str(name)):
             logger.info("The adapter `%s` changed; its new version answers from now on.", name)
             self._retire(current)
-        self._adapter_pool[str(name)] = resident
-        self._adapter_pool.move_to_end(str(name))
-        return resident
+        self._adapters[str(name)] = pooled
+        self._adapters.move_to_end(str(name))
+        return pooled
 
     def _loaded(self, key: tuple[str, str | None], task: asyncio.Task[PooledAdapter]) -> None:
         del self._loading[key]
         error = None if task.cancelled() else task.exception()
         if not isinstance(error, RayLLMError):
             return
-        resident = self._adapter_pool.get(key[0])
-        if resident is None or resident.path != key[1]:
+        pooled = self._adapters.get(key[0])
+        if pooled is None or pooled.path != key[1]:
             self._failures[key] = (error, time.monotonic())
             while len(self._failures) > _MOST_FAILURES:
                 self._failures.popitem(last=False)
@@ -245,21 +245,21 @@ class AdapterPool:
         return error if time.monotonic() - at < self._forget_s else None
 
     def _keep_within_capacity(self) -> None:
-        surplus = len(self._adapter_pool) - self._capacity
+        surplus = len(self._adapters) - self._capacity
         now = time.monotonic()
-        idle = [name for name, r in self._adapter_pool.items() if not r.users and r.is_expected_until < now]
+        idle = [name for name, r in self._adapters.items() if not r.users and r.is_expected_until < now]
         for name in idle[: max(0, surplus)]:
             self.drop(name)
 
-    def _retire(self, resident: PooledAdapter) -> None:
-        resident.is_retired = True
-        if not resident.users:
-            self._leave(resident)
+    def _retire(self, pooled: PooledAdapter) -> None:
+        pooled.is_retired = True
+        if not pooled.users:
+            self._leave(pooled)
 
-    def _leave(self, resident: PooledAdapter) -> None:
+    def _leave(self, pooled: PooledAdapter) -> None:
         async def leave() -> None:
-            await self._engine.remove(resident.loaded)
-            node_cache().release(resident.files.entry)
+            await self._engine.remove(pooled.loaded)
+            node_cache().release(pooled.files.entry)
 
         task = asyncio.create_task(leave())
         self._leaving.add(task)

@@ -119,8 +119,8 @@ class DirectCalls:
             yield None
             return
         assert self._adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
-        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as resident:
-            yield resident.loaded
+        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as pooled:
+            yield pooled.loaded
 
     def _seen(self, prompt: Prompt) -> Prompt:
         """`prompt` with exactly one BOS, where the engine makes tokens of a text that no template wrote."""

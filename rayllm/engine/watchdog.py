@@ -1,4 +1,4 @@
-"""Notices within seconds that an engine has died or hangs."""
+"""Watchdog of an engine: notices within seconds that its process has died or hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BoundedWork answers about clients' texts: few are worked out at once, and all are remembered."""
+"""Expensive work on clients' texts: few run at once, and results are cached."""
 
 from __future__ import annotations
 

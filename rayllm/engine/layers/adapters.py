@@ -34,10 +34,10 @@ async def use_adapter(
     Raises:
         RayLLMError: as `AdapterPool.use`.
     """
-    async with adapter_pool.use(name, path, asked) as resident:
+    async with adapter_pool.use(name, path, asked) as pooled:
         # One task answers one request, so nothing has to be put back.
-        _plan.set(resident.plan)
-        yield resident
+        _plan.set(pooled.plan)
+        yield pooled
 
 
 class AdapterGate:

@@ -33,7 +33,7 @@ class StorageQuota:
 
     @asynccontextmanager
     async def upload(self) -> AsyncIterator[Upload]:
-        """StorageQuota for one file, as it grows; given back at the end of the block.
+        """The part of the quota that one file takes as it grows; given back at the end of the block.
 
         Raises:
             QuotaError: there are too many files already.

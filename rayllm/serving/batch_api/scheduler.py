@@ -1,4 +1,4 @@
-"""Sees to it that somebody works on every batch, and that files are deleted in time."""
+"""Scheduler of batches: starts a runner for each that has none, and deletes files that have expired."""
 
 from __future__ import annotations
 

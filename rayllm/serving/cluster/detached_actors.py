@@ -1,4 +1,4 @@
-"""Small actors that keep what all processes of the application have to know, for as long as the cluster lives.
+"""Detached named actors for cluster-wide state.
 
 They outlive an upgrade of RayLLM. The first process of other code that asks for one replaces it with one of its own
 code, which takes over the state.
@@ -45,7 +45,7 @@ class Identity:
 
 
 class DetachedActor:
-    """What the class of a lasting actor is made of. State moves as plain containers, which every version reads.
+    """Base class of detached actors. State moves as plain containers, which every version reads.
 
     Args:
         version: the code that it runs.

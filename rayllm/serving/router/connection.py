@@ -58,7 +58,7 @@ class Connection:
         cycle.on_response()
 
     def break_off(self, event: bytes) -> None:
-        """Somebody else has sent a part of a reply: end it with an event of a stream, or "" for a plain one.
+        """End a reply of which a replica has sent a part: a stream with an event, a plain one with "".
 
         A client that saw the stream end may ask again. One that did not, since the part ended in the middle of a
         chunk, would wait for ever: a connection on which nothing comes is closed soon.

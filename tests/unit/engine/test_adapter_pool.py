@@ -382,7 +382,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
     await troubling
     await settled(adapter_pool)
     assert served > 2000
-    found = list(adapter_pool._adapter_pool.values())
+    found = list(adapter_pool._adapters.values())
     assert [resident.users for resident in found] == [0] * len(found)
     assert engine.held.keys() == {resident.loaded for resident in found}
     assert +place.locked == Counter(resident.files.entry for resident in found)

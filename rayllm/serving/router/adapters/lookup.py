@@ -67,7 +67,7 @@ class AdapterLookup:
         return self._missing(name) is False
 
     async def check(self, name: AdapterName) -> None:
-        """Return where the adapter is there, or nobody can tell.
+        """Return if the adapter exists, or if no replica can tell.
 
         Raises:
             ModelNotFoundError: there is none of that name.
