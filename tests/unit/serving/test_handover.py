@@ -455,12 +455,15 @@ async def test_a_client_that_reads_nothing_is_given_up(house: House) -> None:
     writer.close()
 
 
-def vanish(house: House) -> None:
-    """Have the router's end of the channel close as if its process had died: nothing is said, nothing is written."""
+async def vanish(house: House) -> None:
+    """Have the router's end of the channel close as if its process had died, and the replica notice."""
     found = house.router.sender
     found._is_closed = True
     assert found._channel
     found._channel.close()
+    async with asyncio.timeout(10):
+        while house.receiver._channels:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_replica_finishes_a_stream_whose_router_dies(house: House) -> None:
@@ -469,8 +472,7 @@ async def test_a_replica_finishes_a_stream_whose_router_dies(house: House) -> No
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 2\n\n\r\n")
-    vanish(house)
-    await asyncio.sleep(0.05)
+    await vanish(house)
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()
@@ -489,8 +491,7 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(house: H
     writer.write(request())
     while not house.replica.seen:
         await asyncio.sleep(0.01)
-    vanish(house)
-    await asyncio.sleep(0.05)
+    await vanish(house)
     rest.set()
     answered, headers, said = await reply(reader)
     assert (answered, said, headers["connection"]) == (status, body, "close")
