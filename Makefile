@@ -1,10 +1,10 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint format generate bench
+.PHONY: help setup run test test-fast test-floors lint format generate lock bench
 BIN := .venv/bin
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 setup: ## make .venv and install everything into it
 	@scripts/setup.sh
@@ -18,11 +18,16 @@ test: setup ## run the whole test suite, the real stack included
 test-fast: setup ## run the tests that need neither Ray nor an engine
 	@$(BIN)/python -m pytest tests/unit
 
-lint: setup ## check style, types, floors and generated files
+test-floors: ## run the fast tests on the lowest versions that pyproject.toml allows
+	@VENV=.venv-floors FLOORS=1 scripts/setup.sh
+	@.venv-floors/bin/python -m pytest tests/unit
+
+lint: setup ## check style, types, import contracts, dependencies and generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/deptry rayllm
 	@$(BIN)/python scripts/generate.py --check
 
 format: setup ## format the code
@@ -31,6 +36,9 @@ format: setup ## format the code
 
 generate: setup ## write the generated files
 	@$(BIN)/python scripts/generate.py
+
+lock: setup ## lock the versions of all dependencies in requirements/
+	@scripts/lock.sh
 
 bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients, and faults under load
 	@$(BIN)/python -m benchmarks.calls

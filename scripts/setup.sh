@@ -1,8 +1,11 @@
 #!/bin/sh
-# Make .venv and install RayLLM into it. A second run with nothing changed does nothing.
+# Make .venv and install RayLLM into it, at the versions that requirements/ locks. A second run with nothing changed
+# does nothing.
 #
 #   PYTHON    the Python to use (3.11 or newer); default: the first of python3, python3.13, …, python3.11 that is
 #   ENGINE    cpu or cuda; default: cuda where an NVIDIA GPU answers, else cpu
+#   FLOORS    1 installs the lowest versions that pyproject.toml allows instead of the locked ones
+#   VENV      where to make the environment; default: .venv
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,24 +15,25 @@ fail() { echo "setup: $1" >&2; exit 1; }
 if [ -z "${ENGINE:-}" ]; then
     if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then ENGINE=cuda; else ENGINE=cpu; fi
 fi
-stamp=$(cat pyproject.toml scripts/setup.sh scripts/cpu-overrides.txt | cksum; echo "$ENGINE")
-[ -f .venv/installed ] && [ "$(cat .venv/installed)" = "$stamp" ] && exit 0
+VENV=${VENV:-.venv}
+stamp=$(cat pyproject.toml scripts/setup.sh requirements/*.txt | cksum; echo "$ENGINE ${FLOORS:-}")
+[ -f "$VENV/installed" ] && [ "$(cat "$VENV/installed")" = "$stamp" ] && exit 0
 
 # 2. A virtual environment with a Python that is new enough.
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
-if ! usable .venv/bin/python || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    rm -rf .venv  # half made, or made by a Python that is too old
+if ! usable "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    rm -rf "$VENV"  # half made, or made by a Python that is too old
     for python in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
         if usable "$python"; then found=$python; break; fi
     done
     [ -n "${found:-}" ] || fail "needs Python 3.11 or newer; name one with PYTHON=/path/to/python3"
-    echo "setup: making .venv with $("$found" --version)" >&2
-    "$found" -m venv .venv || fail "could not make .venv (on Debian: apt install python3-venv)"
+    echo "setup: making $VENV with $("$found" --version)" >&2
+    "$found" -m venv "$VENV" || fail "could not make $VENV (on Debian: apt install python3-venv)"
 fi
-.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check uv
 
 # 3. uv reads none of pip's configuration: hand on where pip looks for packages.
-pip_setting() { .venv/bin/python -m pip config get "global.$1" 2>/dev/null || true; }
+pip_setting() { "$VENV/bin/python" -m pip config get "global.$1" 2>/dev/null || true; }
 links=${PIP_FIND_LINKS:-$(pip_setting find-links)}
 index=${PIP_INDEX_URL:-$(pip_setting index-url)}
 [ -z "$links" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$(echo $links | tr ' ' ',')}"
@@ -37,9 +41,14 @@ index=${PIP_INDEX_URL:-$(pip_setting index-url)}
 
 # 4. Install. Plain `torch` is the CUDA build, gigabytes of it: the CPU engine wants PyTorch's CPU build, from a local
 #    folder that has it or else from PyTorch's own index.
-set -- --python .venv/bin/python --editable ".[$ENGINE,dev]"
+set -- --python "$VENV/bin/python" --editable ".[$ENGINE,dev]"
+if [ -n "${FLOORS:-}" ]; then
+    set -- --resolution lowest-direct "$@"
+else
+    set -- --constraint "requirements/$ENGINE.txt" "$@"
+fi
 if [ "$ENGINE" = cpu ]; then
-    set -- --override scripts/cpu-overrides.txt "$@"
+    set -- --override requirements/cpu-overrides.txt "$@"
     case $(for folder in $(echo "$links" | tr ',' ' '); do ls "$folder" 2>/dev/null || true; done) in
         *torch-*+cpu*) ;;
         *) set -- --torch-backend cpu "$@" ;;
@@ -49,5 +58,5 @@ fi
 # compiles (PYTHONDONTWRITEBYTECODE, a read-only image), each of them would spend ten seconds more on it.
 set -- --compile-bytecode "$@"
 echo "setup: installing rayllm[$ENGINE] (minutes, some gigabytes)" >&2
-.venv/bin/uv pip install --quiet "$@" || fail "the installation failed; docs/installation.md lists the usual causes"
-echo "$stamp" > .venv/installed
+"$VENV/bin/uv" pip install --quiet "$@" || fail "the installation failed; docs/installation.md lists the usual causes"
+echo "$stamp" > "$VENV/installed"

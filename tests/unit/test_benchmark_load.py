@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -39,9 +39,11 @@ class Small:
     connections: int = 0
     at_once: int = 0
     most_at_once: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         while head := await self._head(reader):
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             self.bodies.append(json.loads(await reader.readexactly(length)))
@@ -63,8 +65,14 @@ async def serving(answer: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> 
     small = Small(answer)
     server = await asyncio.start_server(small.serve, "127.0.0.1", 0)
     small.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield small
-    server.close()
+    try:
+        yield small
+    finally:
+        server.close()
+        for writer in small.writers:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def chunked(*parts: bytes, pause: float = 0, headers: str = "") -> Callable[[asyncio.StreamWriter], Awaitable[None]]:

@@ -90,11 +90,12 @@ def test_it_installs_as_setup_does(engine: str) -> None:
     done = subprocess.run(["sh", "-euc", script], env={"ENGINE": engine}, capture_output=True, text=True, check=True)
     words = done.stdout.split()
     assert words[words.index("--extra") + 1] == engine
-    flags = {word for word in words if word.startswith("--")} - {"--python", "--extra", "--link-mode"}
+    flags = {word for word in words if word.startswith("--")} - {"--python", "--extra", "--link-mode", "--constraint"}
     for_all, for_cpu = {"--compile-bytecode"}, {"--override", "--torch-backend"}
     assert flags == (for_all | for_cpu if engine == "cpu" else for_all)
     assert all(f" {flag} " in SETUP for flag in flags)
-    assert ("cpu-overrides.txt" in words) == (engine == "cpu")
+    assert words[words.index("--constraint") + 1] == f"requirements/{engine}.txt"
+    assert ("requirements/cpu-overrides.txt" in words) == (engine == "cpu")
 
 
 def test_the_user_is_the_pods_and_owns_the_cache() -> None:

@@ -41,10 +41,11 @@ class Receiver:
         # Routers by the channel to each, with what they have handed over.
         self._channels: dict[Channel, dict[int, _Exchange]] = {}
         self._refused: dict[Channel, None] = {}
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket: socket.socket | None = None
 
     def start(self) -> None:
         """Listen."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._socket.bind(str(self.path))
         self._socket.listen(128)
@@ -52,10 +53,11 @@ class Receiver:
 
     def leave(self) -> None:
         """Take no more routers, and tell those that are here to send nothing more. What is in hand goes on."""
-        if self._socket.fileno() < 0:
+        if self._socket is None:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+        self._socket = None
         self.path.unlink(missing_ok=True)
         for channel in list(self._channels):
             _tell(channel, Message(Kind.LEAVING, 0))

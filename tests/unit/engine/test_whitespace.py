@@ -71,10 +71,12 @@ def test_the_process_itself_is_bounded() -> None:
     module = "rayllm.engine.constraints.whitespace_process"
     process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write(asked.encode())
     process.stdin.close()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    process.stdout.close()
     assert process.returncode != 0
     assert used.ru_maxrss < MEMORY_BYTES / 1024 + 200_000  # kB
     assert used.ru_utime + used.ru_stime < CPU_S + 2

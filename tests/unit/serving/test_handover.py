@@ -16,6 +16,7 @@ from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.client_limits import ClientLimits
 from rayllm.serving.router.connection import CONNECTION, Connection
 from rayllm.serving.router.http_server import HttpServer
+from tests.unit.serving.clients import Clients
 
 
 class Replica:
@@ -120,9 +121,10 @@ class House:
 
     def __init__(self, port: int, router: Router, replica: Replica, receiver: Receiver) -> None:
         self.port, self.router, self.replica, self.receiver = port, router, replica, receiver
+        self.clients = Clients()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await self.clients.connect(self.port)
 
 
 @asynccontextmanager
@@ -136,9 +138,11 @@ async def opened() -> AsyncIterator[House]:
         port = probe.getsockname()[1]
     front = HttpServer(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
     await front.start()
+    house = House(port, router, replica, receiver)
     try:
-        yield House(port, router, replica, receiver)
+        yield house
     finally:
+        await house.clients.close()
         router.sender.close()
         receiver.stop()
         await front.stop(5)

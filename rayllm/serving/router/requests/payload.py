@@ -6,6 +6,7 @@ import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -13,7 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from rayllm.errors import RequestError
 from rayllm.routing import Ask, ask_of
@@ -87,9 +88,13 @@ class JsonPayload(Payload):
 
 @dataclass(frozen=True)
 class FormPayload(Payload):
-    """A multipart form, of which only the field `model` is read."""
+    """A multipart form, of which only the fields that are texts are kept beside its bytes.
 
-    form: FormData
+    `fields` holds those texts by name, and `files` the name and size in bytes of each file by its field.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str | None, int | None], ...]
 
     @classmethod
     async def parse(cls, raw: bytes, request: Request) -> FormPayload:
@@ -101,23 +106,15 @@ class FormPayload(Payload):
         content_type = request.headers.get("content-type", "")
         if not content_type.startswith("multipart/form-data"):
             raise RequestError("The request body must be a multipart form (multipart/form-data).")
-
-        slices = _slices(raw)
-
-        async def receive() -> Message:
-            return await anext(slices)
-
-        try:
-            form = await Request(request.scope, receive).form(max_files=_MAX_FIELDS, max_fields=_MAX_FIELDS)
-        except (HTTPException, MultiPartException) as error:
-            # Which one it is depends on whether Starlette finds its application in the scope.
-            detail = error.detail if isinstance(error, HTTPException) else error.message
-            raise RequestError(f"The request body is no multipart form: {detail}") from None
-        return cls(raw, content_type, checked_model(form.get("model")), form)
+        async with _form(raw, request.scope) as form:
+            items = form.multi_items()
+            fields = tuple((name, value) for name, value in items if isinstance(value, str))
+            files = tuple((name, value.filename, value.size) for name, value in items if not isinstance(value, str))
+            return cls(raw, content_type, checked_model(form.get("model")), fields, files)
 
     @property
     def wants_stream(self) -> bool:
-        return self.form.get("stream") in ("true", "True", "1")
+        return dict(self.fields).get("stream") in ("true", "True", "1")
 
     @property
     def ask(self) -> Ask:
@@ -125,22 +122,44 @@ class FormPayload(Payload):
 
     @property
     def for_log(self) -> str:
-        fields = (
-            f"{key}={value!r}" if isinstance(value, str) else f"{key}={value.filename!r} ({value.size} bytes)"
-            for key, value in self.form.multi_items()
-        )
-        return ", ".join(fields)
+        texts = [f"{name}={value!r}" for name, value in self.fields]
+        return ", ".join(texts + [f"{name}={filename!r} ({size} bytes)" for name, filename, size in self.files])
 
     async def for_model(self, name: str) -> FormPayload:
-        form = aiohttp.FormData(default_to_multipart=True)
-        for key, value in self.form.multi_items():
-            if isinstance(value, UploadFile):
-                await value.seek(0)
-                form.add_field(key, await value.read(), filename=value.filename, content_type=value.content_type)
-            else:
-                form.add_field(key, name if key == "model" else value)
-        written = form()
-        return FormPayload(await written.as_bytes(), written.content_type, name, self.form)
+        writer = aiohttp.FormData(default_to_multipart=True)
+        headers = [(b"content-type", self.content_type.encode("latin-1"))]
+        async with _form(self.raw, {"type": "http", "method": "POST", "headers": headers}) as form:
+            for key, value in form.multi_items():
+                if isinstance(value, UploadFile):
+                    writer.add_field(key, await value.read(), filename=value.filename, content_type=value.content_type)
+                else:
+                    writer.add_field(key, name if key == "model" else value)
+        written = writer()
+        return FormPayload(await written.as_bytes(), written.content_type, name, self.fields, self.files)
+
+
+@asynccontextmanager
+async def _form(raw: bytes, scope: Scope) -> AsyncIterator[FormData]:
+    """A multipart body's fields and files, which are closed at the end.
+
+    Raises:
+        RequestError: it is no multipart form.
+    """
+    slices = _slices(raw)
+
+    async def receive() -> Message:
+        return await anext(slices)
+
+    try:
+        form = await Request(scope, receive).form(max_files=_MAX_FIELDS, max_fields=_MAX_FIELDS)
+    except (HTTPException, MultiPartException) as error:
+        # Which one it is depends on whether Starlette finds its application in the scope.
+        detail = error.detail if isinstance(error, HTTPException) else error.message
+        raise RequestError(f"The request body is no multipart form: {detail}") from None
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 async def _slices(raw: bytes) -> AsyncIterator[Message]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from rayllm.serving.router.http_errors import install_error_handlers
 from rayllm.serving.router.http_server import HttpServer
+from tests.unit.serving.clients import Clients
 from tests.unit.serving.router.test_http_server import limits
 
 
@@ -25,9 +26,10 @@ class Server:
 
     def __init__(self, front: HttpServer, port: int, hold: asyncio.Event) -> None:
         self.front, self.port, self.hold = front, port, hold
+        self.clients = Clients()
 
     async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await self.clients.connect(self.port)
         writer.write(sent)
         return reader, writer
 
@@ -67,10 +69,12 @@ async def server(**options: Any) -> AsyncIterator[Server]:
     front = HttpServer(app, "127.0.0.1", 0, "", limits(**options))
     await front.start()
     port = front._server.servers[0].sockets[0].getsockname()[1]
+    made = Server(front, port, hold)
     try:
-        yield Server(front, port, hold)
+        yield made
     finally:
         hold.set()
+        await made.clients.close()
         await front.stop(1)
 
 

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Write requirements/cpu.txt and requirements/cuda.txt: the versions that `make setup` and the image install.
+# Without arguments versions that are locked stay; --upgrade takes the newest of all.
+#
+# pip's constraint format instead of uv.lock, because PyTorch's CPU builds are on an index of their own (or in a local
+# folder), and uv.lock would name that index, or that folder, for everybody.
+set -eu
+cd "$(dirname "$0")/.."
+
+lock() {
+    engine=$1
+    shift
+    .venv/bin/uv pip compile pyproject.toml --extra "$engine" --extra dev --universal --python-version 3.11 \
+        --no-header --no-annotate --no-emit-package rayllm --quiet --output-file "requirements/$engine.txt" "$@" >/dev/null
+}
+
+overrides=$(mktemp)
+trap 'rm -f "$overrides"' EXIT
+# A build such as 2.13.0+cpu is locked by its version alone.
+{ cat requirements/cpu-overrides.txt; sed -n 's/^cpu = .*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml; } > "$overrides"
+lock cpu --override "$overrides" "$@"
+lock cuda "$@"
