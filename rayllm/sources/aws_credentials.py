@@ -43,6 +43,7 @@ def ask_broker(config: AwsCredentials) -> tuple[dict[str, str], float]:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
             answer = json.load(reply)
     except HTTPError as error:
+        error.close()
         if error.code >= 500:
             raise UnreachableError(f"s3_aws_credentials: {url} answered {error.code}") from None
         message = f"s3_aws_credentials: {url} answered {error.code}; check the address and the token."

@@ -547,8 +547,11 @@ async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_
     while not house.replica.seen:
         await asyncio.sleep(0.01)
     # As the kernel leaves it after `kill -9`: nobody listens, and the channel closes without a word.
-    asyncio.get_running_loop().remove_reader(house.receiver._socket)
-    house.receiver._socket.close()
+    listening = house.receiver._socket
+    assert listening
+    asyncio.get_running_loop().remove_reader(listening)
+    listening.close()
+    house.receiver._socket = None
     [channel] = house.receiver._channels
     channel.close()
     async with asyncio.timeout(2):

@@ -52,10 +52,15 @@ async def test_a_form_for_another_model_keeps_its_file() -> None:
     headers = [(b"content-type", other.content_type.encode())]
     again = await FormPayload.parse(other.raw, Request({"type": "http", "method": "POST", "headers": headers}))
     assert again.model == "b"
-    assert again.form.getlist("timestamp_granularities[]") == ["word", "segment"]
-    file = again.form["file"]
-    assert not isinstance(file, str)
-    assert (file.filename, file.content_type, await file.read()) == ("a.wav", "audio/wav", SOUND)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": again.raw}
+
+    async with Request({"type": "http", "method": "POST", "headers": headers}, receive).form() as fields:
+        assert fields.getlist("timestamp_granularities[]") == ["word", "segment"]
+        file = fields["file"]
+        assert not isinstance(file, str)
+        assert (file.filename, file.content_type, await file.read()) == ("a.wav", "audio/wav", SOUND)
 
 
 async def test_the_log_gets_the_texts_of_a_form_and_not_its_file() -> None:
