@@ -9,22 +9,22 @@ import pytest
 
 from rayllm.config import GenerationConfig
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
-from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_place
-from rayllm.sources import LoggedProgress, http, node_cache
-from rayllm.sources.download import Limits
+from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
+from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
+from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy
 from tests.servers.gcs import GcsServer
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 from tests.unit.lora.files import adapter, write
 
-QUICK = Limits(threads=2, tries=1, deadline_s=5)
+QUICK = DownloadOptions(threads=2, tries=1, deadline_s=5)
 X = AdapterName("m", "x")
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(ranges, "_MAX_WAIT_S", 0.01)
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def root(tmp_path: Path) -> Path:
 
 def adapters(place: Path | str | None, base: str = "m", max_rank: int = 8, **modules: str) -> AdapterStore:
     """The adapters of a base of which nothing is known but the largest rank."""
-    opened = open_place(str(place), base) if place else None
+    opened = open_catalog(str(place), base) if place else None
     return AdapterStore(base, opened, modules, QUICK, AdapterLimits(max_rank, BaseModules({})), LoggedProgress)
 
 
 def refused(store: AdapterStore, name: AdapterName = X, path: str | None = None) -> RayLLMError:
     with pytest.raises(RayLLMError) as caught:
-        store.have(name, path)
+        store.fetch(name, path)
     return caught.value
 
 
@@ -56,7 +56,7 @@ def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None
         "sub/rayllm.yaml": b"",
     }
     s3.put(place, {f"x/{name}": content for name, content in (adapter() | more).items()})
-    found = adapters(f"s3://{place}").have(X)
+    found = adapters(f"s3://{place}").fetch(X)
     assert {path.name for path in found.folder.rglob("*")} == {
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -75,16 +75,16 @@ def test_what_is_there_is_told_without_fetching_it(
     else:
         s3.put(place, {f"x/{name}": content for name, content in adapter().items()} | {"broken/a": b"a"})
     store = adapters(root if kind == "folder" else f"s3://{place}", named=str(root / "x"))
-    there = [name for name in ("x", "empty", "broken", "none") if store.holds(AdapterName("m", name))]
+    there = [name for name in ("x", "empty", "broken", "none") if store.exists(AdapterName("m", name))]
     assert there == ["x", "broken"]
-    assert kind == "s3" or store.holds(AdapterName("m", "named"))
+    assert kind == "s3" or store.exists(AdapterName("m", "named"))
     assert not list(cache_folder.rglob("*.safetensors"))
 
 
 def test_an_adapter_of_the_hub_is_had(hub: HubServer) -> None:
     hub.commit("org/x", adapter(fill=b"h"))
-    assert weights(adapters("hf://org").have(X)) == weights(adapters(None, x="org/x").have(X))
-    assert weights(adapters(None).have(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
+    assert weights(adapters("hf://org").fetch(X)) == weights(adapters(None, x="org/x").fetch(X))
+    assert weights(adapters(None).fetch(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3", "gs"])
@@ -105,10 +105,10 @@ def test_a_changed_adapter_is_another_version_and_the_old_one_stays(
 
     put(b"1")
     store = adapters(root if kind == "folder" else f"{kind}://{place}")
-    old, same = store.have(X), store.have(X)
+    old, same = store.fetch(X), store.fetch(X)
     assert (old.version, old.folder) == (same.version, same.folder)
     put(b"2")
-    new = store.have(X)
+    new = store.fetch(X)
     assert new.version != old.version
     assert weights(old) == adapter(fill=b"1")["adapter_model.safetensors"]
     assert weights(new) == adapter(fill=b"2")["adapter_model.safetensors"]
@@ -119,12 +119,12 @@ def test_two_bases_of_one_place_have_what_is_theirs(root: Path) -> None:
     write(root / "b:x", adapter(fill=b"b"))
     write(root / "both", adapter(r=8))
     a, b = adapters(root, "a"), adapters(root, "b", max_rank=4)
-    found = [store.have(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
+    found = [store.fetch(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
     assert [weights(files) for files in found] == [
         adapter(fill=fill)["adapter_model.safetensors"] for fill in (b"a", b"b")
     ]
     assert found[0].version != found[1].version
-    assert a.have(AdapterName("a", "both"))
+    assert a.fetch(AdapterName("a", "both"))
     # What one base takes, another may not, though it is in the cache already.
     assert "`b:both` cannot be used" in refused(b, AdapterName("b", "both")).message
 
@@ -134,9 +134,9 @@ def test_a_store_that_is_down_serves_what_the_node_has(
 ) -> None:
     s3.put(place, {f"x/{name}": content for name, content in adapter().items()})
     store = adapters(f"s3://{place}")
-    before = store.have(X)
+    before = store.fetch(X)
     s3_proxy.fault("status", value=500)
-    after = store.have(X)
+    after = store.fetch(X)
     assert (after.version, after.folder) == (before.version, before.folder)
     error = refused(store, AdapterName("m", "other"))
     assert isinstance(error, UnavailableError)
@@ -153,20 +153,20 @@ def test_credentials_that_were_taken_away_take_the_adapter_too(
     proxy: FaultProxy = request.getfixturevalue(f"{kind}_proxy")
     server.put(place, {f"x/{name}": content for name, content in adapter().items()})
     store = adapters(f"{'gs' if kind == 'gcs' else 's3'}://{place}")
-    store.have(X)
+    store.fetch(X)
     proxy.fault("status", value=403)
     assert isinstance(refused(store), UnavailableError)
 
 
 def test_a_hub_that_is_down_serves_what_the_node_has(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rayllm.sources import hub as client
+    from rayllm.sources.stores import hub as client
 
     hub.commit("org/x", adapter())
     store = adapters("hf://org")
-    before = store.have(X)
-    monkeypatch.setattr(client, "_TRIES", 1)
+    before = store.fetch(X)
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert store.have(X).version == before.version
+    assert store.fetch(X).version == before.version
     assert isinstance(refused(store, AdapterName("m", "y")), UnavailableError)
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_there_is_told_without_its_place(root: Path, hub: HubServer)
 
 def test_an_adapter_that_was_removed_is_gone_though_the_node_has_a_copy(root: Path) -> None:
     store = adapters(write(root / "x", adapter()).parent)
-    store.have(X)
+    store.fetch(X)
     (root / "x").rename(root.parent / "removed")
     assert isinstance(refused(store), ModelNotFoundError)
 
@@ -196,7 +196,7 @@ def test_pickled_weights_are_refused_and_not_fetched(root: Path, cache_folder: P
 
 
 def test_safetensors_beside_pickled_weights_are_taken(root: Path) -> None:
-    assert adapters(write(root / "x", adapter() | {"adapter_model.bin": b"p"}).parent).have(X)
+    assert adapters(write(root / "x", adapter() | {"adapter_model.bin": b"p"}).parent).fetch(X)
 
 
 @pytest.mark.parametrize(
@@ -218,24 +218,24 @@ def test_what_is_broken_is_named_and_keeps_no_room(
     assert (error.status, error.code) == (400, "adapter_broken")
     assert said in error.message
     assert str(root.parent) not in error.message
-    assert node_cache()._locks == {}
+    assert node_cache()._descriptors == {}
 
 
 def test_settings_beside_an_adapter_are_read(root: Path) -> None:
     told = b"stopping_sequences: [END]\ngenerate_kwargs: {temperature: 0.5}"
     store = adapters(write(root / "x", adapter() | {"rayllm.yaml": told}).parent)
     expected = GenerationConfig(stopping_sequences=("END",), generate_kwargs={"temperature": 0.5})
-    assert store.have(X).generation == expected
+    assert store.fetch(X).generation == expected
     (root / "x" / "rayllm.yaml").unlink()
-    assert store.have(X).generation is None
+    assert store.fetch(X).generation is None
 
 
 def test_a_named_adapter_wins_over_the_places_and_a_loaded_one_over_both(root: Path) -> None:
     for name in ("x", "named", "loaded"):
         write(root / name, adapter(fill=name[:1].encode()))
     store = adapters(root, x=str(root / "named"))
-    assert weights(store.have(X))[-1:] == b"n"
-    assert weights(store.have(X, str(root / "loaded")))[-1:] == b"l"
+    assert weights(store.fetch(X))[-1:] == b"n"
+    assert weights(store.fetch(X, str(root / "loaded")))[-1:] == b"l"
     assert isinstance(refused(store, X, str(root / "none")), ModelNotFoundError)
 
 

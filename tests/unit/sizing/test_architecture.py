@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import UnknownArchitectureError, read_architecture
-from rayllm.sizing.caches import LatentCache, LayerCache, SlidingCache
+from rayllm.sizing.kv_cache import LatentCache, LayerCache, SlidingCache
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -80,9 +80,9 @@ def test_stretched_positions(scaling: dict[str, Any] | None, context: int) -> No
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "jamba"}, "keeps states beside its cache"),
-        ({"model_type": "llama4_text"}, "in chunks"),
-        ({"model_type": "brand_new"}, "`brand_new` is not among the families"),
+        ({"model_type": "jamba"}, "keeps recurrent states"),
+        ({"model_type": "llama4_text"}, "chunked attention"),
+        ({"model_type": "brand_new"}, "`brand_new` cannot be computed: it is not among"),
         ({"model_type": None}, "the family `none`"),
         ({"is_encoder_decoder": True}, "is not among"),
         ({"model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["linear_attention"] * 32}, "linear_attention"),
@@ -97,7 +97,7 @@ def test_what_is_not_computed_is_not_guessed(changes: dict[str, Any], said: str)
     ("changes", "said"),
     [
         ({"hidden_size": None}, "hidden_size is missing"),
-        ({"num_hidden_layers": "many"}, "num_hidden_layers: 'many' is no number"),
+        ({"num_hidden_layers": "many"}, "num_hidden_layers: 'many' is no non-negative integer"),
         ({"vocab_size": -1}, "vocab_size: -1"),
         ({"model_type": "gemma2", "sliding_window": 8, "layer_types": ["full_attention"]}, "1 entries for 32 layers"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.sources import fetch
 from tests.servers.s3 import S3Server
-from tests.unit.sources.had import MODEL, contents
+from tests.unit.sources.downloads import MODEL, contents
 
 
 def test_an_extra_file_of_a_kind_that_models_do_not_need(s3: S3Server, place: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from rayllm.config import BucketSource, HubSource, LocalSource
 from rayllm.errors import ConfigError, SourceError
-from rayllm.sources.inspection import _FIRST_READ, Inspected, inspect
+from rayllm.sources.inspection import ModelInfo, inspect_model
+from rayllm.sources.safetensors import FIRST_READ
 from tests.servers.gcs import GcsServer
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
@@ -38,34 +39,34 @@ MODEL = {
 }
 
 
-def check(found: Inspected) -> None:
-    assert found.config == {"model_type": "llama"}
-    assert set(found.headers) == {"x", *MANY}
-    assert found.headers["x"]["shape"] == [2_000_000]
+def check(info: ModelInfo) -> None:
+    assert info.config == {"model_type": "llama"}
+    assert set(info.tensors) == {"x", *MANY}
+    assert info.tensors["x"].shape == (2_000_000,)
 
 
 def test_a_folder(tmp_path: Path) -> None:
     for name, content in MODEL.items():
         (tmp_path / name).write_bytes(content)
-    check(inspect(LocalSource(path=str(tmp_path))))
+    check(inspect_model(LocalSource(path=str(tmp_path))))
 
 
 def test_a_bucket_of_s3(s3: S3Server) -> None:
     s3.put("inspected", MODEL)
-    check(inspect(BucketSource(bucket_uri="s3://inspected")))
+    check(inspect_model(BucketSource(bucket_uri="s3://inspected")))
 
 
 def test_a_bucket_of_google(gcs: GcsServer) -> None:
     gcs.put("inspected", MODEL)
-    check(inspect(BucketSource(bucket_uri="gs://inspected")))
+    check(inspect_model(BucketSource(bucket_uri="gs://inspected")))
 
 
 def test_the_hub(hub: HubServer) -> None:
     hub.commit("org/model", MODEL)
-    check(inspect(HubSource(repo_id="org/model")))
+    check(inspect_model(HubSource(repo_id="org/model")))
     read = [seen.headers["range"] for seen in [*hub.requests, *hub.cdn_requests] if "range" in seen.headers]
     # Of the weights the headers alone.
-    assert read.count(f"bytes=0-{_FIRST_READ - 1}") == 2
+    assert read.count(f"bytes=0-{FIRST_READ - 1}") == 2
     assert len(read) == 4
 
 
@@ -75,9 +76,9 @@ def test_the_hub(hub: HubServer) -> None:
         ({"config.json": None}, "holds no config.json"),
         ({"config.json": b"["}, "config.json is no JSON"),
         ({"config.json": b"[]"}, "config.json holds no JSON object"),
-        ({"a.safetensors": b"12345678"}, "a.safetensors is no safetensors file"),
-        ({"a.safetensors": b""}, "a.safetensors is no safetensors file"),
-        ({"a.safetensors": struct.pack("<Q", 5) + b"hello"}, "a.safetensors is no JSON"),
+        ({"a.safetensors": b"12345678"}, "a.safetensors cannot be used: it is truncated or no safetensors file"),
+        ({"a.safetensors": b""}, "a.safetensors cannot be used: it is truncated or no safetensors file"),
+        ({"a.safetensors": struct.pack("<Q", 5) + b"hello"}, "a.safetensors cannot be used: its header is broken"),
         ({"a.safetensors": None, "b.safetensors": None}, "no \\*.safetensors file"),
     ],
 )
@@ -86,11 +87,11 @@ def test_what_is_no_model(tmp_path: Path, changes: dict[str, bytes | None], said
         if content is not None:
             (tmp_path / name).write_bytes(content)
     with pytest.raises((ConfigError, SourceError), match=said):
-        inspect(LocalSource(path=str(tmp_path)))
+        inspect_model(LocalSource(path=str(tmp_path)))
 
 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="none is no folder"):
-        inspect(LocalSource(path=str(tmp_path / "none")))
+        inspect_model(LocalSource(path=str(tmp_path / "none")))
     with pytest.raises(SourceError, match="holds nothing"):
-        inspect(LocalSource(path=str(tmp_path)))
+        inspect_model(LocalSource(path=str(tmp_path)))

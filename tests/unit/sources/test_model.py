@@ -149,6 +149,6 @@ def test_an_empty_place(bucket: tuple[str, S3Server | GcsServer]) -> None:
 def test_names_that_lead_out(s3: S3Server, key: str) -> None:
     s3.put("traps", {"m/config.json": b"{}", "m/a.safetensors": b"", f"m/{key}": b"!"})
     source: Source = BucketSource(bucket_uri="s3://traps/m")
-    with pytest.raises(SourceError, match="which is no path below a folder"):
+    with pytest.raises(SourceError, match="which is no path inside a folder"):
         fetch(source, "m")
     s3.client().delete_object(Bucket="traps", Key=f"m/{key}")

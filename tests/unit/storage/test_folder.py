@@ -107,5 +107,5 @@ def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("use", [lambda folder: folder.write("a", b"x"), lambda folder: folder.names("a")])
 def test_a_missing_bucket(s3: S3Server, gcs: GcsServer, place: str, use: Callable[[Folder], object]) -> None:
     for scheme in ("s3", "gs"):
-        with pytest.raises(StorageError, match=f"{scheme}://{place}: there is no such bucket; check its name"):
+        with pytest.raises(StorageError, match=f"{scheme}://{place}: there is no bucket `{place}`; check its name"):
             use(Folder(f"{scheme}://{place}/x"))
