@@ -11,7 +11,7 @@ import yaml
 from ray._private import ray_constants
 
 from rayllm.errors import ConfigError
-from rayllm.kuberay.service import RAY_VERSION
+from rayllm.kuberay.ray_service import RAY_VERSION
 from tests.unit.kuberay.manifests import ROOT, build, check, container, groups, ray_service, serve_config
 
 LLAMA = str(ROOT / "models" / "meta-llama--Llama-3_1-8B-Instruct.yaml")
@@ -368,7 +368,7 @@ def test_applications_of_others_are_named(tmp_path: Path) -> None:
         (["--model-cache", "emptyDir:big"], "--model-cache: `big` must be an amount"),
         (["--model-cache", "pvc:"], "--model-cache: `pvc:` must be"),
         (["--node-selector", "x"], "--node-selector: `x` must be KEY=VALUE"),
-        (["--node-selector", "H100:a=b"], "no pods are for `H100`; there are A10G, head, router"),
+        (["--node-selector", "H100:a=b"], "there are no pods for `H100`; choose from A10G, head, router"),
         (["--node-labels", "gke"], "--node-labels gke: no label is known for A10G; known are T4"),
         (["--toleration", "a=b"], "--toleration: `a=b` must be"),
         (["--env", "A"], "`A` must have a name"),
@@ -393,7 +393,7 @@ def test_what_would_have_no_effect_or_no_meaning_is_refused(options: list[str], 
 def test_an_incremental_upgrade_needs_something_that_scales(tmp_path: Path) -> None:
     options = ["--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio"]
     said = refused(write(tmp_path, model()), "--kuberay", *options)
-    assert "one model needs autoscaling_config" in said
+    assert "it needs a model with autoscaling_config" in said
 
 
 def test_memory_that_a_bundle_asks_for_must_be_there(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rayllm.cluster.placement import place
 from rayllm.config import ModelConfig
 from rayllm.errors import ConfigError
 from rayllm.kuberay.demand import Demand
-from rayllm.kuberay.group import Group, group_of, groups_of
+from rayllm.kuberay.worker_group import WorkerGroup, worker_group, worker_groups
 
 
 def demand(cpu_engine: bool = False, model_id: str = "m", **keys: Any) -> Demand:
@@ -59,23 +59,23 @@ def test_a_replica_gets_whole_pods(
 ) -> None:
     if name is None:
         with pytest.raises(ConfigError, match="one replica needs 2 GPUs on one node, and --gpus-per-node is 1"):
-            group_of(demand(**keys), gpus_per_node)
+            worker_group(demand(**keys), gpus_per_node)
         return
-    group = group_of(demand(**keys), gpus_per_node)
+    group = worker_group(demand(**keys), gpus_per_node)
     assert (group.name, group.gpus, group.hosts) == (name, gpus, hosts)
 
 
 def test_more_gpus_than_a_node_has_are_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError) as caught:
-        group_of(demand(**parallel(16)), 8)
+        worker_group(demand(**parallel(16)), 8)
     assert "model `m`: one replica needs 16 GPUs on one node, and --gpus-per-node is 8" in caught.value.message
     assert "\nhint: raise it, or split the model into stages" in caught.value.message
 
 
 def test_cpus_are_those_of_the_processor_where_vllm_runs_on_it() -> None:
-    group = group_of(demand(cpu_engine=True, deployment_config={"ray_actor_options": {"num_cpus": 6}}), 8)
+    group = worker_group(demand(cpu_engine=True, deployment_config={"ray_actor_options": {"num_cpus": 6}}), 8)
     assert (group.name, group.gpus, group.cpus) == ("cpu", 0, 6)
-    assert group_of(demand(cpu_engine=True, accelerator_type="L4"), 8).name == "l4-1"
+    assert worker_group(demand(cpu_engine=True, accelerator_type="L4"), 8).name == "l4-1"
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,16 @@ def test_cpus_are_those_of_the_processor_where_vllm_runs_on_it() -> None:
     ],
 )
 def test_pods_follow_the_replicas(deployment: dict[str, Any], pods: tuple[int, int, int]) -> None:
-    group = group_of(demand(deployment_config=deployment), 8)
-    assert (group.least, group.first, group.most) == pods
+    group = worker_group(demand(deployment_config=deployment), 8)
+    assert (group.min_size, group.initial_size, group.max_size) == pods
 
 
 def test_replicas_with_a_share_of_a_gpu_share_a_pod() -> None:
     third = {"placement_group_config": {"bundle_per_worker": {"GPU": 0.3}}}
-    group = group_of(demand(**third, deployment_config={"num_replicas": 7, "ray_actor_options": {"num_cpus": 2}}), 8)
-    assert (group.gpus, group.first, group.cpus) == (1, 3, 6)
+    group = worker_group(
+        demand(**third, deployment_config={"num_replicas": 7, "ray_actor_options": {"num_cpus": 2}}), 8
+    )
+    assert (group.gpus, group.initial_size, group.cpus) == (1, 3, 6)
 
 
 def test_equal_pods_are_one_group_and_new_ones_come_last() -> None:
@@ -108,9 +110,9 @@ def test_equal_pods_are_one_group_and_new_ones_come_last() -> None:
         demand(**a10g, deployment_config={"num_replicas": 2, "ray_actor_options": {"resources": {"disk": 2.5}}}),
         demand(**parallel(2, accelerator_type="H100")),
     ]
-    groups, own = groups_of(demands, 8)
+    groups, own = worker_groups(demands, 8)
     assert [group.name for group in groups] == ["a10g-1", "a10g-2", "h100-2"]
     assert [group.name for group in own] == ["a10g-1", "a10g-2", "a10g-1", "h100-2"]
-    assert groups[0] == own[0] == own[2] == Group("A10G", 1, 1, 3, 3, 3, 5, {"disk": 3})
-    earlier, _ = groups_of(demands[:2], 8)
+    assert groups[0] == own[0] == own[2] == WorkerGroup("A10G", 1, 1, 3, 3, 3, 5, {"disk": 3})
+    earlier, _ = worker_groups(demands[:2], 8)
     assert [group.name for group in earlier] == [group.name for group in groups[:2]]

@@ -1,23 +1,23 @@
-"""The pods of a Ray cluster."""
+"""Pod templates of a Ray cluster."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rayllm.kuberay.cache import MOUNT
-from rayllm.kuberay.group import HEAD, ROUTER, Group
-from rayllm.kuberay.options import Options
+from rayllm.kuberay.cache_volume import MOUNT
+from rayllm.kuberay.options import ManifestOptions
+from rayllm.kuberay.worker_group import HEAD, ROUTER, WorkerGroup
 
 USER = 1000
-"""The image's user and group."""
+"""User and group id of the image."""
 _PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
-# Seconds in which Ray Serve may start a leaving replica's successor, before the replica ends what it has in hand.
-_SUCCESSOR_S = 180
-# Seconds in which Ray itself ends after that.
-_END_S = 30
+# Seconds for Ray Serve to start the replacement of a draining replica.
+_REPLACEMENT_S = 180
+# Seconds for Ray itself to shut down after that.
+_SHUTDOWN_S = 30
 
-# One lost node is not to take all routers with it. KubeRay labels pods with their group.
-_APART = {
+# A lost node must not take all routers with it. KubeRay labels pods with their group.
+_SPREAD = {
     "maxSkew": 1,
     "topologyKey": "kubernetes.io/hostname",
     "whenUnsatisfiable": "ScheduleAnyway",
@@ -25,44 +25,44 @@ _APART = {
 }
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""What containers may do: what Kubernetes' standard `restricted` allows."""
+"""Security context of containers, as required by Kubernetes' `restricted` pod security standard."""
 
 
-def head_pod(options: Options, port: int) -> dict[str, Any]:
-    """The template of the head's pod.
+def head_pod(options: ManifestOptions, port: int) -> dict[str, Any]:
+    """Template of the head's pod.
 
     Args:
-        options: what the manifest says.
-        port: of Ray Serve's proxy.
+        options: options of the manifest.
+        port: port of Ray Serve's proxy.
     """
     amounts = {"cpu": str(options.head_cpus), "memory": options.head_memory}
     container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, {})
-    return {"spec": {**_pod(options), **_on_nodes(options, HEAD), "containers": [container]}}
+    return {"spec": {**_pod(options), **_node_selector(options, HEAD), "containers": [container]}}
 
 
-def worker_pod(group: Group, options: Options, port: int, grace_s: float) -> dict[str, Any]:
-    """The template of a group's pods.
+def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
+    """Template of a worker group's pods.
 
     Args:
-        group: what they hold.
-        options: what the manifest says.
-        port: of Ray Serve's proxy.
-        grace_s: seconds a replica that goes has to finish its requests.
+        group: the group.
+        options: options of the manifest.
+        port: port of Ray Serve's proxy.
+        grace_s: seconds for a draining replica to finish its requests.
     """
     amounts = {"cpu": str(options.cpus_of(group)), "memory": options.memory_of(group)}
     if group.gpus:
         amounts[options.gpu_resource] = str(group.gpus)
-    leaving = int(grace_s) + _SUCCESSOR_S
-    # A pod that is deleted tells Ray Serve, and ends when its replicas and its proxy have left it.
-    variables = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(leaving)}
-    container = _container("ray-worker", options, {"serve": port}, amounts, variables)
-    pod = {**_pod(options), "terminationGracePeriodSeconds": leaving + _END_S}
-    pod |= _on_nodes(options, group.of)
-    if group.of == ROUTER:
-        pod["topologySpreadConstraints"] = [_APART]
+    drain_s = int(grace_s) + _REPLACEMENT_S
+    # When a pod is deleted, Ray Serve drains its replicas and its proxy first.
+    env = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s)}
+    container = _container("ray-worker", options, {"serve": port}, amounts, env)
+    pod = {**_pod(options), "terminationGracePeriodSeconds": drain_s + _SHUTDOWN_S}
+    pod |= _node_selector(options, group.kind)
+    if group.kind == ROUTER:
+        pod["topologySpreadConstraints"] = [_SPREAD]
     tolerations = list(options.nodes.tolerations)
     if group.gpus:
-        # The taint that keeps other pods off nodes with GPUs, be they whole or in slices.
+        # The usual taint of GPU nodes, also where the resource is a slice of a GPU.
         taint = options.gpu_resource.partition("/")[0] + "/gpu"
         tolerations.insert(0, {"key": taint, "operator": "Exists", "effect": "NoSchedule"})
     if tolerations:
@@ -71,9 +71,9 @@ def worker_pod(group: Group, options: Options, port: int, grace_s: float) -> dic
     return {"spec": pod}
 
 
-def _pod(options: Options) -> dict[str, Any]:
+def _pod(options: ManifestOptions) -> dict[str, Any]:
     pod: dict[str, Any] = {
-        # Otherwise each Service of the namespace would put a dozen variables into every process.
+        # Otherwise every Service of the namespace adds environment variables.
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
@@ -82,14 +82,14 @@ def _pod(options: Options) -> dict[str, Any]:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # Ray's objects, and what an engine's processes tell each other.
+        # /dev/shm: Ray's object store, and messages between an engine's processes.
         "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}, options.cache.volume],
     }
     if options.service_account:
         pod["serviceAccountName"] = options.service_account
     if options.pull_secret:
         pod["imagePullSecrets"] = [{"name": options.pull_secret}]
-    if options.cache.needs_owner:
+    if options.cache.needs_chown:
         pod["initContainers"] = [
             {
                 "name": "own-cache",
@@ -102,21 +102,21 @@ def _pod(options: Options) -> dict[str, Any]:
     return pod
 
 
-def _on_nodes(options: Options, of: str | None) -> dict[str, Any]:
-    selector = options.nodes.selector(of)
+def _node_selector(options: ManifestOptions, kind: str | None) -> dict[str, Any]:
+    selector = options.nodes.node_selector(kind)
     return {"nodeSelector": selector} if selector else {}
 
 
 def _container(
-    name: str, options: Options, ports: dict[str, int], amounts: dict[str, str], variables: dict[str, str]
+    name: str, options: ManifestOptions, ports: dict[str, int], amounts: dict[str, str], env: dict[str, str]
 ) -> dict[str, Any]:
-    variables = {"RAYLLM_CACHE_DIR": MOUNT, **variables, **options.env}
+    env = {"RAYLLM_CACHE_DIR": MOUNT, **env, **options.env}
     container: dict[str, Any] = {
         "name": name,
         "image": options.image,
         "ports": [{"name": port_name, "containerPort": port} for port_name, port in ports.items()],
-        "env": [{"name": key, "value": value} for key, value in variables.items()],
-        # CPUs are no limit: who finds more of them idle loads and reads faster.
+        "env": [{"name": key, "value": value} for key, value in env.items()],
+        # No CPU limit: loading weights uses idle CPUs.
         "resources": {"requests": amounts, "limits": {key: value for key, value in amounts.items() if key != "cpu"}},
         "securityContext": SECURITY,
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, options.cache.mount],
