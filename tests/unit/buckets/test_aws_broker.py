@@ -1,4 +1,4 @@
-"""A broker of temporary AWS credentials: how it is asked, and what of its answers can be used."""
+"""Requests to a broker of temporary AWS credentials, and its responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = {"aws_access_key_id": "brokered", "aws_secret_access_key": "s", "aws_sess
 
 
 class Broker(Listener):
-    """Answers every POST with `answer`, and remembers the tokens it was shown."""
+    """Responds to every POST with `answer`, and records the tokens sent."""
 
     def __init__(self) -> None:
         super().__init__(partial(_Broker, self))
@@ -59,14 +59,14 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("answer", [ENVIRONMENT, SERVICE], ids=["environment", "service"])
-def test_the_shapes_of_an_answer(broker: Broker, answer: dict[str, str]) -> None:
+def test_response_formats(broker: Broker, answer: dict[str, str]) -> None:
     broker.answer = answer
     keys, end = request_credentials(broker.config())
     assert keys == KEYS
     assert end == (datetime(2040, 1, 1, tzinfo=UTC).timestamp() if "Expiration" in answer else float("inf"))
 
 
-def test_the_end_is_in_utc_unless_it_says_otherwise(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_defaults_to_utc(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -79,7 +79,7 @@ def test_the_end_is_in_utc_unless_it_says_otherwise(broker: Broker, monkeypatch:
         time.tzset()
 
 
-def test_the_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKER_TOKEN", "b")
     request_credentials(broker.config(auth_token_env_variable="BROKER_TOKEN"))
     assert broker.tokens == ["Bearer b"]
@@ -89,7 +89,7 @@ def test_the_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "said"),
+    ("status", "answer", "message"),
     [
         (401, b"", "answered 401; check the address and the token"),
         (503, b"", "answered 503"),
@@ -98,15 +98,15 @@ def test_the_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> No
         (200, {"AccessKeyId": "only"}, "answered without AWS_ACCESS_KEY_ID"),
     ],
 )
-def test_an_answer_without_credentials(broker: Broker, status: int, answer: Any, said: str) -> None:
+def test_invalid_responses(broker: Broker, status: int, answer: Any, message: str) -> None:
     broker.status, broker.answer = status, answer
-    with pytest.raises(BucketError, match=said) as caught:
+    with pytest.raises(BucketError, match=message) as caught:
         request_credentials(broker.config())
     assert f"{broker.url}/keys" in caught.value.message
     assert "hidden" not in caught.value.message
 
 
-def test_a_model_is_fetched_with_them(s3_proxy: FaultProxy, s3: S3Server, place: str, broker: Broker) -> None:
+def test_fetch_uses_brokered_credentials(s3_proxy: FaultProxy, s3: S3Server, place: str, broker: Broker) -> None:
     s3.put(place, {f"m/{name}": content for name, content in MODEL.items()})
     source = BucketSource(bucket_uri=f"s3://{place}/m", s3_aws_credentials=broker.config())
     assert contents(fetch(source, "m").folder) == MODEL
@@ -114,7 +114,7 @@ def test_a_model_is_fetched_with_them(s3_proxy: FaultProxy, s3: S3Server, place:
     assert len(broker.tokens) == 1
 
 
-def test_credentials_about_to_end_are_asked_for_again(s3: S3Server, place: str, broker: Broker) -> None:
+def test_expiring_credentials_are_renewed(s3: S3Server, place: str, broker: Broker) -> None:
     s3.put(place, {"m/w": b"1"})
     broker.answer = {**SERVICE, "Expiration": (datetime.now(UTC) + timedelta(seconds=30)).isoformat()}
     store = BucketStore(BucketSource(bucket_uri=f"s3://{place}/m", s3_aws_credentials=broker.config()))

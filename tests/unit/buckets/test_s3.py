@@ -1,4 +1,4 @@
-"""Folders of S3 buckets: who asks, where, and how what came is checked."""
+"""S3 buckets: credentials, endpoints, regions, listing and checksums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def uri(s3: S3Server, place: str) -> str:
 
 @pytest.fixture
 def public(s3: S3Server, uri: str, place: str) -> str:
-    """The same, and everybody may read it; who signs nothing may read nothing else."""
+    """The same URI with public objects; anonymous requests can read nothing else."""
     for name in MODEL:
         s3.client().put_object_acl(Bucket=place, Key=f"m/{name}", ACL="public-read")
     return uri
@@ -39,13 +39,13 @@ def signed(proxy: FaultProxy) -> set[bool]:
     return {"Signature" in seen.query or seen.authorization is not None for seen in proxy.requests}
 
 
-@pytest.mark.parametrize("how", [{"anonymous": True}, {"s3_sync_args": ("--no-sign-request",)}], ids=str)
-def test_a_public_bucket_is_asked_without_credentials(s3_proxy: FaultProxy, public: str, how: dict[str, Any]) -> None:
-    assert contents(fetch(BucketSource(bucket_uri=public, **how), "m").folder) == MODEL
+@pytest.mark.parametrize("options", [{"anonymous": True}, {"s3_sync_args": ("--no-sign-request",)}], ids=str)
+def test_anonymous_requests_are_unsigned(s3_proxy: FaultProxy, public: str, options: dict[str, Any]) -> None:
+    assert contents(fetch(BucketSource(bucket_uri=public, **options), "m").folder) == MODEL
     assert signed(s3_proxy) == {False}
 
 
-def test_who_has_no_credentials_sends_none(
+def test_requests_without_credentials_are_unsigned(
     s3_proxy: FaultProxy, public: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -56,17 +56,17 @@ def test_who_has_no_credentials_sends_none(
     assert signed(s3_proxy) == {False}
 
 
-def test_who_has_credentials_signs(s3_proxy: FaultProxy, uri: str) -> None:
+def test_requests_are_signed(s3_proxy: FaultProxy, uri: str) -> None:
     assert contents(fetch(BucketSource(bucket_uri=uri), "m").folder) == MODEL
     assert signed(s3_proxy) == {True}
 
 
-def test_a_private_bucket_refuses_who_sends_no_credentials(s3: S3Server, uri: str) -> None:
+def test_private_bucket_denies_anonymous_requests(s3: S3Server, uri: str) -> None:
     with pytest.raises(SourceError, match=r"access denied \(403\); check the credentials and the bucket's policy"):
         fetch(BucketSource(bucket_uri=uri, anonymous=True), "m")
 
 
-def test_options_of_the_aws_cli(s3: S3Server, uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_s3_sync_args(s3: S3Server, uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     keys = "aws_access_key_id = of-the-profile\naws_secret_access_key = x\n"
@@ -76,18 +76,18 @@ def test_options_of_the_aws_cli(s3: S3Server, uri: str, monkeypatch: pytest.Monk
     with FaultProxy(s3.url) as proxy:
         args = ("--profile", "mine", "--region=eu-west-1", "--endpoint-url", proxy.url)
         assert contents(fetch(BucketSource(bucket_uri=uri, s3_sync_args=args), "m").folder) == MODEL
-        told = [seen.authorization or seen.query for seen in proxy.requests]
-    assert all("of-the-profile" in text and "eu-west-1" in text for text in told)
+        signatures = [seen.authorization or seen.query for seen in proxy.requests]
+    assert all("of-the-profile" in text and "eu-west-1" in text for text in signatures)
 
 
-def test_a_profile_that_is_not_there(s3: S3Server, uri: str) -> None:
+def test_missing_profile(s3: S3Server, uri: str) -> None:
     source = BucketSource(bucket_uri=uri, s3_sync_args=("--profile", "nobody"))
     with pytest.raises(SourceError, match=r"cannot be reached as configured: .*nobody"):
         fetch(source, "m")
 
 
 @pytest.mark.parametrize("algorithm", ["CRC64NVME", "CRC32C", "CRC32", "SHA256", "SHA1"])
-def test_the_checksum_that_s3_keeps(s3_proxy: FaultProxy, s3: S3Server, place: str, algorithm: str) -> None:
+def test_stored_checksum_is_used(s3_proxy: FaultProxy, s3: S3Server, place: str, algorithm: str) -> None:
     s3.put(place, {"m/w": WEIGHTS}, ChecksumAlgorithm=algorithm)
     store = BucketStore(BucketSource(bucket_uri=f"s3://{place}/m"))
     checksum = store.locate(store.files()[0]).checksum
@@ -112,28 +112,30 @@ HEADS: list[tuple[dict[str, Any], Checksum | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("head", "checksum"), HEADS, ids=lambda given: str(given)[:60])
-def test_what_is_a_checksum_of_the_object(s3: S3Server, head: dict[str, Any], checksum: Checksum | None) -> None:
+@pytest.mark.parametrize(("head", "checksum"), HEADS, ids=lambda value: str(value)[:60])
+def test_only_checksums_of_the_whole_object_are_used(
+    s3: S3Server, head: dict[str, Any], checksum: Checksum | None
+) -> None:
     bucket = S3Bucket("b", BucketSource(bucket_uri="s3://b"))
     assert bucket._checksum({"ETag": f'"{"0" * 32}"', **head}) == checksum
 
 
 @pytest.mark.parametrize("extra", [{}, {"ChecksumAlgorithm": "CRC32C"}], ids=str)
-def test_an_object_that_was_uploaded_in_parts(s3: S3Server, place: str, extra: dict[str, str]) -> None:
+def test_multipart_upload(s3: S3Server, place: str, extra: dict[str, str]) -> None:
     s3.put(place, {"m/config.json": b"{}"})
     at = {"Bucket": place, "Key": "m/w"}
     upload = s3.client().create_multipart_upload(**at, **extra)["UploadId"]
     big = WEIGHTS * 18
     parts = []
     for number, body in enumerate((big, OTHER), 1):
-        told = s3.client().upload_part(**at, UploadId=upload, PartNumber=number, Body=body, **extra)
-        sums = {name: value for name, value in told.items() if name.startswith("Checksum") and name != "ChecksumType"}
-        parts.append({"ETag": told["ETag"], "PartNumber": number, **sums})
+        part = s3.client().upload_part(**at, UploadId=upload, PartNumber=number, Body=body, **extra)
+        sums = {name: value for name, value in part.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        parts.append({"ETag": part["ETag"], "PartNumber": number, **sums})
     s3.client().complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts})
     assert (fetch_entry(f"s3://{place}/m").files / "w").read_bytes() == big + OTHER
 
 
-def test_a_list_of_several_pages(s3_proxy: FaultProxy, s3: S3Server, place: str) -> None:
+def test_paginated_listing(s3_proxy: FaultProxy, s3: S3Server, place: str) -> None:
     s3.put(place, {f"m/{number}": b"" for number in range(5)})
     bucket = S3Bucket(place, BucketSource(bucket_uri=f"s3://{place}"))
 
@@ -145,38 +147,38 @@ def test_a_list_of_several_pages(s3_proxy: FaultProxy, s3: S3Server, place: str)
     assert len(s3_proxy.requests) == 3
 
 
-def test_an_address_of_one_object(s3: S3Server, place: str) -> None:
+def test_uri_of_a_single_object(s3: S3Server, place: str) -> None:
     s3.put(place, {"m/w": WEIGHTS, "m/w2": OTHER})
     assert contents(fetch_entry(f"s3://{place}/m/w").files) == {"w": WEIGHTS}
 
 
-def test_an_address_with_characters_that_urls_escape(s3: S3Server, place: str) -> None:
+def test_key_with_special_characters(s3: S3Server, place: str) -> None:
     names = {"m/a b+c%20=&é?#.json": b"1"}
     s3.put(place, names)
     assert contents(fetch_entry(f"s3://{place}/m").files) == {name.removeprefix("m/"): b"1" for name in names}
 
 
-def test_nobody_listens(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_refuses_connections(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     with pytest.raises(SourceError, match=r"s3://b/m .* at 127\.0\.0\.1:9: EndpointConnectionError; this node has no"):
         fetch(BucketSource(bucket_uri="s3://b/m"), "m")
 
 
-def test_without_the_store_the_copy_is_served(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_copy_is_served_if_s3_is_down(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 1)
-    had = fetch(BucketSource(bucket_uri=uri), "m")
+    cached = fetch(BucketSource(bucket_uri=uri), "m")
     s3_proxy.fault("status", value=503)
-    assert fetch(BucketSource(bucket_uri=uri), "m") == had
+    assert fetch(BucketSource(bucket_uri=uri), "m") == cached
 
 
-def test_the_same_files_are_listed_once(s3_proxy: FaultProxy, uri: str) -> None:
+def test_bucket_is_listed_once(s3_proxy: FaultProxy, uri: str) -> None:
     fetch(BucketSource(bucket_uri=uri), "m")
     assert len([seen for seen in s3_proxy.requests if "list-type" in seen.query]) == 1
 
 
-class _Elsewhere(Handler):
-    """A bucket in eu-west-1: who signs for another region is sent there, as S3 does."""
+class _OtherRegion(Handler):
+    """Redirects requests signed for another region to eu-west-1, as S3 does."""
 
     def do_HEAD(self) -> None:
         if "/eu-west-1/s3/" in self.headers.get("authorization", ""):
@@ -184,8 +186,8 @@ class _Elsewhere(Handler):
         return self.reply(400, {"x-amz-bucket-region": "eu-west-1"})
 
 
-def test_a_bucket_in_another_region(s3: S3Server) -> None:
-    listener = Listener(_Elsewhere)
+def test_url_is_signed_for_the_buckets_region(s3: S3Server) -> None:
+    listener = Listener(_OtherRegion)
     listener.start()
     args = ("--endpoint-url", listener.url, "--region", "us-east-1")
     try:

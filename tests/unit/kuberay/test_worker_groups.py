@@ -1,4 +1,4 @@
-"""From what replicas take to groups of pods."""
+"""Worker groups for the replicas' resource demands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayllm.kuberay.worker_group import WorkerGroup, worker_group, worker_groups
 
 
 def demand(cpu_engine: bool = False, model_id: str = "m", **keys: Any) -> Demand:
-    """A model's demand, placed by the code that places it in a cluster."""
+    """A model's demand, with the placement that a cluster would use."""
     model = ModelConfig.model_validate({"model_loading_config": {"model_id": model_id}, **keys})
     placement = place(model, cpu_engine)
     return Demand(model, placement.bundles, placement.strategy)
@@ -54,9 +54,7 @@ def parallel(tensor: int, stages: int = 1, **keys: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_replica_gets_whole_pods(
-    keys: dict[str, Any], gpus_per_node: int, name: str | None, gpus: int, hosts: int
-) -> None:
+def test_pods_per_replica(keys: dict[str, Any], gpus_per_node: int, name: str | None, gpus: int, hosts: int) -> None:
     if name is None:
         with pytest.raises(ConfigError, match="one replica needs 2 GPUs on one node, and --gpus-per-node is 1"):
             worker_group(demand(**keys), gpus_per_node)
@@ -65,14 +63,14 @@ def test_a_replica_gets_whole_pods(
     assert (group.name, group.gpus, group.hosts) == (name, gpus, hosts)
 
 
-def test_more_gpus_than_a_node_has_are_refused_with_a_way_out() -> None:
+def test_more_gpus_than_a_node_has() -> None:
     with pytest.raises(ConfigError) as caught:
         worker_group(demand(**parallel(16)), 8)
     assert "model `m`: one replica needs 16 GPUs on one node, and --gpus-per-node is 8" in caught.value.message
     assert "\nhint: raise it, or split the model into stages" in caught.value.message
 
 
-def test_cpus_are_those_of_the_processor_where_vllm_runs_on_it() -> None:
+def test_cpu_engine() -> None:
     group = worker_group(demand(cpu_engine=True, deployment_config={"ray_actor_options": {"num_cpus": 6}}), 8)
     assert (group.name, group.gpus, group.cpus) == ("cpu", 0, 6)
     assert worker_group(demand(cpu_engine=True, accelerator_type="L4"), 8).name == "l4-1"
@@ -94,7 +92,7 @@ def test_pods_follow_the_replicas(deployment: dict[str, Any], pods: tuple[int, i
     assert (group.min_size, group.initial_size, group.max_size) == pods
 
 
-def test_replicas_with_a_share_of_a_gpu_share_a_pod() -> None:
+def test_replicas_with_fractional_gpus_share_a_pod() -> None:
     third = {"placement_group_config": {"bundle_per_worker": {"GPU": 0.3}}}
     group = worker_group(
         demand(**third, deployment_config={"num_replicas": 7, "ray_actor_options": {"num_cpus": 2}}), 8
@@ -102,7 +100,7 @@ def test_replicas_with_a_share_of_a_gpu_share_a_pod() -> None:
     assert (group.gpus, group.initial_size, group.cpus) == (1, 3, 6)
 
 
-def test_equal_pods_are_one_group_and_new_ones_come_last() -> None:
+def test_compatible_pods_are_merged_and_new_groups_come_last() -> None:
     a10g = {"accelerator_type": "A10G"}
     demands = [
         demand(**a10g, deployment_config={"ray_actor_options": {"num_cpus": 5, "resources": {"disk": 1}}}),

@@ -1,4 +1,4 @@
-"""What is looked at before an engine sees an adapter."""
+"""Validation of adapters before an engine loads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(
 
 
 def refusal(folder: Path, *args: Any, **kwargs: Any) -> str:
-    """What is said against an adapter, after its name."""
+    """The reason for which an adapter is refused."""
     with pytest.raises(RequestError) as caught:
         check(folder, *args, **kwargs)
     error = caught.value
@@ -39,14 +39,14 @@ def refusal(folder: Path, *args: Any, **kwargs: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["pirate", "shout"])
-def test_the_demos_own_adapters_are_taken(name: str) -> None:
+def test_demo_adapters_are_valid(name: str) -> None:
     base = BaseModules.of((DEMO / "weights").glob("*.safetensors"))
     assert base.conflicting_shape("model.layers.0.mlp.down_proj", (1, 1))
     validate_adapter(AdapterName("rayllm-demo", name), DEMO / "adapters" / name, AdapterLimits(16, base))
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"r": True}, "adapter_config.json: `r` is no rank"),
         ({"r": "8"}, "adapter_config.json: `r` is no rank"),
@@ -60,35 +60,35 @@ def test_the_demos_own_adapters_are_taken(name: str) -> None:
         ({"modules_to_save": ["lm_head"]}, "adapter_config.json: `modules_to_save` holds whole layers"),
     ],
 )
-def test_a_configuration_that_cannot_be_served_is_refused(tmp_path: Path, config: dict[str, Any], said: str) -> None:
-    assert refusal(tmp_path, adapter(**config)).startswith(said)
+def test_unsupported_config_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    assert refusal(tmp_path, adapter(**config)).startswith(message)
 
 
 @pytest.mark.parametrize("config", [{"r": 8}, {"rank_pattern": {"q_proj": 8}}, {"rank_pattern": None}, {"new": [1]}])
-def test_what_the_engine_takes_passes(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_supported_config_is_accepted(tmp_path: Path, config: dict[str, Any]) -> None:
     check(tmp_path, adapter(**config))
 
 
 @pytest.mark.parametrize("config", [b"{", b"", b"\xff", b"[" * 100_000, b"[]", b"7"], ids=lambda config: config[:3])
-def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: bytes) -> None:
+def test_invalid_config_is_refused(tmp_path: Path, config: bytes) -> None:
     assert refusal(tmp_path, adapter() | {"adapter_config.json": config}).startswith("adapter_config.json is no ")
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_file_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     files = adapter()
     del files[name]
     assert refusal(tmp_path, files) == f"it has no {name}."
 
 
-def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
+def test_truncated_file_is_named(tmp_path: Path) -> None:
     files = adapter()
     files["adapter_model.safetensors"] = files["adapter_model.safetensors"][:-1]
     assert refusal(tmp_path, files).startswith("adapter_model.safetensors: its size is not what its header says")
 
 
 @pytest.mark.parametrize(
-    ("shapes", "said"),
+    ("shapes", "message"),
     [
         ({f"{Q}.{A}": (9, 4), f"{Q}.{B}": (6, 9)}, f"adapter_model.safetensors: `{LAYER[17:]}.q_proj` has rank 9"),
         ({f"{Q}.{A}": (2, 4)}, "lacks lora_A or lora_B"),
@@ -109,10 +109,10 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], said: str) -> None:
-    found = refusal(tmp_path, adapter(shapes))
-    assert found.startswith("adapter_model.safetensors")
-    assert said in found
+def test_mismatched_weights_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    reason = refusal(tmp_path, adapter(shapes))
+    assert reason.startswith("adapter_model.safetensors")
+    assert message in reason
 
 
 def pair(module: str, in_size: int = 4, out_size: int = 6) -> dict[str, tuple[int, ...]]:
@@ -125,19 +125,21 @@ def pair(module: str, in_size: int = 4, out_size: int = 6) -> dict[str, tuple[in
         pair("model.layers.0.self_attn.q_proj"),
         pair("base_model.model.language_model.model.layers.0.self_attn.q_proj"),
         {name.replace(".weight", ".default.weight"): shape for name, shape in pair(Q).items()},
-        # Tokens were added, or the vocabulary is padded.
+        # Added tokens, or a padded vocabulary.
         pair("base_model.model.lm_head", 4, 12),
         pair("base_model.model.model.embed_tokens", 12, 4),
-        # The checkpoint has them merged.
+        # Fused in the checkpoint.
         pair(f"{LAYER}.qkv_proj", 5, 5),
         pair(Q) | pair("base_model.model.model.layers.0.new.x", 5, 5),
     ],
 )
-def test_other_spellings_and_what_cannot_be_known_pass(tmp_path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+def test_module_name_variants_and_unknown_shapes_are_accepted(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]]
+) -> None:
     check(tmp_path, adapter(shapes))
 
 
-def test_nothing_is_held_against_a_base_of_which_nothing_is_known(tmp_path: Path) -> None:
+def test_unknown_base_accepts_any_adapter(tmp_path: Path) -> None:
     check(tmp_path, adapter(), base={})
 
 
@@ -149,7 +151,7 @@ def base_of(folder: Path, tensors: dict[str, tuple[int, ...]], dtype: str = "F8_
     return BaseModules.of(sorted(folder.iterdir()))
 
 
-def test_a_base_is_told_from_its_files(tmp_path: Path) -> None:
+def test_base_modules_are_read_from_weights(tmp_path: Path) -> None:
     base = base_of(tmp_path, {"model.layers.0.mlp.up_proj.weight": (6, 4), "model.norm.weight": (4,)})
     assert base.conflicting_shape("x.layers.0.mlp.up_proj", (6, 4)) is None
     assert base.conflicting_shape("x.layers.0.mlp.up_proj", (4, 6)) == (6, 4)
@@ -164,14 +166,14 @@ def test_a_base_is_told_from_its_files(tmp_path: Path) -> None:
         {"model.layers.0.self_attn.q_proj.weight": (12, 1)},  # bitsandbytes
     ],
 )
-def test_a_quantized_base_takes_adapters_of_any_size(tmp_path: Path, packed: dict[str, tuple[int, ...]]) -> None:
+def test_quantized_base_accepts_any_shape(tmp_path: Path, packed: dict[str, tuple[int, ...]]) -> None:
     (tmp_path / "base").mkdir()
     base = base_of(tmp_path / "base", packed | {"model.embed_tokens.weight": (9, 4)}, "U8")
     validate_adapter(AdapterName("m", "x"), write(tmp_path / "x", adapter()), AdapterLimits(8, base))
 
 
-def test_layers_of_one_name_in_two_parts_are_told_apart_by_their_sizes(tmp_path: Path) -> None:
-    """As in Gemma 3: the layers that see are named as those that write."""
+def test_same_layer_names_in_two_towers(tmp_path: Path) -> None:
+    """As in Gemma 3, whose vision and language towers use the same layer names."""
     base = {
         "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj": (3, 3),
         "language_model.model.layers.0.self_attn.q_proj": (6, 4),
@@ -181,13 +183,13 @@ def test_layers_of_one_name_in_two_parts_are_told_apart_by_their_sizes(tmp_path:
     assert "another base model" in refusal(tmp_path, adapter(pair(Q, 3, 6)), base)
 
 
-def test_layers_that_are_not_called_layers_are_told_apart_too(tmp_path: Path) -> None:
+def test_layers_with_other_names(tmp_path: Path) -> None:
     base = {"transformer.h.0.attn.c_proj": (4, 4), "transformer.h.0.mlp.c_proj": (4, 16)}
     check(tmp_path, adapter(pair("base_model.model.transformer.h.0.attn.c_proj", 4, 4)), base)
     check(tmp_path, adapter(pair("base_model.model.transformer.h.0.mlp.c_proj", 16, 4)), base)
     assert "another base" in refusal(tmp_path, adapter(pair("transformer.h.0.attn.c_proj", 16, 4)), base)
 
 
-def test_the_configuration_of_these_tests_is_pefts() -> None:
+def test_config_of_these_tests_matches_peft() -> None:
     theirs = json.loads((DEMO / "adapters" / "pirate" / "adapter_config.json").read_text())
     assert CONFIG.keys() <= theirs.keys()

@@ -1,4 +1,4 @@
-"""What is known of well-known models."""
+"""Outlines of well-known models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayllm.errors import ConfigError
 from rayllm.sizing.measure import measure
 from rayllm.sources import UnreachableError
 
-# Billions of parameters, as the models' cards say.
+# Billions of parameters according to the model cards.
 PUBLISHED = {
     "meta-llama/Llama-2-7b-chat-hf": 6.74,
     "codellama/CodeLlama-7b-Instruct-hf": 6.74,
@@ -47,7 +47,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayllm.sources.stores.hub._ATTEMPTS", 1)
 
 
-def test_all_known_ones_are_checked() -> None:
+def test_all_models_are_checked() -> None:
     known = json.loads(files("rayllm.sizing").joinpath("data/shapes.json").read_text())
     assert known.keys() == PUBLISHED.keys()
 
@@ -59,7 +59,7 @@ def test_outlines_have_the_published_number_of_parameters(name: str) -> None:
     assert measured.weights.parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=0.004)
 
 
-def test_others_are_not_made_up() -> None:
+def test_unknown_models_have_no_outline() -> None:
     for source in (HubSource(repo_id="org/other"), HubSource(repo_id="Qwen/Qwen3-8B", revision="main")):
         with pytest.raises((UnreachableError, ConfigError), match="cannot be reached"):
             measure(source)

@@ -1,4 +1,4 @@
-"""What the tests of downloading look at: a model to store, what came of it, and what was left behind."""
+"""A model to upload, and helpers to fetch it and to inspect the result."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MODEL = {"config.json": b"{}", "w.safetensors": WEIGHTS}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Content of every file below a folder, by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def fetch_entry(uri: str, **options: float) -> Entry:
-    """All of a bucket's folder in this node's cache, with limits that no setting has."""
+    """Fetch all of a bucket prefix, with download options that are no settings."""
     store = open_store(BucketSource(bucket_uri=uri))
     entry, _ = node_cache().fetch(
         store,
@@ -37,7 +37,7 @@ def fetch_entry(uri: str, **options: float) -> Entry:
 
 
 def assert_nothing_left(cache_folder: Path) -> None:
-    """No entry is published, and no thread goes on."""
+    """Assert that no entry is published and no download thread is running."""
     published = [path.parent for path in cache_folder.rglob("manifest.json") if "." not in path.parent.name]
     assert published == []
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("fetch")] == []

@@ -1,4 +1,4 @@
-"""Headers of safetensors files, whole and broken."""
+"""Headers of safetensors files, valid and broken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(tmp_path: Path, content: bytes) -> dict[str, Tensor]:
     return read_complete_file(path)
 
 
-def test_what_the_formats_own_library_writes_is_read(tmp_path: Path) -> None:
+def test_reads_files_of_the_safetensors_library(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     tensors: dict[str, Any] = {
         "a": np.zeros((2, 3), np.float32),
@@ -44,7 +44,7 @@ def entry(dtype: Any = "U8", shape: Any = (2, 3), data_offsets: Any = (0, 6)) ->
     )
 
 
-def test_the_entry_that_is_broken_below_is_whole_otherwise(tmp_path: Path) -> None:
+def test_valid_entry(tmp_path: Path) -> None:
     assert read(tmp_path, entry()) == {"a": Tensor("U8", (2, 3))}
 
 
@@ -62,7 +62,7 @@ def test_the_entry_that_is_broken_below_is_whole_otherwise(tmp_path: Path) -> No
         WHOLE + b"\0",
     ],
 )
-def test_a_file_that_is_cut_or_another_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_truncated_or_other_file_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is truncated or no|its size is not") as caught:
         read(tmp_path, content)
     assert str(tmp_path) not in str(caught.value)
@@ -97,7 +97,7 @@ def test_a_file_that_is_cut_or_another_is_refused(tmp_path: Path, content: bytes
     ],
     ids=lambda content: repr(content[8:80]),
 )
-def test_a_broken_header_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_broken_header_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match="its header is broken"):
         read(tmp_path, content)
 
@@ -107,7 +107,7 @@ def test_offsets_beyond_the_file_are_refused(tmp_path: Path) -> None:
         read(tmp_path, entry(shape=(2**40,), data_offsets=(0, 2**40)))
 
 
-def test_a_type_of_tomorrow_is_read(tmp_path: Path) -> None:
+def test_unknown_dtype_is_accepted(tmp_path: Path) -> None:
     assert read(tmp_path, entry(dtype="NEW")) == {"a": Tensor("NEW", (2, 3))}
 
 
@@ -121,7 +121,7 @@ JSON = st.recursive(
 
 
 @given(st.binary(max_size=40) | JSON.map(lambda value: with_header(json.dumps(value).encode())))
-def test_whatever_the_bytes_it_is_read_or_refused(content: bytes) -> None:
+def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

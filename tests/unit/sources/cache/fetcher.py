@@ -1,4 +1,4 @@
-"""A process of its own that has a bucket's folder: `fetcher.py URI [seconds to stay]`, with small parts."""
+"""Script that fetches a model in small parts, then sleeps: `fetcher.py URI [SECONDS]`."""
 
 from __future__ import annotations
 

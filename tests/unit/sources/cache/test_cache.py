@@ -1,4 +1,4 @@
-"""The cache of one node: what it keeps, what it serves, and what makes room."""
+"""The cache of one node: eviction, integrity and disk errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def uri(s3_proxy: FaultProxy, s3: S3Server, place: str) -> str:
 
 @pytest.fixture
 def cache(cache_folder: Path) -> Cache:
-    """A second cache at the same folder: what this process uses is used by another, as it were."""
+    """A second cache in the same folder, as another process would have."""
     return Cache(cache_folder / "sources")
 
 
@@ -43,7 +43,7 @@ def models(s3: S3Server, s3_proxy: FaultProxy, place: str) -> list[str]:
 
 @pytest.fixture
 def budget(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
-    """A cache with room for two of them."""
+    """A cache with room for two of the models."""
     cache = Cache(cache_folder / "sources", max_bytes=250_000)
     monkeypatch.setattr("tests.unit.sources.downloads.node_cache", lambda: cache)
     return cache
@@ -55,14 +55,14 @@ def unused(cache: Cache, *entries: Entry) -> None:
         os.utime(entry.use_lock, (1000 - age, 1000 - age))
 
 
-def test_what_was_not_used_for_longest_makes_room(budget: Cache, models: list[str]) -> None:
+def test_least_recently_used_entry_is_evicted(budget: Cache, models: list[str]) -> None:
     first, second = fetch_entry(models[0]), fetch_entry(models[1])
     unused(budget, second, first)
     third = fetch_entry(models[2])
     assert [entry.root.exists() for entry in (first, second, third)] == [True, False, True]
 
 
-def test_what_was_had_twice_is_in_use_until_it_is_released_twice(budget: Cache, models: list[str]) -> None:
+def test_entry_is_in_use_until_released_as_often_as_acquired(budget: Cache, models: list[str]) -> None:
     first, again = fetch_entry(models[0]), fetch_entry(models[0])
     assert first == again
     budget.release(first)
@@ -74,7 +74,7 @@ def test_what_was_had_twice_is_in_use_until_it_is_released_twice(budget: Cache, 
     assert not first.root.exists()
 
 
-def test_what_is_in_use_makes_no_room(budget: Cache, models: list[str]) -> None:
+def test_entry_in_use_is_not_evicted(budget: Cache, models: list[str]) -> None:
     first, second = fetch_entry(models[0]), fetch_entry(models[1])
     unused(budget, second)
     fetch_entry(models[2])
@@ -84,7 +84,7 @@ def test_what_is_in_use_makes_no_room(budget: Cache, models: list[str]) -> None:
     assert not list(first.root.parent.parent.rglob("*.part"))
 
 
-def test_an_abandoned_download_makes_room(budget: Cache, models: list[str], cache_folder: Path) -> None:
+def test_abandoned_download_is_removed(budget: Cache, models: list[str], cache_folder: Path) -> None:
     abandoned = cache_folder / "sources/gone/model.part/files"
     abandoned.mkdir(parents=True)
     (abandoned / "w").write_bytes(b"x" * 200_000)
@@ -92,7 +92,7 @@ def test_an_abandoned_download_makes_room(budget: Cache, models: list[str], cach
     assert not abandoned.exists()
 
 
-def test_a_disk_that_is_too_small(uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_too_small(uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = module.shutil.disk_usage("/")
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(SourceError, match=r"/m needs 306 kB, but .* has room for 1 kB .* see RAYLLM_CACHE_DIR"):
@@ -102,7 +102,7 @@ def test_a_disk_that_is_too_small(uri: str, cache_folder: Path, monkeypatch: pyt
     monkeypatch.undo()
 
 
-def test_a_disk_that_becomes_full(uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_during_download(uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -114,13 +114,13 @@ def test_a_disk_that_becomes_full(uri: str, cache_folder: Path, monkeypatch: pyt
     assert contents(fetch_entry(uri).files) == MODEL
 
 
-def test_a_folder_that_cannot_be_written(uri: str, cache_folder: Path) -> None:
+def test_cache_not_writable(uri: str, cache_folder: Path) -> None:
     cache_folder.write_text("a file")
     with pytest.raises(SourceError, match=r"cannot be written: Not a directory; see RAYLLM_CACHE_DIR"):
         fetch_entry(uri)
 
 
-def test_a_truncated_file_is_not_served(uri: str, s3_proxy: FaultProxy, cache: Cache) -> None:
+def test_truncated_file_is_not_served(uri: str, s3_proxy: FaultProxy, cache: Cache) -> None:
     entry = fetch_entry(uri)
     os.truncate(entry.files / "w.safetensors", 5)
     assert cache.acquire_latest(uri, "all") is None
@@ -128,7 +128,7 @@ def test_a_truncated_file_is_not_served(uri: str, s3_proxy: FaultProxy, cache: C
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_what_may_not_have_reached_the_disk_is_read_after_a_restart(
+def test_unsettled_entry_is_verified_after_a_reboot(
     uri: str, s3_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
     monkeypatch.setattr(Entry, "_settle", lambda self: None)
@@ -141,7 +141,7 @@ def test_what_may_not_have_reached_the_disk_is_read_after_a_restart(
     assert (s3_proxy.bytes_sent.total() - before > len(WEIGHTS)) == damaged
 
 
-def test_what_was_read_after_a_restart_is_not_read_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_entry_is_settled(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entry, "_settle", lambda self: None)
     entry = fetch_entry(uri)
     monkeypatch.setattr(entry_module, "boot_id", lambda: "another")
@@ -149,7 +149,7 @@ def test_what_was_read_after_a_restart_is_not_read_again(uri: str, monkeypatch: 
     assert json.loads((entry.root / "manifest.json").read_text())["settled"]
 
 
-def test_files_of_an_older_snapshot_are_not_published(uri: str, s3: S3Server, s3_proxy: FaultProxy, place: str) -> None:
+def test_files_of_an_older_snapshot_are_removed(uri: str, s3: S3Server, s3_proxy: FaultProxy, place: str) -> None:
     s3.put(place, {"m/old/x.json": b"old", "m/y": b"old"})
     s3_proxy.fault("status", "safetensors")
     with pytest.raises(SourceError):
@@ -157,13 +157,13 @@ def test_files_of_an_older_snapshot_are_not_published(uri: str, s3: S3Server, s3
     s3_proxy.clear()
     for key in ("m/old/x.json", "m/y"):
         s3.client().delete_object(Bucket=place, Key=key)
-    # A folder of the old snapshot's is a file now, and the other way round.
+    # A folder becomes a file, and a file a folder.
     s3.put(place, {"m/old": b"new", "m/y/z": b"new"})
     assert contents(fetch_entry(uri).files) == {**MODEL, "old": b"new", "y/z": b"new"}
 
 
-def test_parts_of_a_file_that_is_not_there_any_more_are_fetched(uri: str, s3_proxy: FaultProxy, s3: S3Server) -> None:
-    # Nothing in S3 tells of this object's damage: its ETag is not its MD5.
+def test_parts_of_a_removed_file_are_fetched_again(uri: str, s3_proxy: FaultProxy, s3: S3Server) -> None:
+    # S3 has no checksum of a multipart upload to detect damage with.
     place = uri.split("/")[2]
     upload = s3.client().create_multipart_upload(Bucket=place, Key="m/parts")["UploadId"]
     at = {"Bucket": place, "Key": "m/parts", "UploadId": upload}
@@ -178,7 +178,7 @@ def test_parts_of_a_file_that_is_not_there_any_more_are_fetched(uri: str, s3_pro
     assert (fetch_entry(uri).files / "parts").read_bytes() == WEIGHTS
 
 
-def test_a_link_that_somebody_put_there_is_not_followed(
+def test_symlink_in_a_download_is_not_followed(
     uri: str, s3_proxy: FaultProxy, cache_folder: Path, tmp_path: Path
 ) -> None:
     s3_proxy.fault("status", "safetensors")
@@ -194,7 +194,7 @@ def test_a_link_that_somebody_put_there_is_not_followed(
     assert victim.read_text() == "mine"
 
 
-def test_more_files_than_a_process_may_open(s3: S3Server, s3_proxy: FaultProxy, place: str) -> None:
+def test_more_files_than_the_descriptor_limit(s3: S3Server, s3_proxy: FaultProxy, place: str) -> None:
     s3.put(place, {f"m/{number}": b"" for number in range(60)})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_now = len(os.listdir("/proc/self/fd"))
@@ -205,7 +205,7 @@ def test_more_files_than_a_process_may_open(s3: S3Server, s3_proxy: FaultProxy, 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_no_descriptor_is_left_open_by_a_failure(uri: str, s3_proxy: FaultProxy) -> None:
+def test_failed_download_leaks_no_descriptor(uri: str, s3_proxy: FaultProxy) -> None:
     s3_proxy.fault("status", "safetensors", value=418)
     with pytest.raises(SourceError):
         fetch_entry(uri)
@@ -217,7 +217,7 @@ def test_no_descriptor_is_left_open_by_a_failure(uri: str, s3_proxy: FaultProxy)
     assert [path for path in opened() if os.environ["RAYLLM_CACHE_DIR"] in path] == []
 
 
-def test_the_budget_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_size_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYLLM_CACHE_MAX_GB", "0.5")
     settings.cache_clear()
     assert node_cache()._max_bytes == 500_000_000

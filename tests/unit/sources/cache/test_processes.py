@@ -1,4 +1,4 @@
-"""Several processes of one node, and what a killed one leaves to the next."""
+"""Several processes sharing one node's cache, some of them killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that fetch, and kills those that are left."""
+    """Start processes that fetch; they are killed at teardown."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*args: str) -> subprocess.Popen[str]:
@@ -47,9 +47,9 @@ def uri(s3_proxy: FaultProxy, s3: S3Server, place: str) -> str:
     return f"s3://{place}/m"
 
 
-def wait_for(what: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
-    while not what():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -59,18 +59,18 @@ def sent(proxy: FaultProxy) -> int:
 
 
 def parts(cache_folder: Path) -> int:
-    """Parts that a journal tells of."""
+    """Number of parts recorded in journals."""
     journals = list(cache_folder.rglob("journal"))
     return sum(line[0].isdigit() for path in journals for line in path.read_text().splitlines()[1:])
 
 
-def test_what_a_killed_process_fetched_is_not_fetched_again(
+def test_download_of_a_killed_process_is_resumed(
     s3_proxy: FaultProxy, uri: str, start: Start, cache_folder: Path
 ) -> None:
-    # One part never comes.
+    # One part never arrives.
     s3_proxy.fault("stall", "safetensors", value=300, times=1)
     process = start(uri)
-    # The weights' other four parts, and the configuration.
+    # The other four parts of the weights, and config.json.
     wait_for(lambda: parts(cache_folder) == 5)
     process.kill()
     process.wait()
@@ -80,7 +80,7 @@ def test_what_a_killed_process_fetched_is_not_fetched_again(
     assert not list(cache_folder.rglob("*.part"))
 
 
-def test_two_processes_fetch_once(s3_proxy: FaultProxy, uri: str, start: Start) -> None:
+def test_two_processes_download_once(s3_proxy: FaultProxy, uri: str, start: Start) -> None:
     processes = [start(uri), start(uri)]
     folders = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert len(folders) == 1
@@ -88,19 +88,19 @@ def test_two_processes_fetch_once(s3_proxy: FaultProxy, uri: str, start: Start) 
     assert sent(s3_proxy) == len(WEIGHTS)
 
 
-def test_who_waits_takes_over_from_a_killed_process(
+def test_waiting_process_takes_over_from_a_killed_one(
     s3_proxy: FaultProxy, uri: str, start: Start, cache_folder: Path
 ) -> None:
     s3_proxy.fault("stall", "safetensors", value=300, times=1)
-    holder = start(uri)
+    first = start(uri)
     wait_for(lambda: parts(cache_folder) == 5)
     waiting = start(uri)
     wait_for(lambda: len([seen for seen in s3_proxy.requests if "list-type" in seen.query]) == 2)
-    holder.kill()
+    first.kill()
     assert contents(Path(waiting.communicate(timeout=60)[0].strip())) == MODEL
 
 
-def test_what_another_process_uses_is_not_removed(
+def test_entry_in_use_by_another_process_is_not_evicted(
     s3: S3Server, uri: str, place: str, start: Start, cache_folder: Path
 ) -> None:
     s3.put(place, {f"n/{name}": content for name, content in {**MODEL, "w.safetensors": OTHER}.items()})

@@ -1,4 +1,4 @@
-"""Repositories of the hub: what is had of them, who sees the token, and what is said where nothing can be had."""
+"""Fetching repositories of the hub: files, revisions, credentials, errors and caches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVED = {**MODEL, "w.safetensors": OTHER}
 
 @pytest.fixture
 def cdn(hub: HubServer) -> Iterator[FaultProxy]:
-    """A proxy before the address that the hub redirects large files to."""
+    """A proxy in front of the server that the hub redirects large files to."""
     with FaultProxy(hub.cdn_url) as proxy:
         hub.cdn_url = proxy.url
         yield proxy
@@ -34,7 +34,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("resolve_cache", [False, True])
-def test_a_repository_gives_what_serving_needs(hub: HubServer, resolve_cache: bool) -> None:
+def test_fetch_downloads_only_files_needed_for_serving(hub: HubServer, resolve_cache: bool) -> None:
     hub.resolve_cache = resolve_cache
     unwanted = {"README.md": b"r", "pytorch_model.bin": b"p", "onnx/model.onnx": b"o"}
     commit = hub.commit(REPO, {**MODEL, "a dir/x.json": b"{}", **unwanted})
@@ -44,7 +44,7 @@ def test_a_repository_gives_what_serving_needs(hub: HubServer, resolve_cache: bo
     assert not [seen for seen in hub.requests if "README" in seen.path or ".onnx" in seen.path]
 
 
-def test_a_branch_a_tag_and_a_commit(hub: HubServer) -> None:
+def test_revision_can_be_branch_tag_or_commit(hub: HubServer) -> None:
     first = hub.commit(REPO, MODEL)
     hub.tag(REPO, "v1")
     hub.commit(REPO, MOVED)
@@ -54,7 +54,7 @@ def test_a_branch_a_tag_and_a_commit(hub: HubServer) -> None:
     assert (fetch(HubSource(repo_id=REPO, revision="next"), "m").folder / "config.json").read_bytes() == b"[]"
 
 
-def test_the_token_goes_to_the_hub_and_to_nobody_else(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_to_the_hub_only(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.commit(REPO, MODEL)
     hub.gate(REPO, "hf_secret")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -65,7 +65,7 @@ def test_the_token_goes_to_the_hub_and_to_nobody_else(hub: HubServer, monkeypatc
 
 
 @pytest.mark.parametrize("token", [None, "hf_wrong"])
-def test_a_gated_repository(
+def test_gated_repository(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, cache_folder: Path, token: str | None
 ) -> None:
     hub.commit(REPO, MODEL)
@@ -81,21 +81,21 @@ def test_a_gated_repository(
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (HubSource(repo_id="org/nobody"), "`org/nobody`: the HuggingFace hub has no such repository"),
         (HubSource(repo_id=REPO, revision="v9"), "at revision `v9`: the HuggingFace hub has no such revision"),
     ],
 )
-def test_what_the_hub_does_not_have(hub: HubServer, source: HubSource, said: str) -> None:
+def test_missing_repository_or_revision(hub: HubServer, source: HubSource, message: str) -> None:
     hub.commit(REPO, MODEL)
     with pytest.raises(SourceError) as caught:
         fetch(source, "m")
     assert caught.value.message.startswith("model `m`: ")
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
-def test_a_large_file_damaged_on_the_way(hub: HubServer, cdn: FaultProxy, cache_folder: Path) -> None:
+def test_damaged_large_file(hub: HubServer, cdn: FaultProxy, cache_folder: Path) -> None:
     hub.commit(REPO, MODEL)
     cdn.fault("flip", after_bytes=7)
     with pytest.raises(SourceError, match=r"w\.safetensors is damaged: its sha256 is"):
@@ -107,7 +107,7 @@ def test_a_large_file_damaged_on_the_way(hub: HubServer, cdn: FaultProxy, cache_
     assert contents(fetch(SOURCE, "m").folder) == MODEL
 
 
-def test_a_small_file_damaged_on_the_way(hub: HubServer, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
+def test_damaged_small_file(hub: HubServer, monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     hub.commit(REPO, MODEL)
     with FaultProxy(hub.url) as proxy:
         monkeypatch.setenv("HF_ENDPOINT", proxy.url)
@@ -120,13 +120,13 @@ def test_a_small_file_damaged_on_the_way(hub: HubServer, monkeypatch: pytest.Mon
         assert contents(fetch(SOURCE, "m").folder) == MODEL
 
 
-def test_an_address_that_expired_is_asked_for_again(hub: HubServer, cdn: FaultProxy) -> None:
+def test_expired_url_is_requested_again(hub: HubServer, cdn: FaultProxy) -> None:
     hub.commit(REPO, MODEL)
     cdn.fault("status", value=403, times=1)
     assert contents(fetch(SOURCE, "m").folder) == MODEL
 
 
-def test_a_branch_that_moves_and_replicas_that_do_not(
+def test_pinned_replicas_do_not_follow_a_branch(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.commit(REPO, MODEL)
@@ -136,7 +136,7 @@ def test_a_branch_that_moves_and_replicas_that_do_not(
     assert new.version != old.version
     assert contents(new.folder) == MOVED
     assert fetch(SOURCE, "m", pinned=old.version) == old
-    # Another node, which has nothing yet.
+    # Another node with an empty cache.
     fresh(tmp_path / "fresh", monkeypatch)
     fetched = fetch(SOURCE, "m", pinned=old.version)
     assert fetched.version == old.version
@@ -144,7 +144,7 @@ def test_a_branch_that_moves_and_replicas_that_do_not(
 
 
 def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another node's cache."""
+    """Use the cache of another node."""
     from rayllm.settings import settings
     from rayllm.sources import node_cache
 
@@ -153,21 +153,21 @@ def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node_cache.cache_clear()
 
 
-def test_without_the_hub_the_copy_is_served(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_copy_is_served_if_the_hub_is_down(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.commit(REPO, MODEL)
-    had = fetch(SOURCE, "m")
+    cached = fetch(SOURCE, "m")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert fetch(SOURCE, "m") == had
+    assert fetch(SOURCE, "m") == cached
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with FaultProxy(hub.url) as proxy:
         monkeypatch.setenv("HF_ENDPOINT", proxy.url)
         proxy.fault("status", value=503)
-        assert fetch(SOURCE, "m") == had
-    # And nobody listens there any more.
-    assert fetch(SOURCE, "m") == had
+        assert fetch(SOURCE, "m") == cached
+    # The server is gone as well.
+    assert fetch(SOURCE, "m") == cached
 
 
-def test_without_the_hub_and_a_copy(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_if_the_hub_is_down_and_nothing_is_cached(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(SourceError, match=r"HF_HUB_OFFLINE is set; this node has no complete copy either"):
         fetch(SOURCE, "m")
@@ -179,7 +179,7 @@ def test_without_the_hub_and_a_copy(hub: HubServer, monkeypatch: pytest.MonkeyPa
             fetch(SOURCE, "m")
 
 
-def test_what_the_hubs_client_has_is_used_where_it_lies(
+def test_hub_client_cache_is_used(
     hub: HubServer, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = hub.commit(REPO, MODEL)
@@ -190,13 +190,13 @@ def test_what_the_hubs_client_has_is_used_where_it_lies(
     assert fetched.version.commit == commit
     assert contents(fetch(SOURCE, "m", in_cache=True).folder) == MODEL
     assert len(hub.cdn_requests) > before
-    # Without the hub as well.
+    # Also if the hub is down.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     fresh(tmp_path / "fresh", monkeypatch)
     assert fetch(SOURCE, "m").folder == theirs
 
 
-def test_a_copy_of_the_hubs_client_that_is_not_whole(hub: HubServer) -> None:
+def test_incomplete_hub_client_cache_is_not_used(hub: HubServer) -> None:
     hub.commit(REPO, MODEL)
     snapshot_download(REPO, endpoint=hub.url, cache_dir=constants.HF_HUB_CACHE, allow_patterns="*.json")
     assert (fetch(SOURCE, "m").folder / "w.safetensors").read_bytes() == WEIGHTS

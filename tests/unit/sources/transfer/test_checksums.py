@@ -1,4 +1,4 @@
-"""Checksums of files, compared with values that their definitions publish."""
+"""Checksums of files, compared with published check values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rayllm.sources.transfer.checksums import file_checksum
         ("git", "e2e107ac61ac259b87c544f6e7a4eb03422c6c21"),
     ],
 )
-def test_a_checksum(tmp_path: Path, algorithm: str, value: str) -> None:
+def test_checksum(tmp_path: Path, algorithm: str, value: str) -> None:
     (tmp_path / "file").write_bytes(b"123456789")
     assert file_checksum(tmp_path / "file", algorithm).value == value
 
 
-def test_a_checksum_with_zeros_before_it(tmp_path: Path) -> None:
+def test_checksum_with_leading_zeros(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert file_checksum(tmp_path / "file", "crc32c").value == "00000000"
     assert Checksum.from_base64("crc32c", "AAAAAA==").value == "00000000"

@@ -1,4 +1,4 @@
-"""Downloads through networks and stores in trouble: right in the end, or a clear error and nothing left behind."""
+"""Downloads with faults of network and store: they succeed after retries, or fail clearly and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Server = S3Server | GcsServer
 
 @pytest.fixture
 def uri(s3_proxy: FaultProxy, s3: S3Server, place: str) -> str:
-    """A model in a bucket behind the proxy."""
+    """URI of a model in a bucket behind the proxy."""
     s3.put(place, {f"m/{name}": content for name, content in MODEL.items()})
     return f"s3://{place}/m"
 
@@ -36,11 +36,11 @@ def gs_uri(gcs_proxy: FaultProxy, gcs: GcsServer, place: str) -> str:
     return f"gs://{place}/m"
 
 
-def got(uri: str) -> dict[str, bytes]:
+def fetched_contents(uri: str) -> dict[str, bytes]:
     return contents(fetch(BucketSource(bucket_uri=uri), "m").folder)
 
 
-def bytes_of_weights(proxy: FaultProxy) -> int:
+def weight_bytes_sent(proxy: FaultProxy) -> int:
     return sum(count for path, count in proxy.bytes_sent.items() if re.search(FILE, path))
 
 
@@ -51,39 +51,40 @@ PASSING: list[dict[str, Any]] = [
     {"kind": "reset", "times": 2, "after_bytes": 40_000},
     {"kind": "truncate", "times": 3, "after_bytes": 40_000},
     {"kind": "redirect", "times": 1},
-    # An address may expire before it is used.
+    # A URL may expire before it is used.
     {"kind": "status", "value": 403, "times": 1},
 ]
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: f"{fault['kind']}-{fault.get('value', '')}")
-def test_trouble_that_passes(s3_proxy: FaultProxy, uri: str, fault: dict[str, Any]) -> None:
+def test_transient_faults_are_retried(s3_proxy: FaultProxy, uri: str, fault: dict[str, Any]) -> None:
     s3_proxy.fault(path=FILE, **fault)
-    assert got(uri) == MODEL
-    # A reset takes away what the client had not read yet; nothing else comes twice.
-    assert bytes_of_weights(s3_proxy) <= len(WEIGHTS) * 1.3
+    assert fetched_contents(uri) == MODEL
+    # A reset discards what the client has not read yet; nothing else is sent twice.
+    assert weight_bytes_sent(s3_proxy) <= len(WEIGHTS) * 1.3
 
 
-def test_a_broken_part_goes_on_where_it_broke_off(s3_proxy: FaultProxy, uri: str) -> None:
+def test_interrupted_part_resumes_after_the_last_byte(s3_proxy: FaultProxy, uri: str) -> None:
+    # Less than the shortest part, whichever part is requested first.
     s3_proxy.fault("truncate", FILE, times=1, after_bytes=30_000)
-    got(uri)
-    assert bytes_of_weights(s3_proxy) == len(WEIGHTS)
+    fetched_contents(uri)
+    assert weight_bytes_sent(s3_proxy) == len(WEIGHTS)
     starts = [int(seen.range.split("=")[1].split("-")[0]) for seen in s3_proxy.requests if seen.range]
     assert any(start % 65536 == 30_000 for start in starts)
 
 
-def test_a_server_that_knows_no_ranges(s3_proxy: FaultProxy, uri: str) -> None:
+def test_server_without_range_support(s3_proxy: FaultProxy, uri: str) -> None:
     s3_proxy.fault("ignore_range", FILE)
-    assert got(uri) == MODEL
+    assert fetched_contents(uri) == MODEL
 
 
-def test_a_file_damaged_once_is_fetched_again(s3_proxy: FaultProxy, uri: str) -> None:
+def test_damaged_file_is_fetched_again(s3_proxy: FaultProxy, uri: str) -> None:
     s3_proxy.fault("flip", FILE, times=1, after_bytes=5)
-    assert got(uri) == MODEL
-    assert bytes_of_weights(s3_proxy) == 2 * len(WEIGHTS)
+    assert fetched_contents(uri) == MODEL
+    assert weight_bytes_sent(s3_proxy) == 2 * len(WEIGHTS)
 
 
-def test_a_stalled_request_is_given_up_and_made_again(s3_proxy: FaultProxy, uri: str) -> None:
+def test_stalled_request_is_retried(s3_proxy: FaultProxy, uri: str) -> None:
     s3_proxy.fault("stall", FILE, value=30, times=1, after_bytes=1000)
     began = time.monotonic()
     assert contents(fetch_entry(uri, stall_s=0.5).files) == MODEL
@@ -101,19 +102,19 @@ FAILING: list[tuple[dict[str, Any], dict[str, float], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "limits", "said"), FAILING, ids=lambda given: str(given)[:40])
-def test_trouble_that_stays(
+@pytest.mark.parametrize(("fault", "options", "message"), FAILING, ids=lambda value: str(value)[:40])
+def test_permanent_faults_raise_and_leave_nothing_behind(
     s3_proxy: FaultProxy,
     uri: str,
     cache_folder: Path,
     fault: dict[str, Any],
-    limits: dict[str, float],
-    said: str,
+    options: dict[str, float],
+    message: str,
 ) -> None:
     s3_proxy.fault(path=FILE, **fault)
     began = time.monotonic()
-    with pytest.raises(SourceError, match=said) as caught:
-        fetch_entry(uri, **limits)
+    with pytest.raises(SourceError, match=message) as caught:
+        fetch_entry(uri, **options)
     assert time.monotonic() - began < 15
     assert "Signature" not in caught.value.message
     assert_nothing_left(cache_folder)
@@ -122,9 +123,7 @@ def test_trouble_that_stays(
     assert contents(fetch_entry(uri).files) == MODEL
 
 
-def test_a_deadline_also_ends_the_waits_between_tries(
-    s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deadline_ends_backoff(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "_backoff_s", lambda failures: 60.0)
     s3_proxy.fault("status", FILE)
     began = time.monotonic()
@@ -133,7 +132,7 @@ def test_a_deadline_also_ends_the_waits_between_tries(
     assert time.monotonic() - began < 15
 
 
-def test_a_failure_ends_the_waits_of_the_others(
+def test_failure_ends_backoff_of_other_parts(
     s3_proxy: FaultProxy, uri: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "_backoff_s", lambda failures: 60.0)
@@ -145,42 +144,40 @@ def test_a_failure_ends_the_waits_of_the_others(
     assert time.monotonic() - began < 15
 
 
-@pytest.mark.parametrize(("status", "said"), [(500, "answers 500"), (403, "access denied .*check the credentials")])
-def test_a_place_that_cannot_be_listed(
-    s3_proxy: FaultProxy, uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+@pytest.mark.parametrize(("status", "message"), [(500, "answers 500"), (403, "access denied .*check the credentials")])
+def test_listing_fails(
+    s3_proxy: FaultProxy, uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, message: str
 ) -> None:
     monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 2)
     s3_proxy.fault("status", "list-type", value=status)
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(SourceError, match=message):
         fetch(BucketSource(bucket_uri=uri), "m")
-    # Who is refused is refused: only trouble is tried again.
+    # Denied requests are not retried.
     assert len(s3_proxy.requests) == (1 if status == 403 else 2)
     assert_nothing_left(cache_folder)
     s3_proxy.clear()
-    assert got(uri) == MODEL
+    assert fetched_contents(uri) == MODEL
 
 
-def test_objects_whose_heads_are_never_given_are_not_asked_for_over_and_over(
-    s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_head_requests_are_bounded(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 2)
     s3_proxy.fault("status", method="HEAD")
     with pytest.raises(SourceError, match="answers 500"):
         fetch_entry(uri)
-    # Two files and two tries of each; a thread that was about to ask may have.
+    # Two attempts for each of two files, plus requests already in flight.
     assert len([seen for seen in s3_proxy.requests if seen.method == "HEAD"]) <= 12
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs"])
-def test_an_object_replaced_meanwhile_is_never_mixed(kind: str, request: pytest.FixtureRequest, place: str) -> None:
+def test_object_replaced_during_download_is_not_mixed(kind: str, request: pytest.FixtureRequest, place: str) -> None:
     proxy: FaultProxy = request.getfixturevalue("s3_proxy" if kind == "s3" else "gcs_proxy")
     server: Server = request.getfixturevalue("s3" if kind == "s3" else "gcs")
     uri = request.getfixturevalue("uri" if kind == "s3" else "gs_uri")
     proxy.on_request(lambda *_: server.put(place, {"m/w.safetensors": OTHER}), FILE, nth=3)
-    assert got(uri) == {**MODEL, "w.safetensors": OTHER}
+    assert fetched_contents(uri) == {**MODEL, "w.safetensors": OTHER}
 
 
-def test_an_object_replaced_for_ever(s3_proxy: FaultProxy, uri: str, s3: S3Server, cache_folder: Path) -> None:
+def test_object_replaced_repeatedly(s3_proxy: FaultProxy, uri: str, s3: S3Server, cache_folder: Path) -> None:
     place = uri.split("/")[2]
 
     def replace(*_: str) -> None:
@@ -196,19 +193,19 @@ def test_an_object_replaced_for_ever(s3_proxy: FaultProxy, uri: str, s3: S3Serve
 @pytest.mark.parametrize(
     "fault", [{"kind": "status", "value": 503, "times": 2}, {"kind": "flip", "times": 1, "after_bytes": 9}], ids=str
 )
-def test_trouble_of_cloud_storage_that_passes(gcs_proxy: FaultProxy, gs_uri: str, fault: dict[str, Any]) -> None:
+def test_transient_gcs_faults_are_retried(gcs_proxy: FaultProxy, gs_uri: str, fault: dict[str, Any]) -> None:
     gcs_proxy.fault(path="alt=media.*", **fault)
-    assert got(gs_uri) == MODEL
+    assert fetched_contents(gs_uri) == MODEL
 
 
-def test_trouble_of_cloud_storage_that_stays(gcs_proxy: FaultProxy, gs_uri: str, cache_folder: Path) -> None:
+def test_permanent_gcs_faults(gcs_proxy: FaultProxy, gs_uri: str, cache_folder: Path) -> None:
     gcs_proxy.fault("flip", "safetensors.*alt=media", after_bytes=9)
     with pytest.raises(SourceError, match=r"w\.safetensors is damaged: its crc32c is"):
-        got(gs_uri)
+        fetched_contents(gs_uri)
     gcs_proxy.clear()
     gcs_proxy.fault("status", "safetensors.*alt=media")
     with pytest.raises(SourceError, match=r"w\.safetensors could not be fetched in 3 tries: the server answered 500; "):
-        got(gs_uri)
+        fetched_contents(gs_uri)
     assert_nothing_left(cache_folder)
     gcs_proxy.clear()
-    assert got(gs_uri) == MODEL
+    assert fetched_contents(gs_uri) == MODEL

@@ -1,4 +1,4 @@
-"""What the journal remembers for the process that goes on, and what it must not."""
+"""The journal that lets another process resume a download."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(path: Path, *items: Item) -> None:
     journal.close()
 
 
-def test_parts_are_known_to_the_next_process(path: Path) -> None:
+def test_parts_are_read_by_the_next_process(path: Path) -> None:
     written(path, OLD)
     journal = Journal(path, 10)
     assert journal.has_part(OLD, 0)
@@ -35,22 +35,22 @@ def test_parts_are_known_to_the_next_process(path: Path) -> None:
     assert not journal.has_part(NEW, 0)
 
 
-def test_a_version_that_was_written_over_is_not_there_when_it_comes_back(path: Path) -> None:
+def test_overwritten_version_has_no_parts(path: Path) -> None:
     written(path, OLD)
     journal = Journal(path, 10)
-    # Killed just after the new version began.
+    # Killed right after the new version was begun.
     journal.begin(NEW)
     assert not journal.has_part(OLD, 0)
     assert not Journal(path, 10).has_part(OLD, 0)
 
 
-def test_what_is_forgotten_stays_forgotten(path: Path) -> None:
+def test_reset_is_persistent(path: Path) -> None:
     written(path, OLD)
     Journal(path, 10).reset(OLD)
     assert not Journal(path, 10).has_part(OLD, 0)
 
 
-def test_a_half_line_counts_for_nothing_and_spoils_nothing(path: Path) -> None:
+def test_incomplete_line_is_ignored(path: Path) -> None:
     written(path, OLD)
     path.write_bytes(path.read_bytes() + b"10 v-1 a b/w.b")
     journal = Journal(path, 10)
@@ -60,7 +60,7 @@ def test_a_half_line_counts_for_nothing_and_spoils_nothing(path: Path) -> None:
     assert Journal(path, 10).has_part(OLD, 20)
 
 
-def test_other_parts_and_other_boots_count_for_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_part_size_or_boot_discards_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(path, OLD)
     assert not Journal(path, 20).has_part(OLD, 0)
     written(path, OLD)
