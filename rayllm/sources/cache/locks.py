@@ -1,7 +1,7 @@
 """File locks between the processes of one node.
 
-They are flock(2) locks, which the kernel releases when a process dies. The filelock package cannot replace them: its
-shared locks need SQLite or a heartbeat, and exclude none of its exclusive locks.
+They are flock(2) locks, which the kernel releases when a process dies. The filelock package has shared locks only as
+SQLite databases, which it rules out on NFS, or with heartbeats.
 """
 
 from __future__ import annotations
