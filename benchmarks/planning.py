@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.compare import publish
 from rayllm.config import LocalSource
-from rayllm.sizing.layout import lay_out
+from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.measure import measure
 
 # It makes the models, and has vLLM start with each: the same that the tests go by.
@@ -36,7 +36,7 @@ def main() -> None:
 def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
     for name, told in found.items():
         planned = measure(LocalSource(path=str(folder / name)))
-        layout = lay_out(planned.architecture.caches, 1, 1, 2, int(told["block"]))
+        layout = cache_layout(planned.architecture.caches, 1, 1, 2, int(told["block"]))
         blocks = _CACHE_BYTES // layout.block_bytes
         sequences = blocks / layout.blocks_of(_TOKENS, _TOKENS)
         pairs = (

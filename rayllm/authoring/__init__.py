@@ -1,1 +1,1 @@
-"""Configuration files written for people: what is known of a model, what is advised, and the files that serve it."""
+"""Writes model files: a profile of the model, advice on hardware, and the YAML that serves it."""

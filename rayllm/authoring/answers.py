@@ -1,17 +1,17 @@
-"""What a person decides of a model that is to be served."""
+"""The user's decisions about a model to be served."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayllm.sizing.fit import Setting
+from rayllm.sizing.fit import EngineSettings
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters.
+    """LoRA adapters.
 
-    `path` is their folder: a path, `s3://…`, `gs://…` or `hf://organisation`; `slots` of them are in the engine at
+    `path` is their catalog: a path, `s3://…`, `gs://…` or `hf://organisation`; `slots` is how many the engine holds at
     once, of ranks up to `rank`.
     """
 
@@ -22,7 +22,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How many replicas there are, and how many requests each is to have in hand."""
+    """Limits for the number of replicas, and the ongoing requests that each should have."""
 
     min_replicas: int
     max_replicas: int
@@ -31,10 +31,10 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Answers:
-    """Everything that is decided.
+    """All decisions.
 
-    `accelerator` is Ray's accelerator type; None takes any GPU, or the CPU. `context` are tokens of prompt and answer
-    together, `sequences` those worked on at once; None leaves them to vLLM.
+    `accelerator` is Ray's accelerator type; None is any GPU, or the CPU. `context` is the maximum length of prompt and
+    completion in tokens, `sequences` the maximum batch size; None is vLLM's default.
     """
 
     accelerator: str | None
@@ -48,13 +48,13 @@ class Answers:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one replica."""
+        """GPUs per replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
-    def setting(self) -> Setting:
-        """The same as the arithmetic takes it."""
-        return Setting(
+    def engine_settings(self) -> EngineSettings:
+        """The decisions that affect memory."""
+        return EngineSettings(
             tensor_parallel=self.tensor_parallel,
             pipeline_parallel=self.pipeline_parallel,
             sequences=self.sequences,

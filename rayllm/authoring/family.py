@@ -1,4 +1,4 @@
-"""Families of models: how they are prompted, and how their tool calls and their reasoning are read."""
+"""Model families: their prompt formats, and vLLM's parsers for their tool calls and reasoning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rayllm.config.base import Frozen
 
 
 class Family(Frozen):
-    """What models of one descent share.
+    """A family of models.
 
-    `names` is a pattern within their ids, `types` the `model_type`s that they have, `template` texts that stand in
-    their chat templates. Parsers are vLLM's names. `prompt_format` is None where the model's own template is as good
-    or better.
+    A model belongs to it if its id matches `names` and its `model_type` is in `types`, or if its chat template contains
+    all of `template`. Parsers are vLLM's names. `prompt_format` is None if the models' own template is as good.
     """
 
     name: str
@@ -29,32 +28,32 @@ class Family(Frozen):
     prompt_format: dict[str, Any] | None = None
     stopping_sequences: tuple[str, ...] = ()
 
-    def is_named(self, model_id: str, model_type: str) -> bool:
-        """Whether a model of that id belongs to it."""
+    def matches_id(self, model_id: str, model_type: str) -> bool:
+        """Whether a model belongs to the family by its id."""
         if self.names is None or (self.types and model_type and model_type not in self.types):
             return False
         return re.search(self.names, model_id.rpartition("/")[2], re.IGNORECASE) is not None
 
-    def has_template(self, chat_template: str) -> bool:
-        """Whether a chat template is of its kind."""
+    def matches_template(self, chat_template: str) -> bool:
+        """Whether a model belongs to the family by its chat template."""
         return bool(self.template) and all(text in chat_template for text in self.template)
 
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All that are known; the first that fits counts."""
+    """All families; the first match wins."""
     raw = yaml.safe_load(files("rayllm.authoring").joinpath("data/families.yaml").read_text(encoding="utf-8"))
     return tuple(map(Family.model_validate, raw))
 
 
 def find_family(model_id: str, model_type: str, chat_template: str | None) -> Family | None:
-    """The family of a model, by its id, else by its chat template; None where none is known.
+    """Find the family of a model by its id, or else by its chat template.
 
     Args:
-        model_id: on the hub, or any other.
-        model_type: of its config.json; empty where that is not known.
-        chat_template: its own; None where it has none.
+        model_id: the model, by its hub id or any other.
+        model_type: from its config.json; empty if unknown.
+        chat_template: its own; None if it has none.
     """
-    named = [family for family in families() if family.is_named(model_id, model_type)]
-    alike = [family for family in families() if family.has_template(chat_template or "")]
-    return next(iter([*named, *alike]), None)
+    by_id = [family for family in families() if family.matches_id(model_id, model_type)]
+    by_template = [family for family in families() if family.matches_template(chat_template or "")]
+    return next(iter([*by_id, *by_template]), None)

@@ -1,4 +1,4 @@
-"""A model's own chat template, and the texts that end its turns."""
+"""A model's own chat template, and the stop texts that its files lack."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Any
 _TOKENIZER, _GENERATION = "tokenizer_config.json", "generation_config.json"
 _TEMPLATE, _OLD_TEMPLATE = "chat_template.jinja", "chat_template.json"
 FILES = (_TOKENIZER, _GENERATION, _TEMPLATE, _OLD_TEMPLATE)
-"""Files that tell of templates and stops."""
+"""Files that may hold the template and the stops."""
 
-# Texts that end a turn in the templates of many families.
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<turn|>")
+# End-of-turn tokens of many families.
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<turn|>")
 
 
 def chat_template(texts: Mapping[str, str]) -> str | None:
-    """The chat template that lies beside a model; of several, the default one.
+    """A model's chat template; the default one if there are several.
 
     Args:
-        texts: what stands in those of `FILES` that are there.
+        texts: the contents of those of `FILES` that exist.
     """
     if _TEMPLATE in texts:
         return texts[_TEMPLATE]
     for path in (_OLD_TEMPLATE, _TOKENIZER):
-        found = _mapping(texts.get(path)).get("chat_template")
-        if isinstance(found, list):
-            by_name = {entry["name"]: entry["template"] for entry in found if {"name", "template"} <= entry.keys()}
-            found = by_name.get("default")
-        if isinstance(found, str):
-            return found
+        template = _mapping(texts.get(path)).get("chat_template")
+        if isinstance(template, list):
+            by_name = {entry["name"]: entry["template"] for entry in template if {"name", "template"} <= entry.keys()}
+            template = by_name.get("default")
+        if isinstance(template, str):
+            return template
     return None
 
 
 def missing_stops(texts: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Texts that end a turn by the chat template, where the model's own files do not end an answer there.
+    """End-of-turn tokens in the chat template that the model's own files do not declare as end of generation.
 
     Args:
-        texts: as of `chat_template`.
+        texts: as for `chat_template`.
         config: the model's config.json.
     """
     template, tokenizer = chat_template(texts) or "", _mapping(texts.get(_TOKENIZER))
-    known = {str(key): _content(value) for key, value in (tokenizer.get("added_tokens_decoder") or {}).items()}
-    # A text that is no token of its own cannot be told apart from an answer's words.
-    written = [end for end in _ENDS if end in template and end in known.values()]
-    ends = {_content(tokenizer.get("eos_token"))}
-    for holder in (_mapping(texts.get(_GENERATION)), config):
-        ids = holder.get("eos_token_id")
-        ends |= {known.get(str(number), "") for number in (ids if isinstance(ids, list) else [ids])}
-    return tuple(end for end in written if end not in ends)
+    added_tokens = {str(key): _content(value) for key, value in (tokenizer.get("added_tokens_decoder") or {}).items()}
+    # A text that is no single token could occur in an answer.
+    used = [end for end in _END_OF_TURN if end in template and end in added_tokens.values()]
+    declared = {_content(tokenizer.get("eos_token"))}
+    for file in (_mapping(texts.get(_GENERATION)), config):
+        ids = file.get("eos_token_id")
+        declared |= {added_tokens.get(str(number), "") for number in (ids if isinstance(ids, list) else [ids])}
+    return tuple(end for end in used if end not in declared)
 
 
 def _content(value: Any) -> str:
@@ -57,7 +57,7 @@ def _content(value: Any) -> str:
 
 def _mapping(text: str | None) -> Mapping[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

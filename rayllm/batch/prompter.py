@@ -13,7 +13,7 @@ from rayllm.engine.adapters import adapter_store, with_generation
 from rayllm.engine.layers.shaping import with_one_bos
 from rayllm.engine.plan import RequestPlan, plan_requests
 from rayllm.errors import ConfigError, RequestError
-from rayllm.lora import AdapterLimits, AdapterName, BaseModules, adapter_of
+from rayllm.lora import AdapterLimits, AdapterName, BaseModules, resolve_adapter
 from rayllm.prompt import PromptError, render
 from rayllm.sources import LoggedProgress, fetch, node_cache
 
@@ -120,7 +120,7 @@ class Prompter:
         return self._by_parts[template]
 
     def _plan_of(self, row: Row) -> RequestPlan:
-        name = adapter_of(self._model, row.get("model"))
+        name = resolve_adapter(self._model, row.get("model"))
         if name is None:
             return self._plan
         if str(name) not in self._plans:
@@ -129,7 +129,7 @@ class Prompter:
 
     def _adapters_plan(self, name: AdapterName) -> RequestPlan:
         """What the adapter's own settings mean; its weights are the engine's to look into."""
-        files = adapter_store(self._model, AdapterLimits(sys.maxsize, BaseModules.of(())), LoggedProgress).have(name)
+        files = adapter_store(self._model, AdapterLimits(sys.maxsize, BaseModules.of(())), LoggedProgress).fetch(name)
         node_cache().release(files.entry)
         return self._plan if files.generation is None else self._planned(with_generation(self._model, files.generation))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayllm.cli.table import Table
-from rayllm.sizing.choice import choose
-from rayllm.sizing.fit import Fit, Setting
+from rayllm.sizing.fit import EngineSettings, Fit
 from rayllm.sizing.gpus import GIB, GPUS, Gpu
 from rayllm.sizing.measure import Measured
+from rayllm.sizing.parallelism import smallest_split
 
 
 def introduction(model_id: str, measured: Measured) -> str:
@@ -48,7 +48,7 @@ def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]
         if found is None:
             made.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
             continue
-        setting = found.setting
+        setting = found.settings
         stages = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
         sizes = (found.weights, found.adapters, found.activations, found.overhead)
         made.add(
@@ -57,8 +57,8 @@ def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]
                 str(setting.gpus),
                 f"TP {setting.tensor_parallel}{stages}",
                 *(_gib(size) for size in sizes),
-                f"{_gib(found.cache)} ± {_gib(found.uncertain)}",
-                f"{found.longest(measured.architecture.context):,}",
+                f"{_gib(found.cache)} ± {_gib(found.uncertainty)}",
+                f"{found.longest_sequence(measured.architecture.context):,}",
                 f"{found.sequences_of(tokens):.1f}",
             ]
         )
@@ -68,7 +68,9 @@ def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]
 def on_every_gpu(measured: Measured, tokens: int) -> str:
     """The table of all GPUs, with the smallest number of each that holds a sequence of so many tokens."""
     shape, weights = measured.architecture, measured.weights
-    return table(measured, tokens, [(gpu, choose(shape, weights, gpu, Setting(), tokens)) for gpu in GPUS]).text()
+    return table(
+        measured, tokens, [(gpu, smallest_split(shape, weights, gpu, EngineSettings(), tokens)) for gpu in GPUS]
+    ).text()
 
 
 def left(room: Fit, tokens: int) -> str:
@@ -78,11 +80,11 @@ def left(room: Fit, tokens: int) -> str:
         room: what the GPUs hold.
         tokens: of the longest sequence.
     """
-    is_sure = room.cache - room.uncertain >= room.layout.bytes_of(tokens, room.setting.batched_tokens or tokens)
+    is_sure = room.cache - room.uncertainty >= room.layout.bytes_of(tokens, room.settings.batched_tokens or tokens)
     doubt = "" if is_sure else " One alone may be too much, with the error of the estimates against it."
     return (
-        f"{room.gpu.name} × {room.setting.gpus}: {_gib(room.weights)} GiB of weights on each, "
-        f"{_gib(room.cache)} ± {_gib(room.uncertain)} GiB for requests, "
+        f"{room.gpu.name} × {room.settings.gpus}: {_gib(room.weights)} GiB of weights on each, "
+        f"{_gib(room.cache)} ± {_gib(room.uncertainty)} GiB for requests, "
         f"{room.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{doubt}"
     )
 

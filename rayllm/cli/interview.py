@@ -10,7 +10,7 @@ import click
 
 from rayllm.authoring import advice
 from rayllm.authoring.answers import Answers, Lora, Scaling
-from rayllm.authoring.subject import Subject, study, unseen
+from rayllm.authoring.profile import ModelProfile, profile_by_name, profile_model
 from rayllm.cli.asking import Asker, say
 from rayllm.cli.fits import introduction, left, on_every_gpu
 from rayllm.cli.machine import cards
@@ -20,9 +20,9 @@ from rayllm.config.model import canonical_accelerator
 from rayllm.errors import ConfigError, SourceError
 from rayllm.sizing.fit import Fit
 from rayllm.sizing.gpus import GPUS, Gpu, find_gpu
-from rayllm.sizing.outline import known_models
+from rayllm.sizing.known_models import known_models
 from rayllm.sources import UnreachableError
-from rayllm.sources.faults import DeniedError
+from rayllm.sources.errors import DeniedError
 
 NO_ACCELERATOR = "none"
 """Any GPU, or the CPU."""
@@ -67,7 +67,7 @@ class Interview:
         self._options = options
         self._asker = asker
 
-    def subject(self) -> Subject:
+    def profile(self) -> ModelProfile:
         """The model, looked at where it lies.
 
         Raises:
@@ -84,18 +84,18 @@ class Interview:
                     raise
                 say(f"{error.message}\n")
 
-    def answers(self, subject: Subject) -> tuple[Answers, Fit | None]:
+    def answers(self, profile: ModelProfile) -> tuple[Answers, Fit | None]:
         """What is decided, and what the GPUs leave room for; None where that is not known.
 
         Raises:
             ConfigError: the model does not fit, or answers contradict each other.
         """
-        accelerator, gpu = self._accelerator(subject)
-        answers = Answers(accelerator, lora=self._lora_of_options(), on_cpu=not accelerator and _runs_on_cpu(subject))
-        answers = self._split(subject, gpu, answers)
-        answers = replace(answers, lora=answers.lora or self._lora_if_wanted(subject))
-        answers = self._lengths(subject, gpu, answers)
-        room = _room(subject, gpu, answers)
+        accelerator, gpu = self._accelerator(profile)
+        answers = Answers(accelerator, lora=self._lora_of_options(), on_cpu=not accelerator and _runs_on_cpu(profile))
+        answers = self._split(profile, gpu, answers)
+        answers = replace(answers, lora=answers.lora or self._lora_if_wanted(profile))
+        answers = self._lengths(profile, gpu, answers)
+        room = _room(profile, gpu, answers)
         if room and answers.context:
             say(left(room, answers.context))
         return replace(answers, scaling=self._scaling(answers.on_cpu)), room
@@ -111,29 +111,29 @@ class Interview:
             place = self._asker.text(f"Their address: {_PLACES}", None, "--model-source")
         return named_model(place, name) if place else named_model(name)
 
-    def _looked_at(self, model: ModelConfig) -> Subject:
+    def _looked_at(self, model: ModelConfig) -> ModelProfile:
         try:
-            subject = study(model)
+            profile = profile_model(model)
         except (UnreachableError, DeniedError) as error:
             # Whoever says what it runs on may do without being told; the replicas may have the credentials.
             if self._options.accelerator is None:
                 hint = "--accelerator-type and --tensor-parallelism say what would be worked out."
                 raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
             say(f"{error.message.rstrip('.')}; nothing is checked.")
-            return unseen(model, "the place of its weights could not be reached")
-        _introduce(subject)
-        return subject
+            return profile_by_name(model, "the place of its weights could not be reached")
+        _introduce(profile)
+        return profile
 
-    def _accelerator(self, subject: Subject) -> tuple[str | None, Gpu | None]:
+    def _accelerator(self, profile: ModelProfile) -> tuple[str | None, Gpu | None]:
         """Ray's accelerator type, and the GPU that it is, where its memory is known."""
         options = self._options
-        if self._asker.is_asking and options.accelerator is None and subject.measured:
-            say(on_every_gpu(subject.measured, advice.tokens_wanted(subject.measured, options.context)) + "\n")
+        if self._asker.is_asking and options.accelerator is None and profile.measured:
+            say(on_every_gpu(profile.measured, advice.required_tokens(profile.measured, options.context)) + "\n")
         names = ", ".join(gpu.name for gpu in GPUS)
         question = f"GPU type: {names}, or {NO_ACCELERATOR} for any and for CPUs"
         name = options.accelerator
         if name is None:
-            name = self._asker.text(question, self._advised_accelerator(subject), "--accelerator-type")
+            name = self._asker.text(question, self._advised_accelerator(profile), "--accelerator-type")
         if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
             return None, None
         accelerator = _accelerator_type(name)
@@ -142,46 +142,46 @@ class Interview:
             say(f"The memory of {accelerator} is not known, so nothing is worked out for it.")
         return accelerator, known.get(accelerator)
 
-    def _advised_accelerator(self, subject: Subject) -> str | None:
+    def _advised_accelerator(self, profile: ModelProfile) -> str | None:
         if here := next((card.kind for card in cards() if card.kind), None):
             return here.name
-        if _runs_on_cpu(subject):
+        if _runs_on_cpu(profile):
             return NO_ACCELERATOR
-        if subject.measured is None:
+        if profile.measured is None:
             return None
-        tokens = advice.tokens_wanted(subject.measured, self._options.context)
-        gpu = advice.first_gpu(subject.measured, Answers(None).setting, tokens)
+        tokens = advice.required_tokens(profile.measured, self._options.context)
+        gpu = advice.recommended_gpu(profile.measured, Answers(None).engine_settings, tokens)
         return gpu.name if gpu else None
 
-    def _split(self, subject: Subject, gpu: Gpu | None, answers: Answers) -> Answers:
+    def _split(self, profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Answers:
         options = self._options
-        advised = self._advised_split(subject, gpu, answers)
+        advised = self._advised_split(profile, gpu, answers)
         stages = options.pipeline_parallel or (1 if options.tensor_parallel else advised[1])
         while True:
             question = "Tensor parallelism: GPUs that share each layer"
             tensor = options.tensor_parallel or self._asker.number(question, advised[0])
             answers = replace(answers, tensor_parallel=tensor, pipeline_parallel=stages)
             try:
-                advice.check_split(subject, answers.setting)
-                _room(subject, gpu, answers)
+                advice.check_split(profile, answers.engine_settings)
+                _room(profile, gpu, answers)
                 return answers
             except ConfigError as error:
                 if not self._asker.is_asking or options.tensor_parallel:
                     raise
                 say(error.message)
 
-    def _advised_split(self, subject: Subject, gpu: Gpu | None, answers: Answers) -> tuple[int, int]:
-        if self._options.tensor_parallel or not (subject.measured and gpu):
+    def _advised_split(self, profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> tuple[int, int]:
+        if self._options.tensor_parallel or not (profile.measured and gpu):
             return 1, 1
-        tokens = advice.tokens_wanted(subject.measured, self._options.context)
-        found = advice.split(subject.measured, gpu, answers.setting, tokens)
+        tokens = advice.required_tokens(profile.measured, self._options.context)
+        found = advice.recommended_split(profile.measured, gpu, answers.engine_settings, tokens)
         if found is None:
             hint = "`rayllm plan` shows which GPUs hold it."
             raise ConfigError(f"{gpu.name}: 32 of them do not hold {tokens:,} tokens of the model.\nhint: {hint}")
         return found
 
-    def _lora_if_wanted(self, subject: Subject) -> Lora | None:
-        if self._options.enable_lora is not None or subject.task or not self._asker.agrees("Serve LoRA adapters?"):
+    def _lora_if_wanted(self, profile: ModelProfile) -> Lora | None:
+        if self._options.enable_lora is not None or profile.task or not self._asker.agrees("Serve LoRA adapters?"):
             return None
         return self._lora()
 
@@ -196,19 +196,19 @@ class Interview:
         rank = options.rank or asker.number("Their largest rank", _RANK)
         return Lora(path if "://" in path else str(Path(path).expanduser().absolute()), slots, rank)
 
-    def _lengths(self, subject: Subject, gpu: Gpu | None, answers: Answers) -> Answers:
+    def _lengths(self, profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Answers:
         """The longest context, and how many sequences at once."""
-        options, most, room = self._options, subject.context, _room(subject, gpu, answers)
+        options, most, room = self._options, profile.context, _room(profile, gpu, answers)
         if options.context and most and options.context > most:
             raise ConfigError(f"--max-model-len: {options.context:,} is more than the {most:,} tokens of the model.")
         if most is None and not self._asker.is_asking:
             return replace(answers, context=options.context, sequences=options.sequences)
-        advised = advice.context(room, most) if room and most else min(most or advice.TOKENS, advice.TOKENS)
+        advised = advice.recommended_context(room, most) if room and most else min(most or advice.TOKENS, advice.TOKENS)
         question = "Longest context: tokens of prompt and answer together"
         context = options.context or self._asker.number(question, advised, most)
         if room:
             advice.check_context(room, context)
-        sequences = options.sequences or (advice.sequences(room, context) if room else None)
+        sequences = options.sequences or (advice.recommended_sequences(room, context) if room else None)
         return replace(answers, context=context, sequences=sequences)
 
     def _scaling(self, on_cpu: bool) -> Scaling | None:
@@ -239,36 +239,36 @@ def _accelerator_type(name: str) -> str:
     return found
 
 
-def _room(subject: Subject, gpu: Gpu | None, answers: Answers) -> Fit | None:
-    return advice.fitted(subject.measured, gpu, answers.setting) if subject.measured and gpu else None
+def _room(profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Fit | None:
+    return advice.checked_fit(profile.measured, gpu, answers.engine_settings) if profile.measured and gpu else None
 
 
 def _is_hub_id(name: str) -> bool:
     return not name.startswith(("/", ".", "~", "s3://", "gs://")) and not Path(name).is_dir()
 
 
-def _runs_on_cpu(subject: Subject) -> bool:
+def _runs_on_cpu(profile: ModelProfile) -> bool:
     """Whether this machine's engine is vLLM's CPU build, and the model is no burden to it."""
-    if subject.measured is None or not has_cpu_engine():
+    if profile.measured is None or not has_cpu_engine():
         return False
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return subject.measured.weights.bytes < _CPU_SHARE * memory
+    return profile.measured.weights.bytes < _CPU_SHARE * memory
 
 
-def _introduce(subject: Subject) -> None:
+def _introduce(profile: ModelProfile) -> None:
     """What was found of the model."""
-    family = subject.family
-    if subject.is_seen:
-        say(f"Verified that {subject.model.model_id} can be read.")
+    family = profile.family
+    if profile.was_inspected:
+        say(f"Verified that {profile.model.model_id} can be read.")
     else:
         say("The hub cannot be reached, so access is not checked.")
-    if subject.measured:
-        say(introduction(subject.model.model_id, subject.measured))
+    if profile.measured:
+        say(introduction(profile.model.model_id, profile.measured))
     else:
-        say(f"Its memory is not worked out: {subject.unmeasured}")
+        say(f"Its memory is not worked out: {profile.unmeasured}")
     if family:
         say(f"It is prompted and read as {family.name}.")
-    if subject.is_seen and not subject.template and not subject.task and not (family and family.prompt_format):
+    if profile.was_inspected and not profile.template and not profile.task and not (family and family.prompt_format):
         say("It has no chat template: write a prompt_format into its file, or it only completes texts.")
-    if subject.is_gated:
+    if profile.is_gated:
         say("It is gated: who serves it needs HF_TOKEN of an account with access. The file refers to that variable.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rayllm.authoring.draft import model_config
+from rayllm.authoring.rendering import model_config
 from rayllm.cli.asking import Asker
 from rayllm.cli.interview import NO_ACCELERATOR, Interview, Options
 from rayllm.cli.machine import cards
@@ -30,11 +30,11 @@ def single_model(name: str, tensor_parallel: int | None, context: int | None) ->
     accelerator = here.name if here else NO_ACCELERATOR
     options = Options(model_id=name, accelerator=accelerator, tensor_parallel=tensor_parallel, context=context)
     interview = Interview(options, Asker(False))
-    subject = interview.subject()
-    answers, _ = interview.answers(subject)
-    if has_cpu_engine() and not answers.on_cpu and subject.measured:
-        size = f"{subject.measured.weights.bytes / GIB:.1f} GiB"
+    profile = interview.profile()
+    answers, _ = interview.answers(profile)
+    if has_cpu_engine() and not answers.on_cpu and profile.measured:
+        size = f"{profile.measured.weights.bytes / GIB:.1f} GiB"
         hint = "`rayllm plan` shows which GPUs hold it."
         raise ClusterError(f"{name}: its weights, {size}, are more than half of this machine's memory.\nhint: {hint}")
     # The GPUs are those of this machine, whatever Ray calls them; and it serves one replica.
-    return model_config(subject, replace(answers, accelerator=None, scaling=None))
+    return model_config(profile, replace(answers, accelerator=None, scaling=None))

@@ -125,7 +125,7 @@ class AdapterPool:
         if failure := self._failure(key):
             return isinstance(failure, ModelNotFoundError)
         try:
-            return not await asyncio.get_running_loop().run_in_executor(self._lookups, self._store.holds, name)
+            return not await asyncio.get_running_loop().run_in_executor(self._lookups, self._store.exists, name)
         except SourceError:
             # A request for it is told, or served from what the node has.
             return False
@@ -151,7 +151,7 @@ class AdapterPool:
             asked: the model's name in the request, which need not be the adapter's.
 
         Raises:
-            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.have`.
+            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.fetch`.
         """
         pooled = await self._ready(name, path)
         while pooled.is_retired:
@@ -172,7 +172,7 @@ class AdapterPool:
         """Have the adapter in the engine, at its newest version, whatever was tried before.
 
         Raises:
-            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.have`.
+            ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.fetch`.
         """
         self._failures.pop((str(name), path), None)
         await asyncio.shield(self._load_once(name, path))
@@ -205,7 +205,7 @@ class AdapterPool:
         return self._loading[key]
 
     async def _load(self, name: AdapterName, path: str | None) -> PooledAdapter:
-        files = await asyncio.to_thread(self._store.have, name, path)
+        files = await asyncio.to_thread(self._store.fetch, name, path)
         current = self._adapters.get(str(name))
         if current is not None and current.path == path and current.files.version == files.version:
             node_cache().release(files.entry)

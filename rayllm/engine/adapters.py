@@ -12,11 +12,10 @@ from rayllm.engine import vllm
 from rayllm.engine.adapter_pool import AdapterPool
 from rayllm.engine.plan import RequestPlan
 from rayllm.errors import RequestError
-from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_place
+from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
 from rayllm.prompt import PromptError
 from rayllm.settings import settings
-from rayllm.sources import Progress
-from rayllm.sources.node import limits
+from rayllm.sources import DownloadOptions, Progress
 
 # Stop texts that an adapter's settings may add to each request; vLLM counts them against its limit on the client's.
 MAX_STOPS = 16
@@ -76,9 +75,9 @@ def adapter_store(model: ModelConfig, takes: AdapterLimits, progress: Callable[[
     path = lora.dynamic_lora_loading_path
     return AdapterStore(
         model.model_id,
-        open_place(path, model.model_id) if path else None,
+        open_catalog(path, model.model_id) if path else None,
         {module.name: module.path for module in lora.lora_modules},
-        replace(limits(lora.download_timeout_s), tries=lora.max_download_tries),
+        replace(DownloadOptions.from_settings(lora.download_timeout_s), tries=lora.max_download_tries),
         takes,
         progress,
     )

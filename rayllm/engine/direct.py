@@ -25,7 +25,7 @@ from rayllm.engine.layers.shaping import shape, with_one_bos
 from rayllm.engine.plan import RequestPlan
 from rayllm.engine.prompt import Prompt
 from rayllm.errors import RequestError
-from rayllm.lora import adapter_of
+from rayllm.lora import resolve_adapter
 
 Body = dict[str, Any]
 
@@ -114,7 +114,7 @@ class DirectCalls:
 
     @asynccontextmanager
     async def _using(self, model: str | None) -> AsyncIterator[Any]:
-        adapter = adapter_of(self._model, model)
+        adapter = resolve_adapter(self._model, model)
         if adapter is None:
             yield None
             return

@@ -1,19 +1,19 @@
-"""A RayService of KubeRay: what an application needs of a Kubernetes cluster, as one manifest."""
+"""Renders a serve config as a KubeRay RayService manifest. Pure: reads no cluster."""
 
-from rayllm.kuberay.cache import read_cache
-from rayllm.kuberay.nodes import Nodes, read_selector, read_toleration
-from rayllm.kuberay.options import Options
-from rayllm.kuberay.serve_config import local_paths, moved, variables_of
-from rayllm.kuberay.service import manifest
+from rayllm.kuberay.cache_volume import parse_cache_volume
+from rayllm.kuberay.node_selection import NodeSelection, parse_selector, parse_toleration
+from rayllm.kuberay.options import ManifestOptions
+from rayllm.kuberay.ray_service import render_manifest
+from rayllm.kuberay.serve_config import local_paths, relocate_paths, required_variables
 
 __all__ = [
-    "Nodes",
-    "Options",
+    "ManifestOptions",
+    "NodeSelection",
     "local_paths",
-    "manifest",
-    "moved",
-    "read_cache",
-    "read_selector",
-    "read_toleration",
-    "variables_of",
+    "parse_cache_volume",
+    "parse_selector",
+    "parse_toleration",
+    "relocate_paths",
+    "render_manifest",
+    "required_variables",
 ]

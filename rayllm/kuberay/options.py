@@ -1,4 +1,4 @@
-"""What a manifest says beside the models."""
+"""ManifestOptions of a manifest, beside the models."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rayllm.errors import ConfigError
-from rayllm.kuberay.cache import Cache
-from rayllm.kuberay.group import ROUTER, Group
-from rayllm.kuberay.nodes import Nodes
-from rayllm.kuberay.quantity import times
+from rayllm.kuberay.cache_volume import CacheVolume
+from rayllm.kuberay.node_selection import NodeSelection
+from rayllm.kuberay.quantity import multiply
+from rayllm.kuberay.worker_group import ROUTER, WorkerGroup
 
-# The smallest machines with a GPU that clouds rent have 4 CPUs and 16 GiB, a part of which is the system's.
+# CPUs and memory. The smallest GPU machines of clouds have 4 CPUs and 16 GiB, part of which the system uses.
 _GPU_POD = (3, "12Gi")
 _CPU_POD = (4, "8Gi")
 _ROUTER_POD = (2, "4Gi")
-# KubeRay appends up to 16 characters for what it makes, and Kubernetes allows 63.
-_LONGEST_NAME = 47
+# KubeRay appends up to 16 characters, and Kubernetes allows 63.
+_MAX_NAME = 47
 
 Upgrade = Literal["NewCluster", "NewClusterWithIncrementalUpgrade", "None"]
 
 
 @dataclass(frozen=True)
-class Options:
-    """How the cluster is to be made.
+class ManifestOptions:
+    """ManifestOptions of the Ray cluster and its pods.
 
     Args:
-        image: the image of all pods, which holds Ray and RayLLM.
-        name: of the RayService.
-        namespace: Kubernetes' namespace; None leaves it to `kubectl`.
-        gpu_resource: what the device plugin calls a GPU.
+        image: image of all pods, with Ray and RayLLM.
+        name: name of the RayService.
+        namespace: Kubernetes namespace; None leaves it to `kubectl`.
+        gpu_resource: the device plugin's resource name for GPUs.
         gpus_per_node: GPUs of the largest node.
-        cpus: CPUs for each GPU of a worker, or of a worker without GPU; None is as much as the smallest machines have.
-        memory: memory, likewise.
+        cpus: CPUs per GPU of a worker, or per worker without GPU; None is what the smallest machines have.
+        memory: memory, in the same way.
         head_cpus: CPUs of the head.
         head_memory: memory of the head.
-        routers: pods for routers alone; None is two where other pods come and go, else none.
-        cache: where weights and adapters are kept.
-        nodes: which nodes the pods stand on.
+        routers: pods for routers only; None is two if other pods scale, else none.
+        cache: volume for weights and adapters.
+        nodes: constraints on the pods' nodes.
         env: environment variables of all pods.
         env_secrets: Secrets whose keys become environment variables of all pods.
         pull_secret: Secret for pulling the image.
         service_account: the pods' service account.
-        account_annotations: makes that account, with these annotations.
-        upgrade: what happens when the cluster itself changes.
-        gateway_class: GatewayClass that an incremental upgrade shifts traffic with.
-        redis: `host:port` of a Redis where Ray keeps what the head knows.
+        account_annotations: create that account, with these annotations.
+        upgrade: KubeRay's upgrade strategy.
+        gateway_class: GatewayClass for an incremental upgrade.
+        redis: `host:port` of a Redis for the fault tolerance of Ray's GCS.
         redis_password: Secret and key of its password.
     """
 
@@ -61,8 +61,8 @@ class Options:
     head_cpus: int = 2
     head_memory: str = "8Gi"
     routers: int | None = None
-    cache: Cache = field(default_factory=Cache)
-    nodes: Nodes = field(default_factory=Nodes)
+    cache: CacheVolume = field(default_factory=CacheVolume)
+    nodes: NodeSelection = field(default_factory=NodeSelection)
     env: Mapping[str, str] = field(default_factory=dict)
     env_secrets: tuple[str, ...] = ()
     pull_secret: str | None = None
@@ -73,18 +73,18 @@ class Options:
     redis: str | None = None
     redis_password: tuple[str, str] | None = None
 
-    def check(self) -> None:
-        """Refuse what KubeRay would refuse, and what would have no effect.
+    def validate(self) -> None:
+        """Refuse options that KubeRay would refuse, or that would have no effect.
 
         Raises:
-            ConfigError: the first fault.
+            ConfigError: the first invalid option.
         """
-        if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > _LONGEST_NAME:
+        if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > _MAX_NAME:
             raise ConfigError(
-                f"--name: `{self.name}` must be small letters, digits and `-`, at most {_LONGEST_NAME} of them, and "
+                f"--name: `{self.name}` must be small letters, digits and `-`, at most {_MAX_NAME} of them, and "
                 "begin with a letter."
             )
-        times(self.head_memory, 1, "--head-memory")
+        multiply(self.head_memory, 1, "--head-memory")
         if (self.upgrade == "NewClusterWithIncrementalUpgrade") != bool(self.gateway_class):
             raise ConfigError("--gateway-class and --upgrade NewClusterWithIncrementalUpgrade need each other.")
         if self.account_annotations and not self.service_account:
@@ -92,16 +92,16 @@ class Options:
         if self.redis_password and not self.redis:
             raise ConfigError("--redis-password: needs --redis, the address.")
 
-    def cpus_of(self, group: Group) -> int:
-        """CPUs of one of the group's pods."""
-        if group.of == ROUTER:
+    def cpus_of(self, group: WorkerGroup) -> int:
+        """CPUs per pod of the group."""
+        if group.kind == ROUTER:
             return _ROUTER_POD[0]
-        each = self.cpus or (_GPU_POD if group.gpus else _CPU_POD)[0]
-        return max(group.cpus, each * max(1, group.gpus))
+        per_gpu = self.cpus or (_GPU_POD if group.gpus else _CPU_POD)[0]
+        return max(group.cpus, per_gpu * max(1, group.gpus))
 
-    def memory_of(self, group: Group) -> str:
-        """Memory of one of the group's pods."""
-        if group.of == ROUTER:
+    def memory_of(self, group: WorkerGroup) -> str:
+        """Memory per pod of the group."""
+        if group.kind == ROUTER:
             return _ROUTER_POD[1]
-        each = self.memory or (_GPU_POD if group.gpus else _CPU_POD)[1]
-        return times(each, max(1, group.gpus), "--memory")
+        per_gpu = self.memory or (_GPU_POD if group.gpus else _CPU_POD)[1]
+        return multiply(per_gpu, max(1, group.gpus), "--memory")

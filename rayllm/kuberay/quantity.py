@@ -1,4 +1,4 @@
-"""Amounts of memory as Kubernetes writes them."""
+"""Memory quantities of Kubernetes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from rayllm.errors import ConfigError
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-def read_quantity(text: str, name: str) -> tuple[int, str]:
-    """Number and unit of an amount such as `12Gi`.
+def parse_quantity(text: str, name: str) -> tuple[int, str]:
+    """Parse a quantity such as `12Gi` into number and unit.
 
     Args:
-        text: the amount.
-        name: what errors call it.
+        text: the quantity.
+        name: the option, for errors.
 
     Raises:
-        ConfigError: it is no such amount.
+        ConfigError: it is no quantity.
     """
-    found = re.fullmatch(r"([1-9]\d*)(k|[MGT]|[KMGT]i|)", text)
-    if not found:
+    match = re.fullmatch(r"([1-9]\d*)(k|[MGT]|[KMGT]i|)", text)
+    if not match:
         raise ConfigError(f"{name}: `{text}` must be an amount such as 12Gi.")
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]
 
 
-def in_bytes(text: str, name: str) -> int:
-    """An amount in bytes; as `read_quantity`."""
-    number, unit = read_quantity(text, name)
+def to_bytes(text: str, name: str) -> int:
+    """Convert to bytes; raises as `parse_quantity`."""
+    number, unit = parse_quantity(text, name)
     return number * _UNITS[unit]
 
 
-def times(text: str, factor: int, name: str) -> str:
-    """So many times an amount; as `read_quantity`."""
-    number, unit = read_quantity(text, name)
+def multiply(text: str, factor: int, name: str) -> str:
+    """Multiply a quantity; raises as `parse_quantity`."""
+    number, unit = parse_quantity(text, name)
     return f"{number * factor}{unit}"

@@ -1,4 +1,4 @@
-"""A serve config as KubeRay has to have it: every model inlined, and reachable from other pods."""
+"""Adapts a serve config for KubeRay: models are pinned to pods, and proxies are reachable from other pods."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from rayllm.config import ModelConfig
 from rayllm.config.secrets import expand
-from rayllm.kuberay.group import Group
+from rayllm.kuberay.worker_group import WorkerGroup
 
 _IMPORT_PATH = "rayllm:app"
 _DEFAULT_PORT = 8000
-# A thousandth binds a replica to a group, whose pods have one of the resource each.
+# Each pod of a group has one of its resource; a thousandth pins a replica without limiting their number.
 _SHARE = 0.001
 
 
-def for_cluster(serve_config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which Ray Serve's proxies listen on every pod that has a replica.
+def with_public_proxies(serve_config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which Ray Serve's proxies listen on every pod with a replica.
 
-    KubeRay asks each pod's proxy whether the pod may be sent requests, and nobody could reach one on 127.0.0.1.
+    KubeRay probes the proxy of each pod for readiness, so it cannot listen on 127.0.0.1.
     """
     http = {**(serve_config.get("http_options") or {}), "host": "0.0.0.0"}
     rest = {key: value for key, value in serve_config.items() if key not in ("proxy_location", "http_options")}
@@ -32,23 +32,23 @@ def port_of(serve_config: Mapping[str, Any]) -> int:
 
 
 def models_in(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """RayLLM's models in a serve config that has them inlined: the mappings themselves, to read or to change."""
+    """The models of RayLLM's applications in an inlined serve config, as mutable mappings."""
     for application in _applications(serve_config):
         yield from application["args"]["llm_configs"]
 
 
 def _applications(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those of RayLLM's."""
+    """RayLLM's applications."""
     return (each for each in serve_config["applications"] if each.get("import_path") == _IMPORT_PATH)
 
 
 def _routers(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the applications say of their routers."""
+    """The `router` section of each application."""
     return (application["args"].get("router") or {} for application in _applications(serve_config))
 
 
-def bind(model: dict[str, Any], group: Group) -> None:
-    """Let a model's replicas stand on the pods of one group alone, in place."""
+def pin_model(model: dict[str, Any], group: WorkerGroup) -> None:
+    """Restrict a model's replicas to the pods of one group, in place."""
     override = model.get("placement_group_config") or {}
     share = {group.resource: _SHARE}
     if override.get("bundles"):
@@ -59,16 +59,16 @@ def bind(model: dict[str, Any], group: Group) -> None:
     actor = deployment.setdefault("ray_actor_options", {})
     actor["resources"] = {**(actor.get("resources") or {}), **share}
     if group.hosts > 1:
-        # The workers are not bound by their actor: they need not share its pod.
+        # Workers may run on other pods than their replica's actor, so they need the resource as well.
         worker = override.get("bundle_per_worker") or {"GPU": 1}
         model["placement_group_config"] = {**override, "bundle_per_worker": {**worker, **share}}
 
 
-def bind_routers(serve_config: Mapping[str, Any], group: Group) -> None:
-    """Let routers stand on the pods of one group alone, one on each unless the config says how many, in place."""
+def pin_routers(serve_config: Mapping[str, Any], group: WorkerGroup) -> None:
+    """Restrict routers to the pods of one group, in place; one per pod unless the config has a number."""
     for application in _applications(serve_config):
         args, deployments = application["args"], application.setdefault("deployments", [])
-        args["router"] = {"num_replicas": group.least, **(args.get("router") or {})}
+        args["router"] = {"num_replicas": group.min_size, **(args.get("router") or {})}
         router = next((deployment for deployment in deployments if deployment["name"] == "Router"), None)
         if router is None:
             deployments.append(router := {"name": "Router"})
@@ -76,23 +76,23 @@ def bind_routers(serve_config: Mapping[str, Any], group: Group) -> None:
         router["ray_actor_options"] = {**actor, "resources": {**(actor.get("resources") or {}), group.resource: _SHARE}}
 
 
-def variables_of(serve_config: Mapping[str, Any]) -> list[str]:
-    """The environment variables that a serve config needs: those of its `${env:NAME}`, and brokers' tokens."""
-    asked = _Asked()
+def required_variables(serve_config: Mapping[str, Any]) -> list[str]:
+    """Names of the environment variables that a serve config uses: `${env:NAME}`, and tokens for credential brokers."""
+    variables = _RecordingEnvironment()
     for router in _routers(serve_config):
-        expand(router.get("admin_keys"), asked, "")
+        expand(router.get("admin_keys"), variables, "")
     for raw in models_in(serve_config):
         model = ModelConfig.model_validate(raw)
-        expand([model.deployment_config.ray_actor_options.runtime_env, model.runtime_env], asked, "")
+        expand([model.deployment_config.ray_actor_options.runtime_env, model.runtime_env], variables, "")
         for source in (model.source, model.model_loading_config.tokenizer_source):
             credentials = getattr(source, "s3_aws_credentials", None)
             if credentials and credentials.auth_token_env_variable:
-                asked[credentials.auth_token_env_variable] = ""
-    return sorted(asked)
+                variables[credentials.auth_token_env_variable] = ""
+    return sorted(variables)
 
 
-class _Asked(dict[str, str]):
-    """An environment that has every variable, and keeps the names that were asked for."""
+class _RecordingEnvironment(dict[str, str]):
+    """An environment that has every variable and records which ones were read."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -103,23 +103,23 @@ class _Asked(dict[str, str]):
 
 
 def local_paths(serve_config: Mapping[str, Any]) -> list[str]:
-    """Files and folders that the pods must have, since the config names them by their path."""
-    found = [(router.get("batches") or {}).get("storage") for router in _routers(serve_config)]
+    """Absolute paths in the config, which the pods must have."""
+    paths = [(router.get("batches") or {}).get("storage") for router in _routers(serve_config)]
     for raw in models_in(serve_config):
         model = ModelConfig.model_validate(raw)
-        found += [getattr(s, "path", None) for s in (model.source, model.model_loading_config.tokenizer_source)]
-        found += model.lora_config.paths if model.lora_config else []
-        found.append(model.tool_calling.plugin if model.tool_calling else None)
-        found.append(model.guided_decoding.backends_dir if model.guided_decoding else None)
-    return list(dict.fromkeys(path for path in found if path and path.startswith("/")))
+        paths += [getattr(s, "path", None) for s in (model.source, model.model_loading_config.tokenizer_source)]
+        paths += model.lora_config.paths if model.lora_config else []
+        paths.append(model.tool_calling.plugin if model.tool_calling else None)
+        paths.append(model.guided_decoding.backends_dir if model.guided_decoding else None)
+    return list(dict.fromkeys(path for path in paths if path and path.startswith("/")))
 
 
-def moved(value: Any, here: str, there: str) -> Any:
-    """`value` with every path that leads into the folder `here` leading into `there`."""
+def relocate_paths(value: Any, old: str, new: str) -> Any:
+    """Replace the folder `old` by `new` in every path of a config."""
     if isinstance(value, str):
-        return there + value[len(here) :] if value == here or value.startswith(here + "/") else value
+        return new + value[len(old) :] if value == old or value.startswith(old + "/") else value
     if isinstance(value, dict):
-        return {key: moved(item, here, there) for key, item in value.items()}
+        return {key: relocate_paths(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
-        return [moved(item, here, there) for item in value]
+        return [relocate_paths(item, old, new) for item in value]
     return value

@@ -1,10 +1,10 @@
-"""LoRA adapters: their names, where they lie, and what is looked at before an engine sees them."""
+"""LoRA adapters: their names, the catalogs that list them, and their validation before an engine loads them."""
 
-from rayllm.lora.base import BaseModules
-from rayllm.lora.check import AdapterLimits
-from rayllm.lora.names import AdapterName, adapter_of, no_adapter, parse_name
-from rayllm.lora.place import Place, open_place
+from rayllm.lora.base_modules import BaseModules
+from rayllm.lora.catalog import Catalog, open_catalog
+from rayllm.lora.names import AdapterName, adapter_not_found, parse_name, resolve_adapter
 from rayllm.lora.store import AdapterFiles, AdapterStore
+from rayllm.lora.validation import AdapterLimits
 
 __all__ = [
     "AdapterFiles",
@@ -12,9 +12,9 @@ __all__ = [
     "AdapterName",
     "AdapterStore",
     "BaseModules",
-    "Place",
-    "adapter_of",
-    "no_adapter",
-    "open_place",
+    "Catalog",
+    "adapter_not_found",
+    "open_catalog",
     "parse_name",
+    "resolve_adapter",
 ]

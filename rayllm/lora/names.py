@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rayllm.config import ModelConfig
 from rayllm.errors import ModelNotFoundError
 
-# Names reach paths: no separators, no leading dot, nothing that a shell or a terminal would take for more than text.
+# Names become paths: no separators, no leading dot, nothing special to a shell or a terminal.
 _ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
 
 
@@ -24,15 +24,15 @@ class AdapterName:
         return f"{self.base}:{self.adapter}"
 
 
-def no_adapter(name: AdapterName) -> ModelNotFoundError:
-    """The error for an adapter that is not there."""
+def adapter_not_found(name: AdapterName) -> ModelNotFoundError:
+    """The error for an adapter that does not exist."""
     return ModelNotFoundError(f"The model `{name.base}` has no adapter `{name.adapter}`.", "model")
 
 
 def parse_name(name: str, bases: Iterable[str]) -> AdapterName | None:
-    """What `name` means as an adapter of one of `bases`, or None where it means none.
+    """Parse `base:adapter` for one of `bases`; None if it is no such name.
 
-    A base id may itself hold a colon, so the longest base that fits decides.
+    A base id may itself contain a colon, so the longest matching base wins.
     """
     for base in sorted(bases, key=len, reverse=True):
         adapter = name.removeprefix(f"{base}:")
@@ -41,17 +41,17 @@ def parse_name(name: str, bases: Iterable[str]) -> AdapterName | None:
     return None
 
 
-def adapter_of(model: ModelConfig, asked: str | None) -> AdapterName | None:
-    """The adapter that the name `asked` means where `model` is the only one there is; None is the model itself.
+def resolve_adapter(model: ModelConfig, name: str | None) -> AdapterName | None:
+    """Resolve a name where `model` is the only base model; None is the model itself.
 
     Raises:
-        ModelNotFoundError: it means neither.
+        ModelNotFoundError: the name is neither the model's nor an adapter's.
     """
-    if asked is None or asked == model.model_id:
+    if name is None or name == model.model_id:
         return None
     lora = model.lora_config
-    if lora and (name := parse_name(asked, [model.model_id])):
-        return name
-    if lora and asked in {module.name for module in lora.lora_modules}:
-        return AdapterName(model.model_id, asked)
-    raise ModelNotFoundError(f"This job has no model `{asked[:200]}`; it runs `{model.model_id}`.", "model")
+    if lora and (adapter := parse_name(name, [model.model_id])):
+        return adapter
+    if lora and name in {module.name for module in lora.lora_modules}:
+        return AdapterName(model.model_id, name)
+    raise ModelNotFoundError(f"This job has no model `{name[:200]}`; it runs `{model.model_id}`.", "model")

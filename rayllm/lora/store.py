@@ -1,4 +1,4 @@
-"""Having an adapter on this node: found, fetched at its version, and looked into."""
+"""Fetches adapters to this node and validates them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from rayllm.errors import (
     SourceError,
     UnavailableError,
 )
-from rayllm.lora.check import CONFIG, WEIGHTS, AdapterLimits, check_adapter
-from rayllm.lora.names import AdapterName, no_adapter
-from rayllm.lora.place import Place, open_adapter
-from rayllm.sources import Progress, UnreachableError, node_cache
-from rayllm.sources.download import Limits
-from rayllm.sources.entry import Entry
-from rayllm.sources.faults import MissingError
-from rayllm.sources.items import Snapshot
-from rayllm.sources.store import Store
+from rayllm.lora.catalog import Catalog, open_adapter
+from rayllm.lora.names import AdapterName, adapter_not_found
+from rayllm.lora.validation import CONFIG, WEIGHTS, AdapterLimits, validate_adapter
+from rayllm.sources import DownloadOptions, Progress, UnreachableError, node_cache
+from rayllm.sources.cache import Entry
+from rayllm.sources.errors import MissingError
+from rayllm.sources.stores import Snapshot, Store
 
 logger = logging.getLogger(__name__)
 
 SETTINGS = "rayllm.yaml"
-_SERVED = {CONFIG, WEIGHTS, SETTINGS}
+_FILES = {CONFIG, WEIGHTS, SETTINGS}
 _SELECTION = "adapter"
 
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """An adapter on this node: its folder in the cache, which content it is, and how it wants to be prompted."""
+    """An adapter on this node: its cache entry, its version, and the settings it was published with."""
 
     entry: Entry
     version: str
@@ -44,7 +42,7 @@ class AdapterFiles:
 
     @property
     def folder(self) -> Path:
-        """The folder for the engine; its content never changes."""
+        """The folder for the engine to load. Its content never changes."""
         return self.entry.files
 
 
@@ -53,100 +51,100 @@ class AdapterStore:
 
     Args:
         base: id of the base model.
-        place: where they lie; None where only named ones are served.
-        modules: adapters with a place of their own, by name (`lora_config.lora_modules`).
-        downloads: how hard a download tries, and how long.
-        limits: what the engine takes.
-        progress: makes an observer for a download.
+        catalog: lists adapters; None if only `modules` are served.
+        modules: adapters with a source of their own, by name (`lora_config.lora_modules`).
+        options: how to download.
+        limits: what the engine accepts.
+        progress: creates the observer of a download.
     """
 
     def __init__(
         self,
         base: str,
-        place: Place | None,
+        catalog: Catalog | None,
         modules: Mapping[str, str],
-        downloads: Limits,
+        options: DownloadOptions,
         limits: AdapterLimits,
         progress: Callable[[], Progress],
     ) -> None:
         self.base = base
-        self._place = place
+        self._catalog = catalog
         self._modules = modules
-        self._downloads = downloads
+        self._options = options
         self._limits = limits
         self._progress = progress
 
-    def have(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
-        """The adapter as it is now.
+    def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
+        """Fetch the current version of an adapter. The caller releases its cache entry.
 
         Args:
             name: the adapter.
-            path: its own place, where it was loaded from one.
+            path: its source, if an administrator loaded it from one.
 
         Raises:
-            ModelNotFoundError: there is none of that name.
-            RequestError: it is broken, or not for this model; the message names the file.
-            UnavailableError: its place is in trouble.
+            ModelNotFoundError: it does not exist.
+            RequestError: it is broken, or made for another model; the message names the file.
+            UnavailableError: its store is down.
         """
         candidates: list[Store] = []
         try:
             candidates = self._candidates(name, path)
             entry, version = self._fetch(name, candidates)
         except UnreachableError as error:
-            entry, version = self._recall(name, candidates, error)
+            entry, version = self._find_cached(name, candidates, error)
         except SourceError as error:
             raise self._unavailable(name, error) from None
         try:
-            check_adapter(name, entry.files, self._limits)
-            return AdapterFiles(entry, version, self._settings(name, entry.files))
+            validate_adapter(name, entry.files, self._limits)
+            return AdapterFiles(entry, version, self._read_settings(name, entry.files))
         except RequestError:
-            # Nobody uses what is broken: its room may be had.
+            # A broken adapter need not stay in the cache.
             node_cache().release(entry)
             raise
 
-    def holds(self, name: AdapterName) -> bool:
-        """Whether there is something by that name, sound or not. Nothing is fetched.
+    def exists(self, name: AdapterName) -> bool:
+        """Whether there are files for an adapter, valid or not. Downloads nothing.
 
         Raises:
-            SourceError: its place is in trouble.
+            SourceError: its store is down.
         """
-        return any(_holds_something(store) for store in self._candidates(name, None))
+        return any(_has_files(store) for store in self._candidates(name, None))
 
     def names(self) -> list[AdapterName]:
-        """Every adapter that may be had without a place of its own.
+        """List the catalog's adapters.
 
         Raises:
-            SourceError: they cannot be listed.
+            SourceError: the catalog cannot be listed.
         """
-        return self._place.names() if self._place else []
+        return self._catalog.names() if self._catalog else []
 
     def _candidates(self, name: AdapterName, path: str | None) -> list[Store]:
         path = path or self._modules.get(name.adapter)
         if path:
             return [open_adapter(path)]
-        return self._place.candidates(name) if self._place else []
+        return self._catalog.candidates(name) if self._catalog else []
 
     def _fetch(self, name: AdapterName, candidates: list[Store]) -> tuple[Entry, str]:
         for store in candidates:
-            if _holds_something(store):
-                choose = partial(_chosen, name, store)
-                entry, snapshot = node_cache().have(store, choose, _SELECTION, self._progress(), self._downloads)
+            if _has_files(store):
+                list_snapshot = partial(_list_snapshot, name, store)
+                entry, snapshot = node_cache().fetch(store, list_snapshot, _SELECTION, self._progress(), self._options)
                 return entry, snapshot.id
-        raise no_adapter(name)
+        raise adapter_not_found(name)
 
-    def _recall(self, name: AdapterName, candidates: list[Store], error: SourceError) -> tuple[Entry, str]:
+    def _find_cached(self, name: AdapterName, candidates: list[Store], error: SourceError) -> tuple[Entry, str]:
         for store in candidates:
-            if entry := node_cache().recall(store.where, _SELECTION):
+            if entry := node_cache().acquire_latest(store.uri, _SELECTION):
                 logger.warning("%s. Serving the copy of `%s` on this node.", error.message, name)
                 return entry, entry.root.name
         raise self._unavailable(name, error) from None
 
     def _unavailable(self, name: AdapterName, error: SourceError) -> UnavailableError:
-        # Where it comes from is the operator's business.
+        # Clients are not shown where adapters are stored.
         logger.warning("The adapter `%s` cannot be fetched: %s", name, error.message)
         return UnavailableError(f"The adapter `{name}` cannot be fetched now.", "model", ADAPTER_UNAVAILABLE, 10)
 
-    def _settings(self, name: AdapterName, folder: Path) -> GenerationConfig | None:
+    def _read_settings(self, name: AdapterName, folder: Path) -> GenerationConfig | None:
         if not (folder / SETTINGS).is_file():
             return None
         try:
@@ -156,17 +154,17 @@ class AdapterStore:
             raise RequestError(message, "model", "adapter_broken") from None
 
 
-def _holds_something(store: Store) -> bool:
+def _has_files(store: Store) -> bool:
     try:
         return bool(store.files())
     except MissingError:
         return False
 
 
-def _chosen(name: AdapterName, store: Store) -> Snapshot:
-    """The files of an adapter that serving needs."""
+def _list_snapshot(name: AdapterName, store: Store) -> Snapshot:
+    """List the files of an adapter that serving needs."""
     items = store.files()
     if WEIGHTS not in {item.path for item in items} and any(item.path == "adapter_model.bin" for item in items):
         message = f"The adapter `{name}` cannot be used: it holds only pickled weights; save it as safetensors."
         raise RequestError(message, "model", "adapter_broken")
-    return Snapshot(store.where, tuple(item for item in items if item.path in _SERVED), store.commit())
+    return Snapshot(store.uri, tuple(item for item in items if item.path in _FILES), store.commit())

@@ -1,1 +1,1 @@
-"""What a model needs of a GPU, told from its configuration and the headers of its weights alone."""
+"""Estimates the GPU memory that a model needs, from its configuration and the headers of its weights."""

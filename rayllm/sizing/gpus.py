@@ -1,4 +1,4 @@
-"""The GPUs that are known, with the memory that CUDA gives to programs."""
+"""Supported GPUs and the memory that CUDA reports for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU.
+    """One GPU model.
 
-    `name` is Ray's accelerator type; `memory_gib` is the capacity that CUDA reports, which is less than the name says.
+    `name` is Ray's accelerator type; `memory_gib` is the capacity that CUDA reports, less than the marketed one.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Gpu:
 
     @property
     def batched_tokens(self) -> int:
-        """Tokens that vLLM computes in one step, where nothing else is said.
+        """vLLM's default for `max_num_batched_tokens`.
 
         Source: vLLM 0.29, `EngineArgs.get_batch_defaults`.
         """
@@ -38,11 +38,11 @@ class Gpu:
 
     @property
     def sequences(self) -> int:
-        """Sequences that vLLM works on at once, where nothing else is said. Source: as `batched_tokens`."""
+        """vLLM's default for `max_num_seqs`. Source: as for `batched_tokens`."""
         return 256 if self.batched_tokens == 2048 else 1024
 
 
-# Capacities as PyTorch names them when memory runs out; boards with ECC switched off have a little more.
+# Capacities as in PyTorch's out-of-memory errors. To add a GPU, add a line; boards without ECC have a little more.
 GPUS = (
     Gpu("T4", 14.56),
     Gpu("V100", 15.77),
@@ -58,25 +58,25 @@ GPUS = (
 
 
 def find_gpu(name: str, option: str = "--gpu") -> Gpu:
-    """The GPU of that name, however it is spelt: `a100_80gb` is `A100-80G`.
+    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`.
 
     Args:
-        name: of the GPU.
-        option: who said it, for the error.
+        name: the GPU.
+        option: the command-line option, for the error.
 
     Raises:
-        ConfigError: none is known by it.
+        ConfigError: there is no such GPU.
     """
-    by_name = {_plain(gpu.name): gpu for gpu in GPUS} | {
-        _plain(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
+    by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
+        _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
     }
     by_name |= {"a10": by_name["a10g"], "a100": by_name["a10040g"]}
-    if found := by_name.get(_plain(name)):
-        return found
+    if gpu := by_name.get(_normalize(name)):
+        return gpu
     names = [gpu.name for gpu in GPUS]
     hint = did_you_mean(name, names) or f"; known are {', '.join(names)}"
     raise ConfigError(f"{option}: `{name}` is not known{hint}.")
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -1,4 +1,4 @@
-"""A model's shape and weights, from where it lies."""
+"""Measure a model: its architecture and weights, without downloading them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayllm.config import HubSource, Source
-from rayllm.errors import SourceError
-from rayllm.sizing.architecture import Architecture, element_bytes, read_architecture
-from rayllm.sizing.outline import known_config
-from rayllm.sizing.outline import tensors as tensors_of
-from rayllm.sizing.weights import Tensor, Weights
+from rayllm.sizing.architecture import Architecture, dtype_bytes, read_architecture
+from rayllm.sizing.known_models import known_config, outline_tensors
+from rayllm.sizing.weights import Weights
 from rayllm.sources import UnreachableError
-from rayllm.sources.inspection import Inspected, inspect
+from rayllm.sources.inspection import ModelInfo, inspect_model
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a place tells of the model in it.
+    """A model's architecture and weights.
 
-    `element` are the bytes of one number; `is_outline` where the hub could not be asked, and what RayLLM knows of the
-    model had to do.
+    `element_bytes` is the size of one element in the type that it computes in; `is_outline` is true if the hub was
+    unreachable and the values come from our table of known models.
     """
 
     architecture: Architecture
     weights: Weights
-    element: int
+    element_bytes: int
     is_outline: bool = False
 
 
@@ -34,50 +32,46 @@ def measure(source: Source, dtype: str = "auto") -> Measured:
     """Read a model's configuration and the headers of its weights.
 
     Args:
-        source: where it lies.
-        dtype: the type that it is to compute in, as vLLM's `dtype`.
+        source: the model.
+        dtype: the type to compute in, as vLLM's `dtype`.
 
     Raises:
-        UnknownArchitectureError: its memory cannot be told.
-        SourceError, ConfigError: as `rayllm.sources.inspection.inspect`.
+        UnknownArchitectureError: its memory cannot be computed.
+        SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
-    return measured(*look(source), dtype)
+    return measure_info(*inspect_or_outline(source), dtype)
 
 
-def measured(inspected: Inspected, is_outline: bool, dtype: str = "auto") -> Measured:
-    """The same of a model that was looked into before.
+def measure_info(info: ModelInfo, is_outline: bool, dtype: str = "auto") -> Measured:
+    """Measure a model that was inspected before.
 
     Raises:
-        UnknownArchitectureError: its memory cannot be told.
-        SourceError, ConfigError: something in its files is wrong.
+        UnknownArchitectureError: its memory cannot be computed.
+        ConfigError: its configuration is invalid.
     """
-    architecture = read_architecture(inspected.config)
-    element = _element(inspected.config, dtype)
-    try:
-        tensors = [Tensor(name, str(t["dtype"]), tuple(t["shape"])) for name, t in inspected.headers.items()]
-    except (KeyError, TypeError):
-        raise SourceError(f"{inspected.where}: the header of its weights is not as safetensors has it.") from None
-    return Measured(architecture, Weights(tensors, architecture, element), element, is_outline)
+    architecture = read_architecture(info.config)
+    element_bytes = _element_bytes(info.config, dtype)
+    return Measured(architecture, Weights(info.tensors, architecture, element_bytes), element_bytes, is_outline)
 
 
-def look(source: Source, texts: Iterable[str] = ()) -> tuple[Inspected, bool]:
-    """What a place tells of the model in it, and whether that is only the outline that RayLLM has of it.
+def inspect_or_outline(source: Source, texts: Iterable[str] = ()) -> tuple[ModelInfo, bool]:
+    """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag says so.
 
     Raises:
-        SourceError, ConfigError: as `rayllm.sources.inspection.inspect`.
+        SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
     try:
-        return inspect(source, texts), False
+        return inspect_model(source, texts), False
     except UnreachableError:
         if not isinstance(source, HubSource) or source.revision or not (config := known_config(source.repo_id)):
             raise
-        return Inspected(source.repo_id, config, tensors_of(config), is_gated=bool(config.get("gated"))), True
+        return ModelInfo(source.repo_id, config, outline_tensors(config), is_gated=bool(config.get("gated"))), True
 
 
-def _element(config: Mapping[str, Any], dtype: str) -> int:
+def _element_bytes(config: Mapping[str, Any], dtype: str) -> int:
     if dtype != "auto":
-        return element_bytes({"half": "float16", "float": "float32"}.get(dtype, dtype))
+        return dtype_bytes({"half": "float16", "float": "float32"}.get(dtype, dtype))
     text = config.get("text_config") or {}
     stored = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
-    # vLLM computes in 16 bits what was stored in 32.
-    return min(2, element_bytes(str(stored or "float16")))
+    # vLLM computes in 16 bits even if the weights are stored in 32.
+    return min(2, dtype_bytes(str(stored or "float16")))

@@ -1,12 +1,13 @@
-"""Where weights and adapters come from: one file a kind of place, and one cache a node."""
+"""Fetching weights, tokenizers and adapters: stores to read from, transfers, and the cache of each node."""
 
-from rayllm.sources.faults import UnreachableError
+from rayllm.sources.cache import node_cache
+from rayllm.sources.errors import UnreachableError
 from rayllm.sources.model import Fetched, Version, fetch
-from rayllm.sources.node import node_cache
-from rayllm.sources.progress import LoggedProgress, Progress
 from rayllm.sources.selection import find_weights
+from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
 
 __all__ = [
+    "DownloadOptions",
     "Fetched",
     "LoggedProgress",
     "Progress",

@@ -1,4 +1,4 @@
-"""More files than the model's own folder holds (`extra_files`)."""
+"""Files of other buckets that a model needs as well (`extra_files`)."""
 
 from __future__ import annotations
 
@@ -8,85 +8,89 @@ from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 
+from rayllm.buckets import Location
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.errors import SourceError
-from rayllm.sources.items import Item, Snapshot, Target
-from rayllm.sources.node import limits, node_cache, open_store
-from rayllm.sources.progress import Progress
-from rayllm.sources.store import Store
+from rayllm.sources.cache import node_cache
+from rayllm.sources.stores import Item, Snapshot, Store, open_store
+from rayllm.sources.transfer import DownloadOptions, Progress
 
 
-class WithExtras:
-    """A place with files of other places among its own. Of two files at one path the extra one counts."""
+class StoreWithExtras:
+    """A store with the extra files that go into the model's folder. They replace its own files of the same path."""
 
     def __init__(self, store: Store, source: BucketSource) -> None:
         self._store = store
         self._extras = [(extra, _open(extra, source)) for extra in source.extra_files if extra.is_inside]
-        self._holders: dict[Item, Store] = {}
+        self._stores: dict[Item, Store] = {}
         self.extra_paths: set[str] = set()
-        self.where = store.where
+        self.uri = store.uri
 
     def files(self) -> list[Item]:
-        """The place's own files and the extra ones."""
+        """List the store's own files and the extra ones."""
         by_path = {item.path: (item, self._store) for item in self._store.files()}
         for extra, store in self._extras:
-            for item in _listed(extra, store):
-                placed = replace(item, path=normpath(_destination(extra, item)))
-                by_path[placed.path] = (placed, store)
-                self.extra_paths.add(placed.path)
-        self._holders = dict(by_path.values())
-        return list(self._holders)
+            for item in _list(extra, store):
+                extra_item = replace(item, path=normpath(_destination(extra, item)))
+                by_path[extra_item.path] = (extra_item, store)
+                self.extra_paths.add(extra_item.path)
+        self._stores = dict(by_path.values())
+        return list(self._stores)
 
-    def locate(self, item: Item) -> Target:
-        """Where the item's own place has it."""
-        return self._holders[item].locate(item)
+    def locate(self, item: Item) -> Location:
+        """Ask the item's own store."""
+        return self._stores[item].locate(item)
 
     def commit(self) -> str:
-        """The place's own."""
+        """The model's commit."""
         return self._store.commit()
 
 
-def put(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
-    """Have an extra file at its place on this node, outside the model's folder.
+def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
+    """Fetch an extra file and copy it to its destination outside the model's folder.
 
     Raises:
-        SourceError: it cannot be had or written.
+        SourceError: it cannot be fetched or written.
     """
     store = _open(extra, source)
-    entry, snapshot = node_cache().have(
-        store, lambda: Snapshot(store.where, tuple(_listed(extra, store))), "extra", progress, limits()
+    entry, snapshot = node_cache().fetch(
+        store,
+        lambda: Snapshot(store.uri, tuple(_list(extra, store))),
+        "extra",
+        progress,
+        DownloadOptions.from_settings(),
     )
     try:
         for item in snapshot.items:
             _copy(entry.files / item.path, Path(os.path.expandvars(_destination(extra, item))).expanduser())
     except OSError as error:
-        where = f"extra_files: {extra.destination_path}"
-        raise SourceError(f"{where} cannot be written on this node: {error.strerror}.") from None
+        key = f"extra_files: {extra.destination_path}"
+        raise SourceError(f"{key} cannot be written on this node: {error.strerror}.") from None
     finally:
         node_cache().release(entry)
 
 
 def _open(extra: ExtraFile, source: BucketSource) -> Store:
-    """The extra's place, with the way of the model's own to get there."""
+    """The extra file's store, with the model's credentials and options."""
     return open_store(source.model_copy(update={"bucket_uri": extra.bucket_uri, "extra_files": ()}))
 
 
-def _listed(extra: ExtraFile, store: Store) -> list[Item]:
+def _list(extra: ExtraFile, store: Store) -> list[Item]:
     if items := store.files():
         return items
     raise SourceError(f"extra_files: {extra.bucket_uri} holds nothing; check the address.")
 
 
 def _destination(extra: ExtraFile, item: Item) -> str:
-    """Where the item goes: a file alone takes the destination as its own name, unless that ends with a slash."""
-    is_alone = item.key == extra.bucket_uri.split("/", 3)[-1]
-    if is_alone and not extra.destination_path.endswith("/"):
+    """Path of the item: a single file is renamed to the destination unless that ends with a slash."""
+    is_single_file = item.key == extra.bucket_uri.split("/", 3)[-1]
+    if is_single_file and not extra.destination_path.endswith("/"):
         return extra.destination_path
     return f"{extra.destination_path.rstrip('/')}/{item.path}"
 
 
 def _copy(file: Path, destination: Path) -> None:
-    """Copy under a name of its own first: nobody sees half a file."""
+    """Copy atomically, through a temporary file beside the destination."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
     shutil.copyfile(file, temporary)

@@ -1,9 +1,8 @@
-"""What can be told of a model without its weights: its configuration, and the headers of its weights, by range."""
+"""Inspect a model without downloading its weights: its configuration, and the headers of its weights by range."""
 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,79 +11,73 @@ from typing import Any
 
 from rayllm.config import HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
-from rayllm.sources.faults import UnreachableError
-from rayllm.sources.http import Client
-from rayllm.sources.hub import HubStore, in_clients_cache
-from rayllm.sources.items import Item
-from rayllm.sources.local import SCHEME, LocalStore, read_range
-from rayllm.sources.node import open_store
-from rayllm.sources.selection import needed
-from rayllm.sources.store import Store
+from rayllm.sources.errors import UnreachableError
+from rayllm.sources.safetensors import Tensor, read_header
+from rayllm.sources.selection import select_files
+from rayllm.sources.stores import HubStore, Item, LocalStore, Store, open_store
+from rayllm.sources.stores.hub import find_in_hub_cache
+from rayllm.sources.stores.local import SCHEME, read_range
+from rayllm.sources.transfer.ranges import RangeClient
 
 _CONFIG = "config.json"
 _THREADS = 16
-# Nearly all headers are shorter, so one request is enough.
-_FIRST_READ = 128 * 1024
-# safetensors' own limit. Source: https://huggingface.co/docs/safetensors (format)
-_LONGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True)
-class Inspected:
+class ModelInfo:
     """A model as its files describe it.
 
-    `where` names its place; `config` is its config.json; `headers` has, for each tensor, safetensors' `dtype` and
-    `shape`; `paths` are those of all its files, and `texts` what stands in those that were asked for; `is_gated` where
-    the hub gives it only to accounts that have been granted access.
+    `uri` names the store; `config` is config.json; `tensors` are those of all weights, by name; `paths` are all files;
+    `texts` are the contents of the small files requested; `is_gated` is true if the hub restricts access.
     """
 
-    where: str
+    uri: str
     config: Mapping[str, Any]
-    headers: Mapping[str, Mapping[str, Any]]
+    tensors: Mapping[str, Tensor]
     paths: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict)
     is_gated: bool = False
 
 
-def inspect(source: Source, texts: Iterable[str] = ()) -> Inspected:
-    """Read what a place tells of the model in it; a few hundred kilobytes, however large the model is.
+def inspect_model(source: Source, texts: Iterable[str] = ()) -> ModelInfo:
+    """Read a model's configuration and tensor headers: a few hundred kilobytes, however large the model is.
 
     Args:
-        source: the place.
-        texts: paths of small files to read as well, where they are there.
+        source: the model.
+        texts: paths of small files to read as well, if they exist.
 
     Raises:
-        SourceError: it cannot be reached, or something in it is no JSON and no safetensors file.
+        SourceError: it cannot be reached, or a file is no valid JSON or safetensors.
         ConfigError: it holds no model.
     """
-    store, listed = _listed(source)
-    items = {item.path: item for item in listed}
+    store, files = _list(source)
+    items = {item.path: item for item in files}
     if not items:
-        raise SourceError(f"{store.where} holds nothing; check the address.")
+        raise SourceError(f"{store.uri} holds nothing; check the address.")
     if _CONFIG not in items:
-        raise ConfigError(f"{store.where} is no model: it holds no {_CONFIG}.")
-    chosen = [items[path] for path in needed(items, store.where, allow_pickle=False, weights=True)]
+        raise ConfigError(f"{store.uri} is no model: it holds no {_CONFIG}.")
+    selected = [items[path] for path in select_files(items, store.uri, allow_pickle=False, weights=True)]
     reader = _Reader(store)
     try:
         config = reader.json(items[_CONFIG])
-        headers = reader.headers(item for item in chosen if item.path.endswith(".safetensors"))
-        found = {path: reader.text(items[path]) for path in texts if path in items}
+        tensors = reader.tensors(item for item in selected if item.path.endswith(".safetensors"))
+        contents = {path: reader.text(items[path]) for path in texts if path in items}
     finally:
         reader.close()
     is_gated = isinstance(store, HubStore) and store.is_gated
-    return Inspected(store.where, config, headers, frozenset(items), found, is_gated)
+    return ModelInfo(store.uri, config, tensors, frozenset(items), contents, is_gated)
 
 
-def _listed(source: Source) -> tuple[Store, list[Item]]:
-    """The place and its files; where the hub does not answer, its client's cache may do."""
+def _list(source: Source) -> tuple[Store, list[Item]]:
+    """The store and its files, from the cache of the hub's client if the hub is unreachable."""
     store = _open(source)
     try:
         return store, store.files()
     except UnreachableError:
-        copy = in_clients_cache(source) if isinstance(source, HubSource) else None
-        if copy is None:
+        folder = find_in_hub_cache(source) if isinstance(source, HubSource) else None
+        if folder is None:
             raise
-        store = _open(LocalSource(path=str(copy)))
+        store = _open(LocalSource(path=str(folder)))
         return store, store.files()
 
 
@@ -94,62 +87,53 @@ def _open(source: Source) -> Store:
     folder = Path(source.path).expanduser()
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder.")
-    # The hub's client keeps files as links out of their folder.
+    # Snapshots of the hub's client are links to another folder.
     return LocalStore(folder, Path("/"))
 
 
 class _Reader:
-    """Reads parts of a place's files."""
+    """Reads ranges of a store's files."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._client = Client(_THREADS)
+        self._client = RangeClient(_THREADS)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def json(self, item: Item) -> Mapping[str, Any]:
-        """A file with a JSON object."""
-        return _object(self._read(item, 0, item.size), item.path, self._store.where)
+        try:
+            value = json.loads(self._read(item, 0, item.size))
+        except ValueError as error:
+            raise SourceError(f"{self._store.uri}: {item.path} is no JSON: {error}.") from None
+        if not isinstance(value, dict):
+            raise SourceError(f"{self._store.uri}: {item.path} holds no JSON object.")
+        return value
 
     def text(self, item: Item) -> str:
-        """A small file as text."""
         return self._read(item, 0, item.size).decode(errors="replace")
 
-    def headers(self, items: Iterable[Item]) -> dict[str, Mapping[str, Any]]:
-        """The tensors of all these files, by name."""
+    def tensors(self, items: Iterable[Item]) -> dict[str, Tensor]:
         with ThreadPoolExecutor(_THREADS, "headers") as threads:
-            found = list(threads.map(self._header, items))
-        return {name: tensor for header in found for name, tensor in header.items() if name != "__metadata__"}
+            headers = list(threads.map(self._header, items))
+        return {name: tensor for header in headers for name, tensor in header.items()}
 
-    def _header(self, item: Item) -> Mapping[str, Any]:
-        # Source: https://huggingface.co/docs/safetensors (format): the header's length in eight bytes, then the header.
-        start = self._read(item, 0, min(_FIRST_READ, item.size))
-        length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else _LONGEST_HEADER
-        if length > min(_LONGEST_HEADER, item.size - 8):
-            raise SourceError(f"{self._store.where}: {item.path} is no safetensors file.")
-        end = 8 + length
-        if end > len(start):
-            start += self._read(item, len(start), end)
-        return _object(start[8:end], item.path, self._store.where)
+    def _header(self, item: Item) -> dict[str, Tensor]:
+        try:
+            return read_header(lambda start, end: self._read(item, start, end), item.size)
+        except ValueError as error:
+            raise SourceError(f"{self._store.uri}: {item.path} cannot be used: {error}.") from None
 
     def _read(self, item: Item, start: int, end: int) -> bytes:
-        target = self._store.locate(item)
-        if target.url.startswith(SCHEME):
-            return read_range(target, start, end)
-        pieces: list[bytes] = []
+        location = self._store.locate(item)
+        if location.url.startswith(SCHEME):
+            return read_range(location, start, end)
+        chunks: list[bytes] = []
         self._client.fetch(
-            lambda anew: self._store.locate(item) if anew else target, item, start, end, lambda p, _: pieces.append(p)
+            lambda refresh: self._store.locate(item) if refresh else location,
+            item,
+            start,
+            end,
+            lambda chunk, _: chunks.append(chunk),
         )
-        return b"".join(pieces)
-
-
-def _object(raw: bytes, path: str, where: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(raw)
-    except ValueError as error:
-        raise SourceError(f"{where}: {path} is no JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise SourceError(f"{where}: {path} holds no JSON object.")
-    return found
+        return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""Having a model on this node."""
+"""Fetch a model to this node."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from pathlib import Path
 
 from rayllm.config import BucketSource, HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
-from rayllm.sources.extras import WithExtras, put
-from rayllm.sources.faults import UnreachableError
-from rayllm.sources.hub import in_clients_cache
-from rayllm.sources.items import Snapshot
-from rayllm.sources.node import limits, node_cache, open_store
-from rayllm.sources.progress import LoggedProgress, Progress
-from rayllm.sources.selection import find_weights, needed
-from rayllm.sources.store import Store
+from rayllm.sources.cache import node_cache
+from rayllm.sources.errors import UnreachableError
+from rayllm.sources.extras import StoreWithExtras, install
+from rayllm.sources.selection import find_weights, select_files
+from rayllm.sources.stores import Snapshot, Store, open_store
+from rayllm.sources.stores.hub import find_in_hub_cache
+from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Version:
-    """Which content of a source is meant: the snapshot's id, and the hub's commit. Both empty for a local folder."""
+    """Identifies a source's content: the snapshot's id and the hub's commit. Both are empty for a local folder."""
 
     snapshot: str = ""
     commit: str = ""
@@ -31,7 +30,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model on this node: its folder, and which content it is."""
+    """A model on this node: its folder and its version."""
 
     folder: Path
     version: Version = Version()
@@ -46,19 +45,19 @@ def fetch(
     progress: Progress | None = None,
     in_cache: bool = False,
 ) -> Fetched:
-    """A local folder that holds the model, fetched first where it is elsewhere.
+    """Fetch a model to this node, unless it is there, and return its folder.
 
     Args:
-        source: where it comes from.
+        source: the model's source.
         model_id: the model, for errors.
-        allow_pickle: accept a source that holds only pickled weights.
+        allow_pickle: accept a source with pickled weights only.
         weights: false fetches only what a tokenizer needs.
-        pinned: the content that other replicas serve; no other will do.
-        progress: told how far it is; by default the log is.
-        in_cache: have it in our own cache, where it lies in the same folder on every node.
+        pinned: the version that other replicas serve; no other is accepted.
+        progress: observes the download; by default it is logged.
+        in_cache: use our own cache even if the hub client's has the model, so that the path is the same on every node.
 
     Raises:
-        SourceError: it cannot be had; the message names the source and the cause.
+        SourceError: it cannot be fetched; the message names the source and the cause.
         ConfigError: it holds no weights that may be loaded, or not all of them.
     """
     fetched = _fetch(source, model_id, allow_pickle, weights, pinned, progress or LoggedProgress(), in_cache)
@@ -82,19 +81,19 @@ def _fetch(
             raise SourceError(f"model `{model_id}`: model_source {folder} is no folder on this node.")
         return Fetched(folder)
     try:
-        fetched = _Selected(source, allow_pickle, weights, pinned, in_cache).fetch(progress)
+        fetched = _RemoteModel(source, allow_pickle, weights, pinned, in_cache).fetch(progress)
         if isinstance(source, BucketSource):
             for extra in source.extra_files:
                 if not extra.is_inside:
-                    put(extra, source, progress)
+                    install(extra, source, progress)
     except (ConfigError, SourceError) as error:
         kind = ConfigError if isinstance(error, ConfigError) else SourceError
         raise kind(f"model `{model_id}`: {error.message}") from None
     return fetched
 
 
-class _Selected:
-    """What serving needs of one source, at one version if one is pinned."""
+class _RemoteModel:
+    """The files of one source that serving needs, at a pinned version if there is one."""
 
     def __init__(
         self,
@@ -109,83 +108,85 @@ class _Selected:
         self._allow_pickle = allow_pickle
         self._weights = weights
         self._pinned = pinned
-        self._elsewhere = source if isinstance(source, HubSource) and not in_cache else None
-        self._store = _store(source)
-        self._name = _name(source, allow_pickle, weights)
+        # The hub client's own cache may hold the repository, fetched by another program.
+        self._hub_source = source if isinstance(source, HubSource) and not in_cache else None
+        self._store = _open(source)
+        self._selection = _selection_name(source, allow_pickle, weights)
 
     def fetch(self, progress: Progress) -> Fetched:
         pinned = self._pinned
-        if pinned and (found := node_cache().find(self._store.where, pinned.snapshot)):
-            return Fetched(found.files, pinned)
+        if pinned and (entry := node_cache().acquire(self._store.uri, pinned.snapshot)):
+            return Fetched(entry.files, pinned)
         try:
-            return self._fetch_anew(progress)
+            return self._fetch_current(progress)
         except UnreachableError as error:
-            if fetched := self._from_before():
+            if fetched := self._find_cached():
                 logger.warning("%s. Serving the copy on this node.", error.message)
                 return fetched
             raise SourceError(f"{error.message}; this node has no complete copy either.") from None
 
-    def _fetch_anew(self, progress: Progress) -> Fetched:
-        snapshot = self._choose()
-        version = Version(snapshot.id, snapshot.commit)
-        # The hub client's own cache may hold it, from other programs.
-        if self._elsewhere and not node_cache().find(snapshot.where, snapshot.id):
-            source = self._elsewhere.model_copy(update={"revision": snapshot.commit})
-            if theirs := in_clients_cache(source, [item.path for item in snapshot.items]):
-                return Fetched(theirs, version)
+    def _fetch_current(self, progress: Progress) -> Fetched:
+        snapshot = self._list_snapshot()
+        if self._hub_source and not node_cache().holds(snapshot.uri, snapshot.id):
+            source = self._hub_source.model_copy(update={"revision": snapshot.commit})
+            if folder := find_in_hub_cache(source, [item.path for item in snapshot.items]):
+                return Fetched(folder, Version(snapshot.id, snapshot.commit))
         listed = iter([snapshot])
-        entry, snapshot = node_cache().have(
-            self._store, lambda: next(listed, None) or self._choose(), self._name, progress, limits()
+        entry, snapshot = node_cache().fetch(
+            self._store,
+            lambda: next(listed, None) or self._list_snapshot(),
+            self._selection,
+            progress,
+            DownloadOptions.from_settings(),
         )
         return Fetched(entry.files, Version(snapshot.id, snapshot.commit))
 
-    def _choose(self) -> Snapshot:
-        """The place as it is now, but for what serving does not need."""
+    def _list_snapshot(self) -> Snapshot:
+        """List the store and select the files that serving needs."""
         items = self._store.files()
+        uri = self._store.uri
         if not items:
-            raise SourceError(f"{self._store.where} holds nothing; check the address.")
-        wanted = set(needed((item.path for item in items), self._store.where, self._allow_pickle, self._weights))
-        if isinstance(self._store, WithExtras):
-            # What is asked for by name is needed, whatever it is.
-            wanted |= self._store.extra_paths
-        if self._weights and not wanted & {"config.json", "params.json"}:
-            raise ConfigError(f"{self._store.where} is no model: it holds no config.json.")
-        chosen = tuple(item for item in items if item.path in wanted)
-        snapshot = Snapshot(self._store.where, chosen, self._store.commit())
+            raise SourceError(f"{uri} holds nothing; check the address.")
+        paths = set(select_files((item.path for item in items), uri, self._allow_pickle, self._weights))
+        if isinstance(self._store, StoreWithExtras):
+            paths |= self._store.extra_paths
+        if self._weights and not paths & {"config.json", "params.json"}:
+            raise ConfigError(f"{uri} is no model: it holds no config.json.")
+        snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit())
         if self._pinned and self._pinned.snapshot not in ("", snapshot.id):
             raise SourceError(
-                f"{self._store.where} changed since the running replicas loaded it, and replicas of one deployment "
-                "serve one version. Deploy the model anew, or give every version an address of its own."
+                f"{uri} changed since the running replicas loaded it, and replicas of one deployment serve one "
+                "version. Redeploy the model, or give every version a source of its own."
             )
         return snapshot
 
-    def _from_before(self) -> Fetched | None:
-        """What this node has of the place from before."""
-        if self._pinned is None and (entry := node_cache().recall(self._store.where, self._name)):
+    def _find_cached(self) -> Fetched | None:
+        """A copy from an earlier fetch, ours or the hub client's."""
+        if self._pinned is None and (entry := node_cache().acquire_latest(self._store.uri, self._selection)):
             return Fetched(entry.files, Version(entry.root.name, entry.commit))
-        if self._elsewhere:
-            folder = in_clients_cache(self._elsewhere)
-            if folder and (not self._weights or self._is_complete(folder)):
+        if self._hub_source:
+            folder = find_in_hub_cache(self._hub_source)
+            if folder and (not self._weights or self._has_weights(folder)):
                 return Fetched(folder, Version("", folder.name))
         return None
 
-    def _is_complete(self, folder: Path) -> bool:
-        """Whether all of a model is in a folder that another program filled."""
+    def _has_weights(self, folder: Path) -> bool:
         try:
-            find_weights(folder, self._allow_pickle, self._store.where)
+            find_weights(folder, self._allow_pickle, self._store.uri)
         except ConfigError:
             return False
         return True
 
 
-def _store(source: BucketSource | HubSource) -> Store:
+def _open(source: BucketSource | HubSource) -> Store:
+    store = open_store(source)
     if isinstance(source, BucketSource) and any(extra.is_inside for extra in source.extra_files):
-        return WithExtras(open_store(source), source)
-    return open_store(source)
+        return StoreWithExtras(store, source)
+    return store
 
 
-def _name(source: BucketSource | HubSource, allow_pickle: bool, weights: bool) -> str:
-    """Names the choice among a place's files; a branch of the hub is a choice as well."""
+def _selection_name(source: BucketSource | HubSource, allow_pickle: bool, weights: bool) -> str:
+    """Names what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
     kind = "tokenizer" if not weights else "any-weights" if allow_pickle else "model"
-    asked = source.revision if isinstance(source, HubSource) else str(source.extra_files or "")
-    return f"{kind}-{sha256(asked.encode()).hexdigest()[:8]}" if asked else kind
+    variant = source.revision if isinstance(source, HubSource) else str(source.extra_files or "")
+    return f"{kind}-{sha256(variant.encode()).hexdigest()[:8]}" if variant else kind

@@ -1,4 +1,4 @@
-"""Which files of a model serving needs, and which it refuses."""
+"""Selects the files of a model that serving needs, and refuses pickled weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rayllm.errors import ConfigError
 INDEX = "model.safetensors.index.json"
 SAFETENSORS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth")
-# What a tokenizer, a processor and a model's code may consist of, beside the weights.
-BESIDE_WEIGHTS = (
+# Tokenizer, processor, code and everything else that is not weights.
+NOT_WEIGHTS = (
     "*.json",
     "*.txt",
     "*.model",
@@ -25,8 +25,8 @@ BESIDE_WEIGHTS = (
     "1_Pooling/*",
     "2_Dense/*",
 )
-# Duplicates of the weights in other formats, and leftovers of training.
-NEVER = (
+# Weights in other formats, and leftovers of training.
+EXCLUDED = (
     "original/*",
     "*.gguf",
     "*.onnx",
@@ -36,71 +36,71 @@ NEVER = (
     "*.msgpack",
     "*.h5",
 )
-# Mistral's own format. Beside the other it would make vLLM choose it over what config.json describes.
+# Mistral's own format. vLLM would prefer it to the weights that config.json describes.
 CONSOLIDATED = ("consolidated*",)
 
 
-def needed(paths: Iterable[str], where: str, allow_pickle: bool, weights: bool) -> list[str]:
-    """Those of a place's `paths` that serving needs: safetensors rather than pickled weights where there are both.
+def select_files(paths: Iterable[str], uri: str, allow_pickle: bool, weights: bool) -> list[str]:
+    """Select the paths that serving needs; safetensors are preferred to pickled weights.
 
     Args:
-        paths: relative paths of all files there are.
-        where: the place, for errors.
-        allow_pickle: accept a place that holds only pickled weights.
-        weights: false leaves the weights out, for a tokenizer.
+        paths: relative paths of all files.
+        uri: the store, for errors.
+        allow_pickle: accept a model with pickled weights only.
+        weights: false selects only what a tokenizer needs.
 
     Raises:
-        ConfigError: it holds no weights that may be loaded.
+        ConfigError: there are no weights that may be loaded.
     """
-    found = [path for path in paths if not _matches(path, NEVER)]
-    beside = [path for path in found if _matches(path, BESIDE_WEIGHTS) and not _matches(path, CONSOLIDATED)]
-    return beside + _weights(found, where, allow_pickle) if weights else beside
+    candidates = [path for path in paths if not _matches(path, EXCLUDED)]
+    others = [path for path in candidates if _matches(path, NOT_WEIGHTS) and not _matches(path, CONSOLIDATED)]
+    return others + _select_weights(candidates, uri, allow_pickle) if weights else others
 
 
-def _weights(paths: list[str], where: str, allow_pickle: bool) -> list[str]:
-    safe = [path for path in paths if _matches(path, SAFETENSORS)]
-    if safe:
-        return [path for path in safe if not _matches(path, CONSOLIDATED)] or safe
+def _select_weights(paths: list[str], uri: str, allow_pickle: bool) -> list[str]:
+    safetensors = [path for path in paths if _matches(path, SAFETENSORS)]
+    if safetensors:
+        return [path for path in safetensors if not _matches(path, CONSOLIDATED)] or safetensors
     pickled = [path for path in paths if _matches(path, PICKLED)]
     if pickled and not allow_pickle:
         raise ConfigError(
-            f"{where} holds only pickled weights ({pickled[0]}), which can run code when loaded. Convert them to "
+            f"{uri} holds only pickled weights ({pickled[0]}), which can run code when loaded. Convert them to "
             "safetensors, or set model_loading_config.allow_pickle_weights: true."
         )
     if not pickled:
-        raise ConfigError(f"{where} holds no *.safetensors file.")
+        raise ConfigError(f"{uri} holds no *.safetensors file.")
     return pickled
 
 
 def find_weights(folder: Path, allow_pickle: bool, model_id: str) -> list[Path]:
-    """The weight files in a local folder.
+    """Find the weight files in a local folder.
 
     Raises:
-        ConfigError: the folder is no model, holds only pickled weights and those are not allowed, or lacks a file that
-            its index names.
+        ConfigError: the folder is no model, holds only pickled weights although those are not allowed, or lacks a file
+            that its index names.
     """
     if not (folder / "config.json").is_file() and not (folder / "params.json").is_file():
         raise ConfigError(f"model `{model_id}`: {folder} is no model folder: it holds no config.json.")
     names = [path.name for path in folder.iterdir() if path.is_file()]
     try:
-        found = _weights(names, str(folder), allow_pickle)
-        _check_index(folder, found)
+        weights = _select_weights(names, str(folder), allow_pickle)
+        _check_index(folder, weights)
     except ConfigError as error:
         raise ConfigError(f"model `{model_id}`: {error.message}") from None
-    return [folder / name for name in sorted(found)]
+    return [folder / name for name in sorted(weights)]
 
 
-def _check_index(folder: Path, found: list[str]) -> None:
-    """Refuse a model that is not all there: half an upload, say."""
+def _check_index(folder: Path, weights: list[str]) -> None:
+    """Refuse an incomplete model, such as an upload in progress."""
     index = folder / INDEX
-    if not index.is_file() or not _matches(found[0], SAFETENSORS):
+    if not index.is_file() or not _matches(weights[0], SAFETENSORS):
         return
     try:
-        named = set(json.loads(index.read_text())["weight_map"].values())
+        indexed = set(json.loads(index.read_text())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{index} is no index of weights.") from None
-    if lacking := sorted(named - set(found)):
-        raise ConfigError(f"{folder} is not complete: {INDEX} names {lacking[0]}, which is not there.")
+    if missing := sorted(indexed - set(weights)):
+        raise ConfigError(f"{folder} is not complete: {INDEX} names {missing[0]}, which is missing.")
 
 
 def _matches(path: str, patterns: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Folders that are written to: local, `s3://` or `gs://`, through one door. Everything here blocks."""
+"""Folders to read from and write to: local, `s3://` or `gs://`. All methods block."""
 
 from rayllm.storage.filesystem import open_folder
 from rayllm.storage.folder import Folder

@@ -1,34 +1,36 @@
-"""From an address to a file system of Arrow's, which Ray Data takes as well."""
+"""Open a pyarrow file system for a URI. Ray Data accepts these as well."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayllm.storage.gcs import gcs_filesystem
-from rayllm.storage.s3 import s3_filesystem
+from rayllm.buckets import BucketError, open_bucket
+from rayllm.config import BucketSource
+from rayllm.errors import StorageError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
 def open_folder(uri: str) -> tuple[FileSystem, str]:
-    """The file system of a folder, and the folder's path in it.
+    """Open the file system of a folder, and return it with the folder's path in it.
 
-    Credentials and servers are found as for reading models (docs/sources.md). Neither folder nor bucket is made.
+    Buckets use the same credentials and endpoints as models (docs/sources.md). Neither folder nor bucket is created.
 
     Args:
         uri: a path, `s3://bucket/prefix` or `gs://bucket/prefix`.
 
     Raises:
-        StorageError: the bucket cannot be had; the message says why.
+        StorageError: the bucket cannot be accessed; the message says why.
     """
-    scheme, separator, path = uri.partition("://")
-    path = path.strip("/")
-    if not separator:
-        # Arrow is imported by those who keep something only.
+    if "://" not in uri:
+        # pyarrow is imported only by those who store something.
         from pyarrow.fs import LocalFileSystem
 
         return LocalFileSystem(), str(Path(uri).expanduser().absolute())
-    open_bucket = {"s3": s3_filesystem, "gs": gcs_filesystem}[scheme]
-    return open_bucket(path.partition("/")[0]), path
+    try:
+        filesystem = open_bucket(BucketSource(bucket_uri=uri)).filesystem()
+    except BucketError as error:
+        raise StorageError(error.message) from None
+    return filesystem, uri.partition("://")[2].strip("/")

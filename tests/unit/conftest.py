@@ -100,10 +100,10 @@ def place(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts, so that small files have several, and short waits between tries."""
-    from rayllm.sources import download, http
+    from rayllm.sources.transfer import download, ranges
 
     monkeypatch.setattr(download, "PART_SIZE", 64 * 1024)
-    monkeypatch.setattr(http, "_LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(ranges, "_MAX_WAIT_S", 0.2)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.kuberay.cache import MOUNT
-from rayllm.kuberay.pod import USER
+from rayllm.kuberay.cache_volume import MOUNT
+from rayllm.kuberay.pods import USER
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

@@ -18,7 +18,7 @@ from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.engine.arguments import Workers
 from rayllm.errors import ModelNotFoundError, RequestError
-from rayllm.lora import adapter_of
+from rayllm.lora import resolve_adapter
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def _names(model: ModelConfig, body: Any) -> dict[str, str]:
     asked = body.get("model") if isinstance(body, dict) else None
     if not isinstance(asked, str):
         raise RequestError("`body.model` must name the model.", "model")
-    adapter = adapter_of(model, asked)
+    adapter = resolve_adapter(model, asked)
     return {headers.MODEL: asked} | ({headers.ADAPTER: adapter.adapter} if adapter else {})
 
 

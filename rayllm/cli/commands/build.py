@@ -13,9 +13,9 @@ from rayllm.cli.application import IMPORT_PATH, inlined_file
 from rayllm.config.yaml import dump_yaml
 
 if TYPE_CHECKING:
-    from rayllm.kuberay import Options
+    from rayllm.kuberay import ManifestOptions
 
-# Options of the same name as the manifest's.
+# Command-line options with the same name in ManifestOptions.
 _SAME = (
     *("name", "namespace", "gpu_resource", "gpus_per_node", "cpus", "memory", "head_cpus", "head_memory"),
     *("routers", "service_account", "upgrade", "gateway_class", "redis"),
@@ -90,7 +90,7 @@ def command(file: Path, kuberay: bool, **given: Any) -> None:
 def _ray_service(file: Path, given: dict[str, Any]) -> str:
     from rayllm.cluster.placement import place
     from rayllm.config import ModelConfig
-    from rayllm.kuberay import local_paths, manifest, moved, variables_of
+    from rayllm.kuberay import local_paths, relocate_paths, render_manifest, required_variables
 
     serve_config, on_cpu = inlined_file(file), given["engine"] == "cpu"
 
@@ -100,35 +100,35 @@ def _ray_service(file: Path, given: dict[str, Any]) -> str:
 
     for here, there in _pairs("--path", given["paths"]).items():
         folder = str(Path(here).resolve())
-        if moved(serve_config, folder, "") == serve_config:
+        if relocate_paths(serve_config, folder, "") == serve_config:
             raise click.BadParameter(f"nothing in {file} lies below {here}.", param_hint="--path")
-        serve_config = moved(serve_config, folder, there)
-    text = manifest(serve_config, placed, _options(given))
+        serve_config = relocate_paths(serve_config, folder, there)
+    text = render_manifest(serve_config, placed, _options(given))
     for application in serve_config["applications"]:
         if application.get("import_path") != IMPORT_PATH:
             click.echo(f"Application {application.get('name')} is not RayLLM's: no pods are planned for it.", err=True)
     for path in local_paths(serve_config):
         click.echo(f"The pods must have {path}, in the image or on a volume.", err=True)
-    if needed := variables_of(serve_config):
+    if needed := required_variables(serve_config):
         click.echo(f"The pods' environment must have {', '.join(needed)}.", err=True)
     return text
 
 
-def _options(given: dict[str, Any]) -> Options:
-    from rayllm.kuberay import Nodes, Options, read_cache, read_selector, read_toleration
+def _options(given: dict[str, Any]) -> ManifestOptions:
+    from rayllm.kuberay import ManifestOptions, NodeSelection, parse_cache_volume, parse_selector, parse_toleration
 
     engine = "-cpu" if given["engine"] == "cpu" else ""
     chosen: dict[str, Any] = {name: given[name] for name in _SAME if given[name] is not None}
     if given["model_cache"]:
-        chosen["cache"] = read_cache(given["model_cache"])
+        chosen["cache"] = parse_cache_volume(given["model_cache"])
     if given["redis_password"]:
         chosen["redis_password"] = _secret_key(given["redis_password"])
-    return Options(
+    return ManifestOptions(
         image=given["image"] or f"rayllm:{__version__}{engine}",
-        nodes=Nodes(
+        nodes=NodeSelection(
             given["node_labels"],
-            tuple(read_selector(text) for text in given["node_selector"]),
-            tuple(read_toleration(text) for text in given["toleration"]),
+            tuple(parse_selector(text) for text in given["node_selector"]),
+            tuple(parse_toleration(text) for text in given["toleration"]),
         ),
         env=_pairs("--env", given["env"]),
         env_secrets=given["env_secret"],

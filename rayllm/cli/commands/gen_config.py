@@ -36,7 +36,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--output-dir", type=click.Path(path_type=Path), default=".", help="Where the files go.  [.]")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 def command(non_interactive: bool, output_dir: Path, force: bool, **given: Any) -> None:
-    from rayllm.authoring.draft import model_config, model_text, serve_text
+    from rayllm.authoring.rendering import model_config, render_model, render_serve_config
     from rayllm.cli.asking import Asker
     from rayllm.cli.files import write_files
     from rayllm.cli.interview import Interview, Options
@@ -45,12 +45,15 @@ def command(non_interactive: bool, output_dir: Path, force: bool, **given: Any) 
     options = Options(**given)
     _check(options)
     interview = Interview(options, asker := Asker(not non_interactive))
-    subject = interview.subject()
-    answers, room = interview.answers(subject)
-    name = file_name(subject.model.model_id)
+    profile = interview.profile()
+    answers, room = interview.answers(profile)
+    name = file_name(profile.model.model_id)
     model_file, serve_file = _FOLDER / name, output_dir / f"serve_{name}"
-    texts = {output_dir / model_file: model_text(subject, answers, room), serve_file: serve_text(subject, model_file)}
-    model_config(subject, answers)  # what the service would refuse is not written
+    texts = {
+        output_dir / model_file: render_model(profile, answers, room),
+        serve_file: render_serve_config(profile, model_file),
+    }
+    model_config(profile, answers)  # what the service would refuse is not written
     write_files(texts, force or _may_replace(texts, asker))
     click.echo(f"Wrote {output_dir / model_file} and {serve_file}. Serve it with:", err=True)
     click.echo(f"rayllm run {serve_file}")

@@ -11,7 +11,7 @@ from rayllm.config import ModelConfig, named_model
 from rayllm.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from rayllm.sizing.fit import Fit, Setting
+    from rayllm.sizing.fit import EngineSettings, Fit
     from rayllm.sizing.gpus import Gpu
     from rayllm.sizing.measure import Measured
 
@@ -94,22 +94,22 @@ def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int
     return min(context or config.max_model_len or _DEFAULT_TOKENS, most)
 
 
-def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> Setting:
-    from rayllm.sizing.fit import UTILIZATION, Setting
+def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> EngineSettings:
+    from rayllm.sizing.fit import UTILIZATION, EngineSettings
 
     kwargs = config.engine_kwargs
     slots = config.lora_config.max_num_adapters_per_replica if config.lora_config else 0
     utilization = _number(config, "gpu_memory_utilization") or UTILIZATION
     if utilization > 1:
         raise ConfigError(f"engine_kwargs.gpu_memory_utilization: {utilization:g} is more than all; 1 is all.")
-    return Setting(
+    return EngineSettings(
         utilization=utilization,
         batched_tokens=int(_number(config, "max_num_batched_tokens")) or None,
         sequences=kwargs.get("max_num_seqs"),
-        cache_element=_cache_element(config, measured),
+        cache_element_bytes=_cache_element(config, measured),
         adapter_slots=slots if adapters is None else adapters,
         adapter_rank=rank or int(_number(config, "max_lora_rank")) or 16,
-        records_graphs=not kwargs.get("enforce_eager"),
+        captures_graphs=not kwargs.get("enforce_eager"),
     )
 
 
@@ -128,7 +128,7 @@ def _cache_element(config: ModelConfig, measured: Measured) -> int:
     if name != "auto" and name not in _CACHE_TYPES:
         known = ", ".join(("auto", *_CACHE_TYPES))
         raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` cannot be planned; known are {known}.")
-    return _CACHE_TYPES.get(name, measured.element)
+    return _CACHE_TYPES.get(name, measured.element_bytes)
 
 
 def _not_counted(config: ModelConfig) -> list[str]:
@@ -143,16 +143,18 @@ def _degrees(config: ModelConfig, tensor: int | None, stages: int | None) -> tup
     return said if said != (1, 1) else None
 
 
-def _fit(measured: Measured, gpu: Gpu, setting: Setting, degrees: tuple[int, int] | None, tokens: int) -> Fit | None:
+def _fit(
+    measured: Measured, gpu: Gpu, setting: EngineSettings, degrees: tuple[int, int] | None, tokens: int
+) -> Fit | None:
     from dataclasses import replace
 
-    from rayllm.sizing.choice import choose
-    from rayllm.sizing.fit import fit, obstacles
+    from rayllm.sizing.fit import fit, split_errors
+    from rayllm.sizing.parallelism import smallest_split
 
     if degrees is None:
-        return choose(measured.architecture, measured.weights, gpu, setting, tokens)
+        return smallest_split(measured.architecture, measured.weights, gpu, setting, tokens)
     setting = replace(setting, tensor_parallel=degrees[0], pipeline_parallel=degrees[1])
-    if found := obstacles(measured.architecture, setting):
+    if found := split_errors(measured.architecture, setting):
         raise ConfigError(f"tensor parallelism {degrees[0]}, pipeline parallelism {degrees[1]}: {found[0]}.")
     return fit(measured.architecture, measured.weights, gpu, setting)
 
@@ -187,15 +189,15 @@ def _fit_as_json(gpu: Gpu, found: Fit | None, context: int, tokens: int) -> dict
     return {
         "gpu": gpu.name,
         "fits": found.sequences_of(tokens) >= 1,
-        "tensor_parallelism": found.setting.tensor_parallel,
-        "pipeline_parallelism": found.setting.pipeline_parallel,
+        "tensor_parallelism": found.settings.tensor_parallel,
+        "pipeline_parallelism": found.settings.pipeline_parallel,
         "memory": found.gpu.memory,
         "weights": found.weights,
         "adapters": found.adapters,
         "activations": found.activations,
         "overhead": found.overhead,
         "cache": found.cache,
-        "uncertain": found.uncertain,
-        "longest": found.longest(context),
+        "uncertain": found.uncertainty,
+        "longest": found.longest_sequence(context),
         "sequences": round(found.sequences_of(tokens), 2),
     }

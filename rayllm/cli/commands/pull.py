@@ -65,7 +65,7 @@ def _fetch_adapters(
     faults = []
     for name in dict.fromkeys([*names, *(_all(config, store) if everything else ())]):
         try:
-            click.echo(str(store.have(name).folder))
+            click.echo(str(store.fetch(name).folder))
         except RayLLMError as error:
             faults.append(error.message)
     if faults:

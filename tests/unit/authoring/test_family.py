@@ -1,4 +1,4 @@
-"""Which family a model is of, and that what is said of families is true."""
+"""Model families: how they are found, and whether their data is right."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PROVEN = {
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
-def test_its_parsers_are_vllms(family) -> None:  # type: ignore[no-untyped-def]
+def test_parsers_exist_in_vllm(family) -> None:  # type: ignore[no-untyped-def]
     check_parser("tool_parser", family.tool_parser)
     check_parser("reasoning_parser", family.reasoning_parser)
     assert family.names or family.template
 
 
-def test_prompt_formats_are_the_proven_ones() -> None:
+def test_prompt_formats_match_the_shipped_models() -> None:
     proven = {each.name: each.keys for each in runpy.run_path(str(ROOT / "tests/unit/prompt/families.py"))["FAMILIES"]}
     formats = {each.name: PromptFormat(**each.prompt_format) for each in families() if each.prompt_format}
     demo = load_model(ROOT / "models" / "rayllm-demo.yaml").generation_config.prompt_format
@@ -38,7 +38,7 @@ def test_prompt_formats_are_the_proven_ones() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_shipped_models_say_the_same(path: Path) -> None:
+def test_shipped_models_match_their_family(path: Path) -> None:
     model = load_model(path)
     family = find_family(model.model_id, "", None)
     generation, calls = model.generation_config, model.tool_calling
@@ -64,10 +64,10 @@ def test_the_shipped_models_say_the_same(path: Path) -> None:
         ("mine/my-tune", "qwen2", "…<tools>…<tool_call>…", "models that call tools as Hermes 2 Pro does"),
         ("mine/my-tune", "llama", "<|start_header_id|> <|python_tag|>", "models that call tools as Llama 3.1 does"),
         ("mine/my-tune", "llama", "{{ messages }}", None),
-        # A name that a model of another kind has borrowed.
+        # The name of a family in a model of another type.
         ("mine/zephyr-7b-of-my-own", "falcon", None, None),
     ],
 )
-def test_by_name_and_by_template(model_id: str, model_type: str, template: str | None, name: str | None) -> None:
-    found = find_family(model_id, model_type, template)
-    assert (found.name if found else None) == name
+def test_find_family(model_id: str, model_type: str, template: str | None, name: str | None) -> None:
+    family = find_family(model_id, model_type, template)
+    assert (family.name if family else None) == name

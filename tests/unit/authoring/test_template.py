@@ -1,4 +1,4 @@
-"""Chat templates as they lie beside models, and stops that the models' own files forget."""
+"""Chat templates in a model's files, and stops that the files lack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS = {"added_tokens_decoder": {"7": {"content": "<|im_end|>"}, "2": {"conten
 
 
 @pytest.mark.parametrize(
-    ("texts", "found"),
+    ("texts", "template"),
     [
         ({}, None),
         ({"tokenizer_config.json": "no JSON"}, None),
@@ -30,8 +30,8 @@ TOKENS = {"added_tokens_decoder": {"7": {"content": "<|im_end|>"}, "2": {"conten
         ),
     ],
 )
-def test_where_templates_stand(texts: dict[str, str], found: str | None) -> None:
-    assert chat_template(texts) == found
+def test_chat_template_locations(texts: dict[str, str], template: str | None) -> None:
+    assert chat_template(texts) == template
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_where_templates_stand(texts: dict[str, str], found: str | None) -> None
         (TOKENS, {"eos_token_id": [2, 7]}, {}, ()),
         (TOKENS, {}, {"eos_token_id": 7}, ()),
         ({**TOKENS, "eos_token": {"content": "<|im_end|>"}}, {}, {}, ()),
-        # Where the text is no token of its own, nobody can tell it from an answer's words.
+        # A text that is no single token could occur in an answer.
         ({"eos_token": "</s>"}, {}, {"eos_token_id": 2}, ()),
     ],
 )
-def test_ends_of_turns_that_end_no_answer(
+def test_missing_stops(
     tokens: dict[str, object], generation: dict[str, object], config: dict[str, object], stops: tuple[str, ...]
 ) -> None:
     texts = {

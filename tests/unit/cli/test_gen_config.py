@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import AppConfig, ModelConfig, load_app, load_model, load_serve_file
-from rayllm.sizing.outline import known_config, tensors
+from rayllm.sizing.known_models import known_config, outline_tensors
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 
@@ -43,7 +43,9 @@ def outlined(hub: HubServer, repo_id: str, like: str, **more: bytes) -> None:
     """A repository with the configuration and the headers of a known model, and no weights behind them."""
     config = known_config(like)
     assert config
-    header = json.dumps({name: {**t, "data_offsets": [0, 0]} for name, t in tensors(config).items()}).encode()
+    header = json.dumps(
+        {name: {"dtype": t.dtype, "shape": t.shape} for name, t in outline_tensors(config).items()}
+    ).encode()
     weights = struct.pack("<Q", len(header)) + header
     files: dict[str, bytes | Path] = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
     hub.commit(repo_id, files | {name.replace("_json", ".json"): text for name, text in more.items()})
@@ -160,7 +162,7 @@ def test_embedders_and_rerankers_are_told_by_their_files(folder: Path, tmp_path:
     done = gen_config(folder, "--model-id", str(model), "--accelerator-type", "none")
     found, _ = written(folder, done)
     assert (found.task, found.accelerator_type) == ("embed", None)
-    assert "is an encoder and keeps no cache: not computed" in done.stderr
+    assert "cannot be computed: it is an encoder without a cache" in done.stderr
 
 
 def test_questions_have_answers_worked_out(folder: Path) -> None:

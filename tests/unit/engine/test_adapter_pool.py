@@ -20,7 +20,7 @@ from rayllm.engine.plan import RequestPlan
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName
 from rayllm.sources import UnreachableError
-from rayllm.sources.entry import Entry
+from rayllm.sources.cache import Entry
 
 
 class Engine:
@@ -63,13 +63,13 @@ class Place:
         self.base = "m"
         self.there: set[str] = set()
 
-    def holds(self, name: AdapterName) -> bool:
+    def exists(self, name: AdapterName) -> bool:
         self.asked.append(name.adapter)
         if error := self.errors.get(name.adapter):
             raise error
         return name.adapter in self.there
 
-    def have(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
+    def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
         self.asked.append(name.adapter)
         assert self.open.wait(5)
         if error := self.errors.get(path or name.adapter):

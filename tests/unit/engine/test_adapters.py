@@ -13,7 +13,7 @@ from rayllm.engine.plan import RequestPlan
 from rayllm.errors import RequestError
 from rayllm.lora import AdapterFiles, AdapterName
 from rayllm.prompt import PromptError
-from rayllm.sources.entry import Entry
+from rayllm.sources.cache import Entry
 
 FORMAT = {"system": "{instruction}", "user": "U{instruction}", "assistant": "A{instruction}", "trailing_assistant": "A"}
 X = AdapterName("m", "x")

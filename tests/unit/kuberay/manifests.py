@@ -1,4 +1,4 @@
-"""Manifests to look at, and Kubernetes' and KubeRay's word on them."""
+"""Renders manifests and validates them against the schemas of Kubernetes and KubeRay."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ SHIPPED = sorted((ROOT / "deploy" / "kuberay").glob("*.yaml"))
 
 
 def build(*arguments: str) -> Result:
-    """What the command says."""
+    """Run `rayllm build`."""
     return CliRunner().invoke(command, arguments)
 
 
 def ray_service(*arguments: str) -> dict[str, Any]:
     """The RayService that the command prints."""
-    made = build(*arguments, "--kuberay")
-    if made.exception and not isinstance(made.exception, SystemExit):
-        raise made.exception
-    assert made.exit_code == 0, made.output
-    return next(document for document in yaml.safe_load_all(made.stdout) if document["kind"] == "RayService")
+    result = build(*arguments, "--kuberay")
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return next(document for document in yaml.safe_load_all(result.stdout) if document["kind"] == "RayService")
 
 
 @cache
 def schema() -> Draft202012Validator:
-    """KubeRay's RayService."""
-    found = json.loads(SCHEMA.read_text())
-    Draft202012Validator.check_schema(found)
-    return Draft202012Validator(found)
+    """Schema of KubeRay's RayService."""
+    contents = json.loads(SCHEMA.read_text())
+    Draft202012Validator.check_schema(contents)
+    return Draft202012Validator(contents)
 
 
 @cache
 def kubernetes(kind: str) -> Draft202012Validator:
-    """Kubernetes' own word on a kind of v1, unknown keys refused; kept, since it is megabytes to read."""
+    """Strict schema of a Kubernetes v1 kind; cached, since it is megabytes large."""
     version = latest_version()
     names = (f"{kind.lower()}-v1", "_definitions")
     files = [f"kubernetes-json-schema/v{version}-local-strict/{name}.json" for name in names]
@@ -56,7 +56,7 @@ def kubernetes(kind: str) -> Draft202012Validator:
 
 
 def check(documents: list[dict[str, Any]]) -> None:
-    """Hold documents against the schemas of their kinds, pods included."""
+    """Validate documents against the schemas of their kinds, including the pods."""
     for document in documents:
         if document["kind"] == "RayService":
             schema().validate(document)
@@ -67,7 +67,7 @@ def check(documents: list[dict[str, Any]]) -> None:
 
 
 def pods(service: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The pods that the operator makes: the head's has the autoscaler as well, and the password of Ray's memory."""
+    """The pods that the operator creates; it adds the autoscaler and the Redis password to the head."""
     cluster = service["spec"]["rayClusterConfig"]
     autoscaler = {"name": "autoscaler", "image": "ray", **cluster.get("autoscalerOptions", {})}
     for key in ("version", "idleTimeoutSeconds", "upscalingMode"):
@@ -87,12 +87,12 @@ def groups(service: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def container(group: dict[str, Any]) -> dict[str, Any]:
-    """Ray's container of a group."""
-    [found] = group["template"]["spec"]["containers"]
-    return dict(found)
+    """The Ray container of a group."""
+    [only] = group["template"]["spec"]["containers"]
+    return dict(only)
 
 
 def serve_config(service: dict[str, Any]) -> dict[str, Any]:
-    """`serveConfigV2` as Ray Serve reads it."""
-    found: dict[str, Any] = yaml.safe_load(service["spec"]["serveConfigV2"])
-    return found
+    """The parsed `serveConfigV2`."""
+    config: dict[str, Any] = yaml.safe_load(service["spec"]["serveConfigV2"])
+    return config

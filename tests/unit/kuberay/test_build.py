@@ -1,4 +1,4 @@
-"""`rayllm build --kuberay`: each option, and what is refused."""
+"""`rayllm build --kuberay`: its options and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from ray._private import ray_constants
 
 from rayllm.errors import ConfigError
-from rayllm.kuberay.service import RAY_VERSION
+from rayllm.kuberay.ray_service import RAY_VERSION
 from tests.unit.kuberay.manifests import ROOT, build, check, container, groups, ray_service, serve_config
 
 LLAMA = str(ROOT / "models" / "meta-llama--Llama-3_1-8B-Instruct.yaml")
@@ -21,8 +21,8 @@ MULTI = str(ROOT / "serve_configs" / "multi-model.yaml")
 
 def cluster(service: dict[str, Any]) -> dict[str, Any]:
     """The cluster of a RayService."""
-    found: dict[str, Any] = service["spec"]["rayClusterConfig"]
-    return found
+    config: dict[str, Any] = service["spec"]["rayClusterConfig"]
+    return config
 
 
 def write(folder: Path, *models: dict[str, Any], **application: Any) -> str:
@@ -39,49 +39,49 @@ def model(model_id: str = "m", **keys: Any) -> dict[str, Any]:
 
 
 def refused(*arguments: str) -> str:
-    """Why the command does not take it."""
-    made = build(*arguments)
-    assert made.stdout == ""
-    if made.exit_code == 2:
-        return made.stderr
-    assert isinstance(made.exception, ConfigError)
-    return made.exception.message
+    """The error message of a refused command."""
+    result = build(*arguments)
+    assert result.stdout == ""
+    if result.exit_code == 2:
+        return result.stderr
+    assert isinstance(result.exception, ConfigError)
+    return result.exception.message
 
 
-def test_without_kuberay_a_model_file_becomes_a_serve_config() -> None:
-    made = build(LLAMA)
-    assert made.exit_code == 0
-    [application] = yaml.safe_load(made.stdout)["applications"]
+def test_model_file_becomes_a_serve_config() -> None:
+    result = build(LLAMA)
+    assert result.exit_code == 0
+    [application] = yaml.safe_load(result.stdout)["applications"]
     assert (application["name"], application["import_path"], application["route_prefix"]) == (
         "rayllm",
         "rayllm:app",
         "/",
     )
-    [found] = application["args"]["llm_configs"]
-    assert found["model_loading_config"]["model_id"] == "meta-llama/Llama-3.1-8B-Instruct"
+    [model_config] = application["args"]["llm_configs"]
+    assert model_config["model_loading_config"]["model_id"] == "meta-llama/Llama-3.1-8B-Instruct"
 
 
 @pytest.mark.parametrize(
     "option", [["--image", "i"], ["--env", "A=b"], ["--cpus", "3"], ["--path", "a=/b"], ["--routers", "0"]]
 )
-def test_options_of_kuberay_need_it(option: list[str]) -> None:
-    made = build(LLAMA, *option)
-    assert (made.exit_code, made.stdout) == (2, "")
-    assert f"{option[0]} goes with --kuberay" in made.stderr
+def test_manifest_options_require_kuberay(option: list[str]) -> None:
+    result = build(LLAMA, *option)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{option[0]} goes with --kuberay" in result.stderr
 
 
-def test_proxies_listen_on_every_pod_whatever_the_file_says(tmp_path: Path) -> None:
+def test_proxies_listen_on_every_pod(tmp_path: Path) -> None:
     config = yaml.safe_load(Path(MULTI).read_text())
     assert config["proxy_location"] == "Disabled"
     config["http_options"] = {"host": "127.0.0.1", "port": 8080, "request_timeout_s": 60}
-    found = serve_config(service := ray_service(MULTI))
-    assert found["proxy_location"] == "EveryNode"
-    assert found["http_options"] == {"host": "0.0.0.0", "port": 8000}
+    published = serve_config(service := ray_service(MULTI))
+    assert published["proxy_location"] == "EveryNode"
+    assert published["http_options"] == {"host": "0.0.0.0", "port": 8000}
     other = tmp_path / "serve.yaml"
     other.write_text(yaml.safe_dump({**config, "applications": serve_config(service)["applications"]}))
-    moved = ray_service(str(other))
-    assert serve_config(moved)["http_options"] == {"host": "0.0.0.0", "port": 8080, "request_timeout_s": 60}
-    head = container(cluster(moved)["headGroupSpec"])
+    service_on_8080 = ray_service(str(other))
+    assert serve_config(service_on_8080)["http_options"] == {"host": "0.0.0.0", "port": 8080, "request_timeout_s": 60}
+    head = container(cluster(service_on_8080)["headGroupSpec"])
     assert {port["name"]: port["containerPort"] for port in head["ports"]} == {
         "gcs-server": 6379,
         "dashboard": 8265,
@@ -90,38 +90,38 @@ def test_proxies_listen_on_every_pod_whatever_the_file_says(tmp_path: Path) -> N
     }
 
 
-def test_nothing_that_takes_a_cpu_lands_on_the_head_and_only_token_holders_reach_it() -> None:
-    found = cluster(ray_service(LLAMA))
-    assert found["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
-    assert found["authOptions"] == {"mode": "token"}
-    assert found["rayVersion"] == RAY_VERSION
+def test_head_has_no_cpus_and_requires_a_token() -> None:
+    config = cluster(ray_service(LLAMA))
+    assert config["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    assert config["authOptions"] == {"mode": "token"}
+    assert config["rayVersion"] == RAY_VERSION
     assert version("ray").rpartition(".")[0] == RAY_VERSION.rpartition(".")[0]
 
 
-def test_a_model_that_stays_needs_no_autoscaler_and_no_pods_for_routers(tmp_path: Path) -> None:
-    found = ray_service(write(tmp_path, model(deployment_config={"num_replicas": 2})))
-    assert "enableInTreeAutoscaling" not in cluster(found)
-    assert list(groups(found)) == ["gpu-1"]
-    assert "deployments" not in serve_config(found)["applications"][0]
-    assert groups(found)["gpu-1"]["minReplicas"] == groups(found)["gpu-1"]["maxReplicas"] == 2
+def test_fixed_replicas_need_no_autoscaler_and_no_router_pods(tmp_path: Path) -> None:
+    service = ray_service(write(tmp_path, model(deployment_config={"num_replicas": 2})))
+    assert "enableInTreeAutoscaling" not in cluster(service)
+    assert list(groups(service)) == ["gpu-1"]
+    assert "deployments" not in serve_config(service)["applications"][0]
+    assert groups(service)["gpu-1"]["minReplicas"] == groups(service)["gpu-1"]["maxReplicas"] == 2
 
 
-def test_pods_that_come_and_go_hold_no_routers() -> None:
-    """Ray's autoscaler takes no pod away that holds an actor, be it a router's that takes no CPU."""
-    found = ray_service(LLAMA)
-    assert cluster(found)["enableInTreeAutoscaling"] is True
-    assert cluster(found)["autoscalerOptions"]["version"] == "v2"
-    assert list(groups(found)) == ["router", "a10g-1"]
-    [application] = serve_config(found)["applications"]
+def test_autoscaled_pods_run_no_routers() -> None:
+    """Ray's autoscaler removes no pod that runs an actor, even one that uses no CPU."""
+    service = ray_service(LLAMA)
+    assert cluster(service)["enableInTreeAutoscaling"] is True
+    assert cluster(service)["autoscalerOptions"]["version"] == "v2"
+    assert list(groups(service)) == ["router", "a10g-1"]
+    [application] = serve_config(service)["applications"]
     [router] = application["deployments"]
     assert router == {"name": "Router", "ray_actor_options": {"num_cpus": 0, "resources": {"group:router": 0.001}}}
-    assert application["args"]["router"]["num_replicas"] == groups(found)["router"]["minReplicas"] == 2
-    assert groups(found)["router"]["resources"] == {"CPU": "2", "group:router": "1"}
+    assert application["args"]["router"]["num_replicas"] == groups(service)["router"]["minReplicas"] == 2
+    assert groups(service)["router"]["resources"] == {"CPU": "2", "group:router": "1"}
     assert groups(ray_service(LLAMA, "--routers", "0")).keys() == {"a10g-1"}
     assert groups(ray_service(LLAMA, "--routers", "3"))["router"]["maxReplicas"] == 3
 
 
-def test_what_a_file_says_of_its_routers_stays(tmp_path: Path) -> None:
+def test_router_options_of_the_file_are_kept(tmp_path: Path) -> None:
     args = {"llm_configs": [model()], "router": {"num_replicas": 5}}
     file = write(tmp_path, args=args, deployments=[{"name": "Router", "health_check_period_s": 3}])
     [application] = serve_config(ray_service(file, "--routers", "2"))["applications"]
@@ -131,7 +131,7 @@ def test_what_a_file_says_of_its_routers_stays(tmp_path: Path) -> None:
     assert router["ray_actor_options"]["resources"] == {"group:router": 0.001}
 
 
-def test_with_several_groups_each_model_is_bound_to_its_own(tmp_path: Path) -> None:
+def test_models_are_pinned_to_their_group(tmp_path: Path) -> None:
     two_hosts = {"tensor_parallelism": {"degree": 8}, "pipeline_parallelism": {"degree": 2}}
     bundles = {"bundles": [{"CPU": 1}, {"GPU": 1}], "strategy": "PACK"}
     file = write(
@@ -140,8 +140,8 @@ def test_with_several_groups_each_model_is_bound_to_its_own(tmp_path: Path) -> N
         model("b", accelerator_type="H100", **two_hosts),
         model("c", placement_group_config=bundles),
     )
-    found = ray_service(file)
-    a, b, c = serve_config(found)["applications"][0]["args"]["llm_configs"]
+    model_config = ray_service(file)
+    a, b, c = serve_config(model_config)["applications"][0]["args"]["llm_configs"]
     assert a["deployment_config"]["ray_actor_options"]["resources"] == {"group:a10g-1": 0.001}
     assert "placement_group_config" not in a
     assert b["deployment_config"]["ray_actor_options"]["resources"] == {"group:h100-8x2": 0.001}
@@ -151,19 +151,19 @@ def test_with_several_groups_each_model_is_bound_to_its_own(tmp_path: Path) -> N
         {"GPU": 1, "group:gpu-1": 0.001},
     ]
     assert "deployment_config" not in c
-    assert groups(found)["h100-8x2"]["numOfHosts"] == 2
-    assert groups(found)["h100-8x2"]["resources"] == {
+    assert groups(model_config)["h100-8x2"]["numOfHosts"] == 2
+    assert groups(model_config)["h100-8x2"]["resources"] == {
         "CPU": "24",
         "group:h100-8x2": "1",
         "GPU": "8",
         "accelerator_type:H100": "1",
     }
-    assert "numOfHosts" not in groups(found)["a10g-1"]
-    check([found])
+    assert "numOfHosts" not in groups(model_config)["a10g-1"]
+    check([model_config])
 
 
-def test_pods_have_what_the_options_say() -> None:
-    found = ray_service(
+def test_pod_options() -> None:
+    manifest = ray_service(
         *(
             LLAMA,
             "--image",
@@ -190,9 +190,9 @@ def test_pods_have_what_the_options_say() -> None:
         *("--toleration", "sku=gpu:NoSchedule", "--toleration", "spot:NoExecute", "--env", "HF_HUB_OFFLINE=1"),
         *("--env-secret", "one", "--env-secret", "two", "--service-account", "llm"),
     )
-    check([found])
-    assert found["metadata"] == {"name": "chat", "namespace": "llm"}
-    worker, head = groups(found)["a10g-1"], cluster(found)["headGroupSpec"]
+    check([manifest])
+    assert manifest["metadata"] == {"name": "chat", "namespace": "llm"}
+    worker, head = groups(manifest)["a10g-1"], cluster(manifest)["headGroupSpec"]
     assert container(worker)["resources"] == {
         "requests": {"cpu": "7", "memory": "30Gi", "nvidia.com/mig-3g.40gb": "1"},
         "limits": {"memory": "30Gi", "nvidia.com/mig-3g.40gb": "1"},
@@ -212,21 +212,21 @@ def test_pods_have_what_the_options_say() -> None:
     assert "tolerations" not in head["template"]["spec"]
 
 
-def test_amounts_grow_with_the_gpus_of_a_pod() -> None:
-    found = groups(ray_service(MULTI))["h100-4"]
-    assert container(found)["resources"]["requests"] == {"cpu": "12", "memory": "48Gi", "nvidia.com/gpu": "4"}
-    assert found["resources"]["CPU"] == "12"
+def test_resources_scale_with_the_gpus_per_pod() -> None:
+    group = groups(ray_service(MULTI))["h100-4"]
+    assert container(group)["resources"]["requests"] == {"cpu": "12", "memory": "48Gi", "nvidia.com/gpu": "4"}
+    assert group["resources"]["CPU"] == "12"
 
 
-def test_the_cpu_build_has_pods_without_gpu() -> None:
-    found = ray_service(DEMO, "--engine", "cpu")
-    assert list(groups(found)) == ["cpu"]
-    worker = groups(found)["cpu"]
+def test_cpu_build() -> None:
+    service = ray_service(DEMO, "--engine", "cpu")
+    assert list(groups(service)) == ["cpu"]
+    worker = groups(service)["cpu"]
     assert container(worker)["image"].endswith("-cpu")
     assert container(worker)["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
     assert worker["resources"] == {"CPU": "4", "group:cpu": "1"}
     assert "tolerations" not in worker["template"]["spec"]
-    check([found])
+    check([service])
 
 
 @pytest.mark.parametrize(
@@ -239,20 +239,20 @@ def test_the_cpu_build_has_pods_without_gpu() -> None:
         ("pvc:weights", {"persistentVolumeClaim": {"claimName": "weights"}}),
     ],
 )
-def test_the_cache_is_a_volume_of_every_pod(text: str | None, volume: dict[str, Any]) -> None:
-    found = ray_service(LLAMA, *(["--model-cache", text] if text else []))
-    check([found])
-    for group in (*groups(found).values(), cluster(found)["headGroupSpec"]):
+def test_cache_volume(text: str | None, volume: dict[str, Any]) -> None:
+    service = ray_service(LLAMA, *(["--model-cache", text] if text else []))
+    check([service])
+    for group in (*groups(service).values(), cluster(service)["headGroupSpec"]):
         assert {"name": "model-cache", **volume} in group["template"]["spec"]["volumes"]
         [mount] = [mount for mount in container(group)["volumeMounts"] if mount["name"] == "model-cache"]
         assert {"name": "RAYLLM_CACHE_DIR", "value": mount["mountPath"]} in container(group)["env"]
         assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container(group)["volumeMounts"]
-        # A node's folder is root's, and the processes are not.
+        # A hostPath belongs to root, and the processes run as another user.
         owners = group["template"]["spec"].get("initContainers", [])
         assert [owner["command"][0] for owner in owners] == (["chown"] if "hostPath" in volume else [])
 
 
-def test_nodes_are_chosen_by_the_labels_of_the_cloud_and_by_ones_own() -> None:
+def test_node_labels_and_selectors() -> None:
     gke = groups(
         ray_service(MULTI, "--node-labels", "gke", "--node-selector", "A10G:pool=old", "--node-selector", "zone=a")
     )
@@ -262,47 +262,47 @@ def test_nodes_are_chosen_by_the_labels_of_the_cloud_and_by_ones_own() -> None:
         "h100-4": {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "zone": "a"},
         "a10g-1": {"pool": "old", "zone": "a"},
     }
-    found = ray_service(MULTI, "--node-labels", "karpenter", "--node-selector", "head:kind=stable")
-    assert groups(found)["a10g-1"]["template"]["spec"]["nodeSelector"] == {
+    service = ray_service(MULTI, "--node-labels", "karpenter", "--node-selector", "head:kind=stable")
+    assert groups(service)["a10g-1"]["template"]["spec"]["nodeSelector"] == {
         "karpenter.k8s.aws/instance-gpu-name": "a10g"
     }
-    assert cluster(found)["headGroupSpec"]["template"]["spec"]["nodeSelector"] == {"kind": "stable"}
-    assert "nodeSelector" not in groups(found)["router"]["template"]["spec"]
+    assert cluster(service)["headGroupSpec"]["template"]["spec"]["nodeSelector"] == {"kind": "stable"}
+    assert "nodeSelector" not in groups(service)["router"]["template"]["spec"]
 
 
-def test_pods_that_leave_have_time_for_what_their_replicas_have_in_hand(tmp_path: Path) -> None:
+def test_grace_period_covers_draining(tmp_path: Path) -> None:
     slow, quick = model("a", deployment_config={"graceful_shutdown_timeout_s": 600}), model("b")
-    found = ray_service(write(tmp_path, slow, quick))
-    pod = groups(found)["gpu-1"]["template"]["spec"]
-    variables = {variable["name"]: variable["value"] for variable in container(groups(found)["gpu-1"])["env"]}
+    service = ray_service(write(tmp_path, slow, quick))
+    pod = groups(service)["gpu-1"]["template"]["spec"]
+    variables = {variable["name"]: variable["value"] for variable in container(groups(service)["gpu-1"])["env"]}
     assert int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) == 780
     assert hasattr(ray_constants, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S")
     assert pod["terminationGracePeriodSeconds"] == 810
-    assert found["spec"]["rayClusterDeletionDelaySeconds"] == 600
+    assert service["spec"]["rayClusterDeletionDelaySeconds"] == 600
 
 
 def test_upgrades() -> None:
     assert ray_service(LLAMA)["spec"]["upgradeStrategy"] == {"type": "NewCluster"}
     assert ray_service(LLAMA, "--upgrade", "None")["spec"]["upgradeStrategy"] == {"type": "None"}
-    found = ray_service(LLAMA, "--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio")
-    check([found])
-    assert found["spec"]["upgradeStrategy"]["clusterUpgradeOptions"]["gatewayClassName"] == "istio"
+    service = ray_service(LLAMA, "--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio")
+    check([service])
+    assert service["spec"]["upgradeStrategy"]["clusterUpgradeOptions"]["gatewayClassName"] == "istio"
 
 
-def test_redis_keeps_what_the_head_knows() -> None:
-    found = ray_service(LLAMA, "--redis", "redis:6379", "--redis-password", "redis:password")
-    check([found])
-    assert cluster(found)["gcsFaultToleranceOptions"] == {
+def test_redis() -> None:
+    service = ray_service(LLAMA, "--redis", "redis:6379", "--redis-password", "redis:password")
+    check([service])
+    assert cluster(service)["gcsFaultToleranceOptions"] == {
         "redisAddress": "redis:6379",
         "redisPassword": {"valueFrom": {"secretKeyRef": {"name": "redis", "key": "password"}}},
     }
 
 
-def test_a_service_account_is_made_where_it_has_annotations() -> None:
-    made = build(
+def test_service_account_annotations() -> None:
+    result = build(
         LLAMA, "--kuberay", "--namespace", "llm", *("--service-account", "a", "--service-account-annotation", "k=v")
     )
-    account, service = yaml.safe_load_all(made.stdout)
+    account, service = yaml.safe_load_all(result.stdout)
     assert account == {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -311,7 +311,7 @@ def test_a_service_account_is_made_where_it_has_annotations() -> None:
     check([account, service])
 
 
-def test_secrets_stay_references_and_must_come_from_somewhere(tmp_path: Path) -> None:
+def test_secrets_stay_references_and_need_a_source(tmp_path: Path) -> None:
     secret = model(
         runtime_env={"env_vars": {"TOKEN": "${env:HF_TOKEN}"}},
         deployment_config={"ray_actor_options": {"runtime_env": {"env_vars": {"OTHER": "${env:OTHER}"}}}},
@@ -325,24 +325,24 @@ def test_secrets_stay_references_and_must_come_from_somewhere(tmp_path: Path) ->
     assert "--env-secret: the models need ADMIN, BROKER, HF_TOKEN, OTHER in their environment" in refused(
         file, "--kuberay"
     )
-    made = build(file, "--kuberay", "--env-secret", "s")
-    assert "${env:HF_TOKEN}" in made.stdout
-    assert "The pods' environment must have ADMIN, BROKER, HF_TOKEN, OTHER." in made.stderr
-    given = [text for name in ("ADMIN", "BROKER", "HF_TOKEN", "OTHER") for text in ("--env", f"{name}=x")]
-    assert build(file, "--kuberay", *given).exit_code == 0
+    result = build(file, "--kuberay", "--env-secret", "s")
+    assert "${env:HF_TOKEN}" in result.stdout
+    assert "The pods' environment must have ADMIN, BROKER, HF_TOKEN, OTHER." in result.stderr
+    env = [text for name in ("ADMIN", "BROKER", "HF_TOKEN", "OTHER") for text in ("--env", f"{name}=x")]
+    assert build(file, "--kuberay", *env).exit_code == 0
 
 
-def test_folders_of_this_machine_are_where_the_pods_have_them(tmp_path: Path) -> None:
+def test_local_paths_are_relocated(tmp_path: Path) -> None:
     weights = tmp_path / "models" / "w"
     weights.mkdir(parents=True)
     file = write(tmp_path, {"model_loading_config": {"model_id": "m", "model_source": "./models/w"}})
-    made = build(file, "--kuberay", "--path", f"{tmp_path / 'models'}=/mnt/models")
-    assert str(tmp_path) not in made.stdout
-    assert "path: /mnt/models/w" in made.stdout
-    assert "The pods must have /mnt/models/w, in the image or on a volume." in made.stderr
+    result = build(file, "--kuberay", "--path", f"{tmp_path / 'models'}=/mnt/models")
+    assert str(tmp_path) not in result.stdout
+    assert "path: /mnt/models/w" in result.stdout
+    assert "The pods must have /mnt/models/w, in the image or on a volume." in result.stderr
 
 
-def test_applications_of_others_are_named(tmp_path: Path) -> None:
+def test_other_applications_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     args = {"llm_configs": ["theirs.yaml"]}
     other = {"name": "other", "import_path": "ray.serve.llm:build_openai_app", "route_prefix": "/other", "args": args}
@@ -351,13 +351,13 @@ def test_applications_of_others_are_named(tmp_path: Path) -> None:
     args = {"llm_configs": [model()]}
     both = [other, {"name": "mine", "import_path": "rayllm:app", "args": args}]
     file.write_text(yaml.safe_dump({"applications": both}))
-    made = build(str(file), "--kuberay")
-    assert "Application other is not RayLLM's: no pods are planned for it." in made.stderr
+    result = build(str(file), "--kuberay")
+    assert "Application other is not RayLLM's: no pods are planned for it." in result.stderr
     assert [app["name"] for app in serve_config(ray_service(str(file)))["applications"]] == ["other", "mine"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--name", "Chat"], "--name: `Chat` must be small letters"),
         (["--name", "a" * 48], "at most 47"),
@@ -368,7 +368,7 @@ def test_applications_of_others_are_named(tmp_path: Path) -> None:
         (["--model-cache", "emptyDir:big"], "--model-cache: `big` must be an amount"),
         (["--model-cache", "pvc:"], "--model-cache: `pvc:` must be"),
         (["--node-selector", "x"], "--node-selector: `x` must be KEY=VALUE"),
-        (["--node-selector", "H100:a=b"], "no pods are for `H100`; there are A10G, head, router"),
+        (["--node-selector", "H100:a=b"], "there are no pods for `H100`; choose from A10G, head, router"),
         (["--node-labels", "gke"], "--node-labels gke: no label is known for A10G; known are T4"),
         (["--toleration", "a=b"], "--toleration: `a=b` must be"),
         (["--env", "A"], "`A` must have a name"),
@@ -386,17 +386,17 @@ def test_applications_of_others_are_named(tmp_path: Path) -> None:
         (["--gpus-per-node", "0"], "is not in the range"),
     ],
 )
-def test_what_would_have_no_effect_or_no_meaning_is_refused(options: list[str], said: str) -> None:
-    assert said in refused(LLAMA, "--kuberay", *options)
+def test_invalid_options(options: list[str], message: str) -> None:
+    assert message in refused(LLAMA, "--kuberay", *options)
 
 
-def test_an_incremental_upgrade_needs_something_that_scales(tmp_path: Path) -> None:
+def test_incremental_upgrade_needs_autoscaling(tmp_path: Path) -> None:
     options = ["--upgrade", "NewClusterWithIncrementalUpgrade", "--gateway-class", "istio"]
-    said = refused(write(tmp_path, model()), "--kuberay", *options)
-    assert "one model needs autoscaling_config" in said
+    message = refused(write(tmp_path, model()), "--kuberay", *options)
+    assert "it needs a model with autoscaling_config" in message
 
 
-def test_memory_that_a_bundle_asks_for_must_be_there(tmp_path: Path) -> None:
+def test_memory_of_bundles_must_fit(tmp_path: Path) -> None:
     bundles = {"bundles": [{"CPU": 1, "memory": 20e9}, {"GPU": 1}]}
     file = write(tmp_path, model(placement_group_config=bundles))
     assert "model `m`: one replica asks for 2e+10 bytes of memory, and its pods have 12Gi" in refused(file, "--kuberay")

@@ -1,4 +1,4 @@
-"""The schema of a RayService refuses what the operator refuses."""
+"""The RayService schema refuses what the operator refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUP = (*CLUSTER, "workerGroupSpecs", 0)
         (SPEC, {"serveConfigV2": {"applications": []}}),
         (SPEC, {"rayClusterDeletionDelaySeconds": -1}),
         (SPEC, {"upgradeStrategy": {"type": "Recreate"}}),
-        # Traffic is shifted while Ray's autoscaler moves the pods.
+        # An incremental upgrade requires Ray's autoscaler.
         (
             SPEC,
             {
@@ -49,23 +49,23 @@ GROUP = (*CLUSTER, "workerGroupSpecs", 0)
         (GROUP, {"minReplicas": None}),
         (GROUP, {"numOfHosts": 0}),
         (GROUP, {"resources": {"CPU": 1}}),
-        # Said twice.
+        # Duplicates of other fields.
         (GROUP, {"rayStartParams": {"num-cpus": "1"}}),
         (GROUP, {"rayStartParams": {"labels": "a=b"}}),
         (GROUP, {"rayStartParams": {"block": True}}),
         (GROUP, {"template": {"spec": {"containers": []}}}),
     ],
 )
-def test_the_schema_refuses(place: tuple[Any, ...], change: dict[str, Any]) -> None:
-    """None takes a key away."""
+def test_invalid_manifests(place: tuple[Any, ...], change: dict[str, Any]) -> None:
+    """A value of None removes the key."""
     service = copy.deepcopy(ray_service(DEMO, "--engine", "cpu"))
     assert schema().is_valid(service)
-    holder: Any = service
+    mapping: Any = service
     for key in place:
-        holder = holder[key]
+        mapping = mapping[key]
     for key, value in change.items():
         if value is None:
-            del holder[key]
+            del mapping[key]
         else:
-            holder[key] = value
+            mapping[key] = value
     assert not schema().is_valid(service)

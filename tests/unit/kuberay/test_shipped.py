@@ -1,4 +1,4 @@
-"""The manifests in deploy/kuberay: fresh, valid, and enough for the models that they serve."""
+"""The manifests in deploy/kuberay: up to date, valid, and large enough for their models."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def service(path: Path) -> dict[str, Any]:
     return next(document for document in read(path) if document["kind"] == "RayService")
 
 
-def models(found: dict[str, Any]) -> tuple[ModelConfig, ...]:
+def models(manifest: dict[str, Any]) -> tuple[ModelConfig, ...]:
     """The models that a RayService serves."""
-    [application] = serve_config(found)["applications"]
+    [application] = serve_config(manifest)["applications"]
     return load_app(application["args"]).models
 
 
 def placements(path: Path) -> list[tuple[ModelConfig, Placement]]:
-    """Where Ray would put a replica of each model."""
+    """Placement of a replica of each model."""
     return [(model, place(model, path.name not in GPUS)) for model in models(service(path))]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_it_is_what_the_command_makes_now(path: Path) -> None:
+def test_manifest_is_up_to_date(path: Path) -> None:
     assert path.read_text() == manifests()[path]
 
 
-def test_all_are_there_and_the_readme_says_how_they_are_made() -> None:
+def test_readme_lists_all_manifests_with_their_commands() -> None:
     assert {path.name for path in SHIPPED} == set(MADE_OF)
     readme = (ROOT / "deploy" / "README.md").read_text()
     for name, arguments in MADE_OF.items():
@@ -63,32 +63,32 @@ def test_all_are_there_and_the_readme_says_how_they_are_made() -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_kuberay_and_kubernetes_take_it(path: Path) -> None:
+def test_manifest_is_valid(path: Path) -> None:
     check(read(path))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_misspelt_key_is_refused_at_every_level(path: Path) -> None:
-    """A schema that refuses nothing says nothing: every mapping that is not free gets a key too many in turn."""
+def test_misspelt_keys_are_refused_at_every_level(path: Path) -> None:
+    """Adds an unknown key to every mapping with a schema, one at a time, to prove that the schemas are strict."""
     documents = read(path)
     free = ("metadata", "labels", "annotations", "matchLabels", "nodeSelector", "resources", "rayStartParams")
     places = list(mappings(documents, free))
     assert len(places) > 40
     for keys in places:
-        spoilt = copy.deepcopy(documents)
-        holder: Any = spoilt
+        modified = copy.deepcopy(documents)
+        mapping: Any = modified
         for key in keys:
-            holder = holder[key]
-        holder["mispelt"] = "x"
+            mapping = mapping[key]
+        mapping["mispelt"] = "x"
         try:
-            check(spoilt)
+            check(modified)
         except ValidationError:
             continue
-        pytest.fail(f"nobody minds a key too many at {keys}")
+        pytest.fail(f"an unknown key at {keys} is accepted")
 
 
 def mappings(value: Any, free: tuple[str, ...], keys: tuple[Any, ...] = ()) -> Any:
-    """The way to every mapping with names of its own."""
+    """Key paths of all mappings with a fixed set of keys."""
     if isinstance(value, dict):
         yield keys
         for key, item in value.items():
@@ -100,58 +100,60 @@ def mappings(value: Any, free: tuple[str, ...], keys: tuple[Any, ...] = ()) -> A
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_rayllm_itself_accepts_its_serve_config(path: Path, tmp_path: Path) -> None:
+def test_rayllm_accepts_the_serve_config(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(service(path)["spec"]["serveConfigV2"])
-    done = CliRunner().invoke(validate, [str(file)])
-    assert done.exit_code == 0, done.output
-    assert ": ok, model" in done.stdout
+    result = CliRunner().invoke(validate, [str(file)])
+    assert result.exit_code == 0, result.output
+    assert ": ok, model" in result.stdout
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_ray_serve_accepts_its_serve_config(path: Path) -> None:
-    found = ServeDeploySchema.model_validate(serve_config(service(path)))
-    assert found.proxy_location == "EveryNode"
-    assert found.http_options.host == "0.0.0.0"
+def test_ray_serve_accepts_the_serve_config(path: Path) -> None:
+    config = ServeDeploySchema.model_validate(serve_config(service(path)))
+    assert config.proxy_location == "EveryNode"
+    assert config.http_options.host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_the_pods_at_start_hold_the_replicas_at_start(path: Path) -> None:
-    """Held against what the placement groups really ask for, as `rayllm apply` does it in a cluster."""
+def test_initial_pods_fit_the_initial_replicas(path: Path) -> None:
+    """Compares with the placement groups, as `rayllm apply` does in a cluster."""
     nodes = [
         {name: float(amount) for name, amount in group["resources"].items()}
         for group in groups(service(path)).values()
         for _ in range(group["replicas"] * group.get("numOfHosts", 1))
     ]
-    asked = [(model.model_id, placement, 1) for model, placement in placements(path)]
-    for model_id, placement, _ in asked:
+    demands = [(model.model_id, placement, 1) for model, placement in placements(path)]
+    for model_id, placement, _ in demands:
         assert shortage(model_id, placement, nodes) is None
-    assert total_shortage(asked, nodes) is None
+    assert total_shortage(demands, nodes) is None
 
 
 @pytest.mark.parametrize("path", [path for path in SHIPPED if path.name in GPUS], ids=lambda path: path.stem)
-def test_rays_autoscaler_finds_the_right_pods_for_every_replica(path: Path) -> None:
-    """Ray's own KubeRay code reads the cluster, and its scheduler is asked for all replicas where no pod is yet."""
-    found = service(path)
-    [application] = serve_config(found)["applications"]
+def test_ray_autoscaler_launches_the_right_pods(path: Path) -> None:
+    """Ray's own KubeRay code reads the cluster, and its scheduler places all replicas on new pods."""
+    manifest = service(path)
+    [application] = serve_config(manifest)["applications"]
     routers = application["args"]["router"]["num_replicas"]
-    wanted = [[{"CPU": 0, "group:router": 0.001}] for _ in range(routers)] + [
+    bundles_by_replica = [[{"CPU": 0, "group:router": 0.001}] for _ in range(routers)] + [
         list(placement.bundles)
         for model, placement in placements(path)
         for _ in range(model.deployment_config.autoscaling_config.max_replicas)  # type: ignore[union-attr]
     ]
-    launched = scheduled(found, wanted)
-    assert launched == {name: group["maxReplicas"] for name, group in groups(found).items()}
+    launched = scheduled(manifest, bundles_by_replica)
+    assert launched == {name: group["maxReplicas"] for name, group in groups(manifest).items()}
 
 
-def scheduled(found: dict[str, Any], wanted: list[list[dict[str, float]]]) -> dict[str, int]:
-    """How many pods of each group Ray's autoscaler starts, which has none yet."""
-    metadata = {**found["metadata"], "namespace": "default"}
-    derived = _derive_autoscaling_config_from_ray_cr({"metadata": metadata, "spec": found["spec"]["rayClusterConfig"]})
+def scheduled(manifest: dict[str, Any], bundles_by_replica: list[list[dict[str, float]]]) -> dict[str, int]:
+    """Number of pods per group that Ray's autoscaler would launch in an empty cluster."""
+    metadata = {**manifest["metadata"], "namespace": "default"}
+    derived = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": metadata, "spec": manifest["spec"]["rayClusterConfig"]}
+    )
     config = AutoscalingConfig(derived, skip_content_hash=True)
     gangs = [
         GangResourceRequest(requests=[ResourceRequestUtil.make(dict(bundle)) for bundle in bundles])
-        for bundles in wanted
+        for bundles in bundles_by_replica
     ]
     request = SchedulingRequest(
         disable_launch_config_check=True,

@@ -1,4 +1,4 @@
-"""Adapters made by hand."""
+"""Handmade adapters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHAPES: dict[str, tuple[int, ...]] = {f"{LAYER}.q_proj.lora_A.weight": (2, 4), f
 
 
 def safetensors(shapes: dict[str, tuple[int, ...]], dtype: str = "U8", fill: bytes = b"\0") -> bytes:
-    """A safetensors file; a byte an element."""
+    """A safetensors file with one byte per element."""
     header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():
@@ -26,12 +26,12 @@ def safetensors(shapes: dict[str, tuple[int, ...]], dtype: str = "U8", fill: byt
 
 
 def with_header(header: bytes, data: bytes = b"") -> bytes:
-    """A file with this header, whatever it says."""
+    """A file with this header, valid or not."""
     return struct.pack("<Q", len(header)) + header + data
 
 
 def adapter(shapes: dict[str, tuple[int, ...]] = SHAPES, fill: bytes = b"\0", **config: Any) -> dict[str, bytes]:
-    """The files of an adapter; `fill` tells one from another."""
+    """The files of an adapter. `fill` makes its content unique."""
     return {
         "adapter_config.json": json.dumps(CONFIG | config).encode(),
         "adapter_model.safetensors": safetensors(shapes, fill=fill),
@@ -39,7 +39,7 @@ def adapter(shapes: dict[str, tuple[int, ...]] = SHAPES, fill: bytes = b"\0", **
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
-    """These files in a folder."""
+    """Write files into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)

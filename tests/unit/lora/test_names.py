@@ -25,5 +25,5 @@ from rayllm.lora import AdapterName, parse_name
         ("org/a:" + "x" * 129, None),
     ],
 )
-def test_the_longest_base_decides_and_bad_names_mean_nothing(name: str, meant: AdapterName | None) -> None:
+def test_longest_base_wins_and_invalid_names_are_none(name: str, meant: AdapterName | None) -> None:
     assert parse_name(name, ["org/a", "q", "q:7b"]) == meant

@@ -1,4 +1,4 @@
-"""Having adapters on this node: from real stores, through the node's cache."""
+"""Fetching adapters from real stores through the node's cache."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from rayllm.config import GenerationConfig
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
-from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_place
-from rayllm.sources import LoggedProgress, http, node_cache
-from rayllm.sources.download import Limits
+from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
+from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
+from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy
 from tests.servers.gcs import GcsServer
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 from tests.unit.lora.files import adapter, write
 
-QUICK = Limits(threads=2, tries=1, deadline_s=5)
+QUICK = DownloadOptions(threads=2, tries=1, deadline_s=5)
 X = AdapterName("m", "x")
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(ranges, "_MAX_WAIT_S", 0.01)
 
 
 @pytest.fixture
@@ -32,15 +32,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def adapters(place: Path | str | None, base: str = "m", max_rank: int = 8, **modules: str) -> AdapterStore:
-    """The adapters of a base of which nothing is known but the largest rank."""
-    opened = open_place(str(place), base) if place else None
-    return AdapterStore(base, opened, modules, QUICK, AdapterLimits(max_rank, BaseModules({})), LoggedProgress)
+def adapters(path: Path | str | None, base: str = "m", max_rank: int = 8, **modules: str) -> AdapterStore:
+    """A store whose base has unknown modules."""
+    catalog = open_catalog(str(path), base) if path else None
+    return AdapterStore(base, catalog, modules, QUICK, AdapterLimits(max_rank, BaseModules({})), LoggedProgress)
 
 
 def refused(store: AdapterStore, name: AdapterName = X, path: str | None = None) -> RayLLMError:
     with pytest.raises(RayLLMError) as caught:
-        store.have(name, path)
+        store.fetch(name, path)
     return caught.value
 
 
@@ -48,7 +48,7 @@ def weights(files: AdapterFiles) -> bytes:
     return (files.folder / "adapter_model.safetensors").read_bytes()
 
 
-def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None:
+def test_only_served_files_are_fetched(s3: S3Server, place: str) -> None:
     more = {
         "rayllm.yaml": b"stopping_sequences: [a]",
         "optimizer.pt": b"o" * 9,
@@ -56,8 +56,8 @@ def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None
         "sub/rayllm.yaml": b"",
     }
     s3.put(place, {f"x/{name}": content for name, content in (adapter() | more).items()})
-    found = adapters(f"s3://{place}").have(X)
-    assert {path.name for path in found.folder.rglob("*")} == {
+    files = adapters(f"s3://{place}").fetch(X)
+    assert {path.name for path in files.folder.rglob("*")} == {
         "adapter_config.json",
         "adapter_model.safetensors",
         "rayllm.yaml",
@@ -65,9 +65,7 @@ def test_nothing_but_what_is_served_is_fetched(s3: S3Server, place: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
-def test_what_is_there_is_told_without_fetching_it(
-    s3: S3Server, root: Path, place: str, kind: str, cache_folder: Path
-) -> None:
+def test_exists_downloads_nothing(s3: S3Server, root: Path, place: str, kind: str, cache_folder: Path) -> None:
     if kind == "folder":
         write(root / "x", adapter())
         (root / "empty").mkdir()
@@ -75,26 +73,26 @@ def test_what_is_there_is_told_without_fetching_it(
     else:
         s3.put(place, {f"x/{name}": content for name, content in adapter().items()} | {"broken/a": b"a"})
     store = adapters(root if kind == "folder" else f"s3://{place}", named=str(root / "x"))
-    there = [name for name in ("x", "empty", "broken", "none") if store.holds(AdapterName("m", name))]
-    assert there == ["x", "broken"]
-    assert kind == "s3" or store.holds(AdapterName("m", "named"))
+    existing = [name for name in ("x", "empty", "broken", "none") if store.exists(AdapterName("m", name))]
+    assert existing == ["x", "broken"]
+    assert kind == "s3" or store.exists(AdapterName("m", "named"))
     assert not list(cache_folder.rglob("*.safetensors"))
 
 
-def test_an_adapter_of_the_hub_is_had(hub: HubServer) -> None:
+def test_fetch_from_the_hub(hub: HubServer) -> None:
     hub.commit("org/x", adapter(fill=b"h"))
-    assert weights(adapters("hf://org").have(X)) == weights(adapters(None, x="org/x").have(X))
-    assert weights(adapters(None).have(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
+    assert weights(adapters("hf://org").fetch(X)) == weights(adapters(None, x="org/x").fetch(X))
+    assert weights(adapters(None).fetch(X, "hf://org/x")) == adapter(fill=b"h")["adapter_model.safetensors"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3", "gs"])
-def test_a_changed_adapter_is_another_version_and_the_old_one_stays(
+def test_changed_adapter_is_a_new_version_beside_the_old(
     request: pytest.FixtureRequest, kind: str, root: Path, place: str
 ) -> None:
     def put(fill: bytes) -> None:
         if kind == "folder":
             (root / "new").mkdir(parents=True, exist_ok=True)
-            # A new file, as tools that publish make it.
+            # Replaced by rename, as publishing tools do.
             write(root / "new", adapter(fill=fill))
             for path in (root / "new").iterdir():
                 path.rename(write(root / "x", {}) / path.name)
@@ -105,38 +103,38 @@ def test_a_changed_adapter_is_another_version_and_the_old_one_stays(
 
     put(b"1")
     store = adapters(root if kind == "folder" else f"{kind}://{place}")
-    old, same = store.have(X), store.have(X)
+    old, same = store.fetch(X), store.fetch(X)
     assert (old.version, old.folder) == (same.version, same.folder)
     put(b"2")
-    new = store.have(X)
+    new = store.fetch(X)
     assert new.version != old.version
     assert weights(old) == adapter(fill=b"1")["adapter_model.safetensors"]
     assert weights(new) == adapter(fill=b"2")["adapter_model.safetensors"]
 
 
-def test_two_bases_of_one_place_have_what_is_theirs(root: Path) -> None:
+def test_two_bases_in_one_catalog(root: Path) -> None:
     write(root / "a:x", adapter(fill=b"a"))
     write(root / "b:x", adapter(fill=b"b"))
     write(root / "both", adapter(r=8))
     a, b = adapters(root, "a"), adapters(root, "b", max_rank=4)
-    found = [store.have(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
-    assert [weights(files) for files in found] == [
+    fetched = [store.fetch(AdapterName(base, "x")) for base, store in (("a", a), ("b", b))]
+    assert [weights(files) for files in fetched] == [
         adapter(fill=fill)["adapter_model.safetensors"] for fill in (b"a", b"b")
     ]
-    assert found[0].version != found[1].version
-    assert a.have(AdapterName("a", "both"))
-    # What one base takes, another may not, though it is in the cache already.
+    assert fetched[0].version != fetched[1].version
+    assert a.fetch(AdapterName("a", "both"))
+    # One base accepts what another refuses, although it is cached already.
     assert "`b:both` cannot be used" in refused(b, AdapterName("b", "both")).message
 
 
-def test_a_store_that_is_down_serves_what_the_node_has(
+def test_cached_adapter_is_served_if_the_store_is_down(
     s3_proxy: FaultProxy, s3: S3Server, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     s3.put(place, {f"x/{name}": content for name, content in adapter().items()})
     store = adapters(f"s3://{place}")
-    before = store.have(X)
+    before = store.fetch(X)
     s3_proxy.fault("status", value=500)
-    after = store.have(X)
+    after = store.fetch(X)
     assert (after.version, after.folder) == (before.version, before.folder)
     error = refused(store, AdapterName("m", "other"))
     assert isinstance(error, UnavailableError)
@@ -146,31 +144,31 @@ def test_a_store_that_is_down_serves_what_the_node_has(
 
 
 @pytest.mark.parametrize("kind", ["s3", "gcs"])
-def test_credentials_that_were_taken_away_take_the_adapter_too(
+def test_revoked_credentials_make_the_adapter_unavailable(
     request: pytest.FixtureRequest, kind: str, place: str
 ) -> None:
     server: S3Server | GcsServer = request.getfixturevalue(kind)
     proxy: FaultProxy = request.getfixturevalue(f"{kind}_proxy")
     server.put(place, {f"x/{name}": content for name, content in adapter().items()})
     store = adapters(f"{'gs' if kind == 'gcs' else 's3'}://{place}")
-    store.have(X)
+    store.fetch(X)
     proxy.fault("status", value=403)
     assert isinstance(refused(store), UnavailableError)
 
 
-def test_a_hub_that_is_down_serves_what_the_node_has(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rayllm.sources import hub as client
+def test_cached_adapter_is_served_if_the_hub_is_down(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rayllm.sources.stores import hub as client
 
     hub.commit("org/x", adapter())
     store = adapters("hf://org")
-    before = store.have(X)
-    monkeypatch.setattr(client, "_TRIES", 1)
+    before = store.fetch(X)
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert store.have(X).version == before.version
+    assert store.fetch(X).version == before.version
     assert isinstance(refused(store, AdapterName("m", "y")), UnavailableError)
 
 
-def test_what_is_not_there_is_told_without_its_place(root: Path, hub: HubServer) -> None:
+def test_missing_adapter_error_hides_the_path(root: Path, hub: HubServer) -> None:
     write(root / "empty", {})
     for store in (adapters(root), adapters("hf://org"), adapters(None)):
         for adapter_name in ("x", "empty"):
@@ -179,14 +177,14 @@ def test_what_is_not_there_is_told_without_its_place(root: Path, hub: HubServer)
             assert error.message == f"The model `m` has no adapter `{adapter_name}`."
 
 
-def test_an_adapter_that_was_removed_is_gone_though_the_node_has_a_copy(root: Path) -> None:
+def test_removed_adapter_is_not_served_from_the_cache(root: Path) -> None:
     store = adapters(write(root / "x", adapter()).parent)
-    store.have(X)
+    store.fetch(X)
     (root / "x").rename(root.parent / "removed")
     assert isinstance(refused(store), ModelNotFoundError)
 
 
-def test_pickled_weights_are_refused_and_not_fetched(root: Path, cache_folder: Path) -> None:
+def test_pickled_weights_are_not_downloaded(root: Path, cache_folder: Path) -> None:
     files = adapter()
     files["adapter_model.bin"] = files.pop("adapter_model.safetensors")
     error = refused(adapters(write(root / "x", files).parent))
@@ -195,12 +193,12 @@ def test_pickled_weights_are_refused_and_not_fetched(root: Path, cache_folder: P
     assert not cache_folder.exists()
 
 
-def test_safetensors_beside_pickled_weights_are_taken(root: Path) -> None:
-    assert adapters(write(root / "x", adapter() | {"adapter_model.bin": b"p"}).parent).have(X)
+def test_safetensors_are_preferred_to_pickled_weights(root: Path) -> None:
+    assert adapters(write(root / "x", adapter() | {"adapter_model.bin": b"p"}).parent).fetch(X)
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({"adapter_config.json": b"{}"}, "adapter_config.json: `r` is no rank"),
         ({"adapter_config.json": json.dumps({"r": 2}).encode()}, "it has no adapter_model.safetensors"),
@@ -211,36 +209,36 @@ def test_safetensors_beside_pickled_weights_are_taken(root: Path) -> None:
         (adapter() | {"rayllm.yaml": b"generate_kwargs: {model: x}"}, "`model` is the client's to say"),
     ],
 )
-def test_what_is_broken_is_named_and_keeps_no_room(
-    root: Path, files: dict[str, bytes], said: str, cache_folder: Path
+def test_broken_file_is_named_and_released(
+    root: Path, files: dict[str, bytes], message: str, cache_folder: Path
 ) -> None:
     error = refused(adapters(write(root / "x", files).parent))
     assert (error.status, error.code) == (400, "adapter_broken")
-    assert said in error.message
+    assert message in error.message
     assert str(root.parent) not in error.message
-    assert node_cache()._locks == {}
+    assert node_cache()._descriptors == {}
 
 
-def test_settings_beside_an_adapter_are_read(root: Path) -> None:
-    told = b"stopping_sequences: [END]\ngenerate_kwargs: {temperature: 0.5}"
-    store = adapters(write(root / "x", adapter() | {"rayllm.yaml": told}).parent)
+def test_settings_are_read(root: Path) -> None:
+    settings = b"stopping_sequences: [END]\ngenerate_kwargs: {temperature: 0.5}"
+    store = adapters(write(root / "x", adapter() | {"rayllm.yaml": settings}).parent)
     expected = GenerationConfig(stopping_sequences=("END",), generate_kwargs={"temperature": 0.5})
-    assert store.have(X).generation == expected
+    assert store.fetch(X).generation == expected
     (root / "x" / "rayllm.yaml").unlink()
-    assert store.have(X).generation is None
+    assert store.fetch(X).generation is None
 
 
-def test_a_named_adapter_wins_over_the_places_and_a_loaded_one_over_both(root: Path) -> None:
+def test_precedence_of_paths(root: Path) -> None:
     for name in ("x", "named", "loaded"):
         write(root / name, adapter(fill=name[:1].encode()))
     store = adapters(root, x=str(root / "named"))
-    assert weights(store.have(X))[-1:] == b"n"
-    assert weights(store.have(X, str(root / "loaded")))[-1:] == b"l"
+    assert weights(store.fetch(X))[-1:] == b"n"
+    assert weights(store.fetch(X, str(root / "loaded")))[-1:] == b"l"
     assert isinstance(refused(store, X, str(root / "none")), ModelNotFoundError)
 
 
 @pytest.mark.parametrize("path", ["s3://", "a/b/c", "http://x/y", "x y", "file:///x", "/x\0", "hf://"])
-def test_what_is_no_place_is_refused_at_once(hub: HubServer, path: str) -> None:
+def test_invalid_path_is_refused(hub: HubServer, path: str) -> None:
     error = refused(adapters(None), X, path)
     assert (error.status, error.param) == (400, "model")
     assert "is no folder, no address of a bucket and no repository of the hub" in error.message

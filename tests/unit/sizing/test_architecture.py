@@ -1,4 +1,4 @@
-"""Shapes from config.json files."""
+"""Architectures from config.json files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import UnknownArchitectureError, read_architecture
-from rayllm.sizing.caches import LatentCache, LayerCache, SlidingCache
+from rayllm.sizing.kv_cache import LatentCache, LayerCache, SlidingCache
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -24,7 +24,7 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def test_a_llama() -> None:
+def test_llama() -> None:
     shape = read_architecture(LLAMA)
     assert (shape.layers, shape.key_value_heads, shape.context, shape.is_tied) == (32, 8, 131072, False)
     assert set(shape.caches) == {LayerCache(8, 128, 128)}
@@ -55,11 +55,11 @@ def test_a_llama() -> None:
         ),
     ],
 )
-def test_what_layers_keep(changes: dict[str, Any], kinds: dict[LayerCache, int]) -> None:
+def test_kv_caches(changes: dict[str, Any], kinds: dict[LayerCache, int]) -> None:
     assert Counter(read_architecture(LLAMA | changes).caches) == kinds
 
 
-def test_a_model_that_sees_has_its_shape_inside() -> None:
+def test_multimodal_model() -> None:
     shape = read_architecture({"model_type": "gemma3", "vision_config": {}, "text_config": LLAMA})
     assert (shape.family, shape.has_vision) == ("llama", True)
 
@@ -73,35 +73,35 @@ def test_a_model_that_sees_has_its_shape_inside() -> None:
         (None, 131072),
     ],
 )
-def test_stretched_positions(scaling: dict[str, Any] | None, context: int) -> None:
+def test_rope_scaling(scaling: dict[str, Any] | None, context: int) -> None:
     assert read_architecture(LLAMA | {"rope_scaling": scaling}).context == context
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"model_type": "jamba"}, "keeps states beside its cache"),
-        ({"model_type": "llama4_text"}, "in chunks"),
-        ({"model_type": "brand_new"}, "`brand_new` is not among the families"),
+        ({"model_type": "jamba"}, "keeps recurrent states"),
+        ({"model_type": "llama4_text"}, "chunked attention"),
+        ({"model_type": "brand_new"}, "`brand_new` cannot be computed: it is not among"),
         ({"model_type": None}, "the family `none`"),
         ({"is_encoder_decoder": True}, "is not among"),
         ({"model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["linear_attention"] * 32}, "linear_attention"),
     ],
 )
-def test_what_is_not_computed_is_not_guessed(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UnknownArchitectureError, match=said):
+def test_unsupported_architecture(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownArchitectureError, match=message):
         read_architecture(LLAMA | changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"hidden_size": None}, "hidden_size is missing"),
-        ({"num_hidden_layers": "many"}, "num_hidden_layers: 'many' is no number"),
+        ({"num_hidden_layers": "many"}, "num_hidden_layers: 'many' is no non-negative integer"),
         ({"vocab_size": -1}, "vocab_size: -1"),
         ({"model_type": "gemma2", "sliding_window": 8, "layer_types": ["full_attention"]}, "1 entries for 32 layers"),
     ],
 )
-def test_a_broken_file_is_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_config(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_architecture(LLAMA | changes)

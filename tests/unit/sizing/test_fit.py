@@ -1,4 +1,4 @@
-"""What GPUs have room for."""
+"""Memory estimates."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import pytest
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture, read_architecture
-from rayllm.sizing.caches import LayerCache, SlidingCache
-from rayllm.sizing.choice import choose
-from rayllm.sizing.fit import Setting, fit, obstacles
+from rayllm.sizing.cache_layout import cache_layout
+from rayllm.sizing.fit import EngineSettings, fit, split_errors
 from rayllm.sizing.gpus import GIB, GPUS, find_gpu
-from rayllm.sizing.layout import lay_out
-from rayllm.sizing.weights import Tensor, Weights
+from rayllm.sizing.kv_cache import LayerCache, SlidingCache
+from rayllm.sizing.parallelism import smallest_split
+from rayllm.sizing.weights import Weights
+from rayllm.sources.safetensors import Tensor
 from tests.unit.sizing.test_architecture import LLAMA
 
 FULL, SLIDING = LayerCache(8, 128, 128), SlidingCache(8, 128, 128, 1024)
 
 
-def tensors(config: dict[str, Any], dtype: str = "BF16") -> list[Tensor]:
-    """What the files of such a model hold."""
+def tensors(config: dict[str, Any], dtype: str = "BF16") -> dict[str, Tensor]:
+    """The tensors of such a model."""
     hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     keys = config["num_key_value_heads"] * (hidden // config["num_attention_heads"])
     shapes = {
@@ -30,13 +31,17 @@ def tensors(config: dict[str, Any], dtype: str = "BF16") -> list[Tensor]:
         "o_proj": (hidden, hidden),
     }
     shapes |= {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
-    found = [
-        Tensor(f"model.layers.{layer}.self_attn.{name}.weight", dtype, shape)
+    tensors_by_name = {
+        f"model.layers.{layer}.self_attn.{name}.weight": Tensor(dtype, shape)
         for layer in range(config["num_hidden_layers"])
         for name, shape in [*shapes.items(), ("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,))]
-    ]
+    }
     ends = ("model.embed_tokens.weight", "lm_head.weight")
-    return [*found, *(Tensor(name, dtype, (vocabulary, hidden)) for name in ends), Tensor("norm", dtype, (hidden,))]
+    return (
+        tensors_by_name
+        | {name: Tensor(dtype, (vocabulary, hidden)) for name in ends}
+        | {"norm": Tensor(dtype, (hidden,))}
+    )
 
 
 def model(**changes: Any) -> tuple[Architecture, Weights]:
@@ -53,83 +58,83 @@ LLAMA_70B = {
 }
 
 
-def test_weights_are_those_of_the_published_model() -> None:
+def test_weights_match_the_published_model() -> None:
     # Source: the model card's 8.03 and 70.6 billion parameters.
     assert model()[1].parameters == 8_030_261_248
     assert model(**LLAMA_70B)[1].parameters == 70_553_706_496
     assert model()[1].bytes == 2 * 8_030_261_248
 
 
-def test_weights_on_each_gpu() -> None:
+def test_weights_per_gpu() -> None:
     _, weights = model(**LLAMA_70B)
-    halves = weights.on_a_gpu(2, 1)
+    halves = weights.bytes_per_gpu(2, 1)
     assert halves / weights.bytes == pytest.approx(0.5, rel=1e-3)
-    # More GPUs than heads of keys: some have the same ones.
-    assert weights.on_a_gpu(16, 1) > weights.bytes / 16 * 1.01
-    # The last stage has the head, the first the embeddings.
-    stages = weights.on_a_gpu(1, 2)
+    # With more GPUs than key-value heads, heads are replicated.
+    assert weights.bytes_per_gpu(16, 1) > weights.bytes / 16 * 1.01
+    # The first stage has the embeddings, the last the output layer.
+    stages = weights.bytes_per_gpu(1, 2)
     assert weights.bytes / 2 < stages < weights.bytes / 2 * 1.02
 
 
-def test_what_vllm_does_not_load_is_not_counted() -> None:
+def test_skipped_tensors_are_not_counted() -> None:
     config = LLAMA | {"tie_word_embeddings": True}
     shape = read_architecture(config)
     one = Weights(tensors(config), shape, 2)
     assert one.parameters == 8_030_261_248 - 128256 * 4096
-    # Tied over two stages, both have it.
-    assert one.on_a_gpu(1, 2) > one.bytes / 2 + 128256 * 4096 / 2
-    more = [*tensors(LLAMA), Tensor("model.layers.32.self_attn.q_proj.weight", "BF16", (4096, 4096))]
+    # Tied embeddings are on both stages.
+    assert one.bytes_per_gpu(1, 2) > one.bytes / 2 + 128256 * 4096 / 2
+    more = tensors(LLAMA) | {"model.layers.32.self_attn.q_proj.weight": Tensor("BF16", (4096, 4096))}
     assert Weights(more, read_architecture(LLAMA), 2).parameters == 8_030_261_248
 
 
-def test_weights_in_other_types() -> None:
+def test_weights_of_other_dtypes() -> None:
     shape = read_architecture(LLAMA)
-    # Stored in 32 bits, computed in 16; quantized ones stay as they are.
+    # Stored in 32 bits, computed in 16. Quantized weights are not converted.
     assert Weights(tensors(LLAMA, "F32"), shape, 2).bytes == 2 * 8_030_261_248
     quantized = read_architecture(LLAMA | {"quantization_config": {"quant_method": "fp8"}})
     assert Weights(tensors(LLAMA, "F8_E4M3"), quantized, 2).bytes == 8_030_261_248
 
 
-def test_one_kind_of_layer_is_one_group() -> None:
-    layout = lay_out([FULL] * 32, 1, 1, 2)
+def test_uniform_layers_are_one_group() -> None:
+    layout = cache_layout([FULL] * 32, 1, 1, 2)
     assert layout.block_bytes == 32 * 16 * 4096
     assert layout.blocks_of(8192, 2048) == 512
-    assert lay_out([FULL] * 32, 4, 1, 2).block_bytes == layout.block_bytes // 4
-    assert lay_out([FULL] * 32, 1, 2, 1).block_bytes == layout.block_bytes // 4
+    assert cache_layout([FULL] * 32, 4, 1, 2).block_bytes == layout.block_bytes // 4
+    assert cache_layout([FULL] * 32, 1, 2, 1).block_bytes == layout.block_bytes // 4
 
 
-def test_mixed_layers_are_groups_of_the_rarest_kind() -> None:
-    layout = lay_out([*[SLIDING] * 5, FULL] * 8, 1, 1, 2)
+def test_mixed_layers_are_grouped_by_the_rarest_kind() -> None:
+    layout = cache_layout([*[SLIDING] * 5, FULL] * 8, 1, 1, 2)
     assert (layout.block_bytes, len(layout.groups)) == (8 * 16 * 4096, 6)
-    # A long sequence takes all of one group, and the window of five.
+    # A long sequence occupies all of one group, and one window in each of five.
     assert layout.blocks_of(32768, 2048) == 2048 + 5 * ((1023 + 2048 + 15) // 16 + 1)
-    # Nearly as many of both: rather padded than split.
-    assert len(lay_out([SLIDING] * 12 + [FULL] * 13, 1, 1, 2).groups) == 2
+    # Nearly as many of both kinds: padded rather than split.
+    assert len(cache_layout([SLIDING] * 12 + [FULL] * 13, 1, 1, 2).groups) == 2
 
 
-def test_what_fits() -> None:
+def test_fit() -> None:
     shape, weights = model(**LLAMA_70B)
-    four = fit(shape, weights, find_gpu("A100-80G"), Setting(tensor_parallel=4))
+    four = fit(shape, weights, find_gpu("A100-80G"), EngineSettings(tensor_parallel=4))
     assert four.weights == pytest.approx(2 * 70_553_706_496 / 4, rel=0.001)
     assert four.layout.block_bytes == 16 * 80 * 2 * 2 * 128 * 2
     assert 30 * GIB < four.cache < 40 * GIB
-    assert four.longest(131072) == 131072
+    assert four.longest_sequence(131072) == 131072
     assert four.sequences_of(8192) == pytest.approx(four.cache / (8192 * 80 * 1024), rel=0.01)
-    one = fit(shape, weights, find_gpu("A100-80G"), Setting())
+    one = fit(shape, weights, find_gpu("A100-80G"), EngineSettings())
     assert one.cache < 0
-    assert (one.blocks, one.longest(131072)) == (0, 0)
+    assert (one.blocks, one.longest_sequence(131072)) == (0, 0)
 
 
-def test_the_smallest_number_of_gpus() -> None:
+def test_smallest_split() -> None:
     shape, weights = model(**LLAMA_70B)
-    found = {}
+    splits = {}
     for gpu in GPUS:
-        chosen = choose(shape, weights, gpu, Setting(), 8192)
-        found[gpu.name] = (chosen.setting.tensor_parallel, chosen.setting.pipeline_parallel) if chosen else None
-    assert found == {
+        chosen = smallest_split(shape, weights, gpu, EngineSettings(), 8192)
+        splits[gpu.name] = (chosen.settings.tensor_parallel, chosen.settings.pipeline_parallel) if chosen else None
+    assert splits == {
         "T4": (8, 2),
         "V100": (8, 2),
-        # On eight there is room for a sequence, but not if the estimates are half too low.
+        # Eight hold a sequence only if the estimates are not too low.
         "L4": (8, 2),
         "A10G": (8, 2),
         "A100-40G": (8, 1),
@@ -139,44 +144,46 @@ def test_the_smallest_number_of_gpus() -> None:
         "H200": (2, 1),
         "B200": (1, 1),
     }
-    assert choose(shape, weights, find_gpu("T4"), Setting(utilization=0.2), 8192) is None
+    assert smallest_split(shape, weights, find_gpu("T4"), EngineSettings(utilization=0.2), 8192) is None
 
 
-def test_adapters_take_room() -> None:
+def test_adapters_need_memory() -> None:
     shape, weights = model()
     gpu = find_gpu("l4")
-    without, with_some = (fit(shape, weights, gpu, Setting(adapter_slots=slots, adapter_rank=16)) for slots in (0, 8))
+    without, with_some = (
+        fit(shape, weights, gpu, EngineSettings(adapter_slots=slots, adapter_rank=16)) for slots in (0, 8)
+    )
     per_layer = 16 * ((4096 + 4096) * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)
     assert with_some.adapters == 8 * 32 * per_layer * 2
     assert without.cache - with_some.cache == with_some.adapters
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("settings", "message"),
     [
-        (Setting(tensor_parallel=3), "32 attention heads cannot be shared by 3 GPUs"),
-        (Setting(pipeline_parallel=64), "32 layers make no 64 stages"),
+        (EngineSettings(tensor_parallel=3), "32 attention heads cannot be shared by 3 GPUs"),
+        (EngineSettings(pipeline_parallel=64), "32 layers make no 64 stages"),
     ],
 )
-def test_splits_that_cannot_be(setting: Setting, said: str) -> None:
-    assert obstacles(model()[0], setting) == [said]
-    assert obstacles(model()[0], Setting(tensor_parallel=16)) == []
+def test_invalid_splits(settings: EngineSettings, message: str) -> None:
+    assert split_errors(model()[0], settings) == [message]
+    assert split_errors(model()[0], EngineSettings(tensor_parallel=16)) == []
 
 
-def test_gpus_share_feed_forward_blocks_too_but_not_experts_that_may_lie_whole_on_each() -> None:
+def test_feed_forward_width_must_be_divisible_except_for_experts() -> None:
     odd = LLAMA | {"intermediate_size": 14332}
-    said = "feed-forward blocks of width 14332 cannot be shared by 8 GPUs"
-    assert obstacles(read_architecture(odd), Setting(tensor_parallel=8)) == [said]
+    message = "feed-forward blocks of width 14332 cannot be shared by 8 GPUs"
+    assert split_errors(read_architecture(odd), EngineSettings(tensor_parallel=8)) == [message]
     mixed = odd | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-    assert obstacles(read_architecture(mixed), Setting(tensor_parallel=8)) == []
+    assert split_errors(read_architecture(mixed), EngineSettings(tensor_parallel=8)) == []
 
 
 @pytest.mark.parametrize("name", ["a100-80g", "A100_80GB", "a10", "h100"])
-def test_gpus_by_many_names(name: str) -> None:
+def test_gpu_name_variants(name: str) -> None:
     assert find_gpu(name) in GPUS
 
 
-def test_an_unknown_gpu() -> None:
+def test_unknown_gpu() -> None:
     with pytest.raises(ConfigError, match="did you mean `H100`"):
         find_gpu("H1000")
     with pytest.raises(ConfigError, match="known are T4, V100"):

@@ -1,4 +1,4 @@
-"""Every test of this folder has a cache of its own, and small parts."""
+"""Every test in this folder has its own cache, and downloads in small parts."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test(small: None, cache_folder: Path) -> None:
-    """Asks for both."""
+def _isolated_cache(small: None, cache_folder: Path) -> None:
+    """Request both fixtures."""

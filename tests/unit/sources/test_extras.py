@@ -1,14 +1,14 @@
-"""Extra files beside a model: they come whatever they are, and to the path that is meant."""
+"""Extra files beside a model."""
 
 from __future__ import annotations
 
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.sources import fetch
 from tests.servers.s3 import S3Server
-from tests.unit.sources.had import MODEL, contents
+from tests.unit.sources.downloads import MODEL, contents
 
 
-def test_an_extra_file_of_a_kind_that_models_do_not_need(s3: S3Server, place: str) -> None:
+def test_extra_file_of_any_type_is_fetched(s3: S3Server, place: str) -> None:
     s3.put(place, {f"m/{name}": content for name, content in MODEL.items()})
     s3.put(place, {"x/words.dat": b"w"})
     extra = ExtraFile(bucket_uri=f"s3://{place}/x/words.dat", destination_path="words.dat")
@@ -16,7 +16,7 @@ def test_an_extra_file_of_a_kind_that_models_do_not_need(s3: S3Server, place: st
     assert contents(fetched.folder) == {**MODEL, "words.dat": b"w"}
 
 
-def test_two_spellings_of_one_path(s3: S3Server, place: str) -> None:
+def test_extra_file_paths_are_normalized(s3: S3Server, place: str) -> None:
     s3.put(place, {f"m/{name}": content for name, content in MODEL.items()})
     s3.put(place, {"x/config.json": b"[]", "y/w2.safetensors": b"2"})
     extras = (

@@ -1,4 +1,4 @@
-"""Having a model on this node, from every kind of place."""
+"""Fetching a model from every kind of source."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_local_folder_is_taken_where_it_is(tmp_path: Path) -> None:
+def test_local_folder_is_used_in_place(tmp_path: Path) -> None:
     for name in ("config.json", "b.safetensors", "a.safetensors"):
         (tmp_path / name).touch()
     assert fetch(LocalSource(path=str(tmp_path)), "m").folder == tmp_path
     assert [path.name for path in find_weights(tmp_path, False, "m")] == ["a.safetensors", "b.safetensors"]
 
 
-def test_a_local_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_local_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"model `m`: model_source .*none is no folder on this node"):
         fetch(LocalSource(path=str(tmp_path / "none")), "m")
 
 
-def test_a_tokenizer_needs_no_weights(tmp_path: Path) -> None:
+def test_tokenizer_needs_no_weights(tmp_path: Path) -> None:
     assert fetch(LocalSource(path=str(tmp_path)), "m", weights=False).folder == tmp_path
     with pytest.raises(ConfigError):
         fetch(LocalSource(path=str(tmp_path)), "m")
@@ -55,7 +55,7 @@ def put(bucket: tuple[str, S3Server | GcsServer], objects: dict[str, bytes]) -> 
     bucket[1].put(bucket[0].split("//")[1], objects)
 
 
-def test_a_bucket_gives_what_serving_needs(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_fetch_downloads_only_files_needed_for_serving(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, {f"some/model/{name}": content for name, content in (MODEL | UNWANTED | {"dir/": b""}).items()})
     put(bucket, {"some/model-2/config.json": b"another"})
     fetched = fetch(BucketSource(bucket_uri=f"{bucket[0]}/some/model/"), "m")
@@ -64,13 +64,13 @@ def test_a_bucket_gives_what_serving_needs(bucket: tuple[str, S3Server | GcsServ
     assert fetch(BucketSource(bucket_uri=f"{bucket[0]}/some/model"), "m") == fetched
 
 
-def test_a_tokenizer_of_a_bucket(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_tokenizer_in_a_bucket(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, MODEL)
-    found = contents(fetch(BucketSource(bucket_uri=bucket[0]), "m", weights=False).folder)
-    assert found == {name: content for name, content in MODEL.items() if not name.endswith(".safetensors")}
+    files = contents(fetch(BucketSource(bucket_uri=bucket[0]), "m", weights=False).folder)
+    assert files == {name: content for name, content in MODEL.items() if not name.endswith(".safetensors")}
 
 
-def test_a_changed_bucket_is_another_version(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_changed_bucket_is_another_version(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, MODEL)
     source = BucketSource(bucket_uri=bucket[0])
     old = fetch(source, "m")
@@ -78,13 +78,13 @@ def test_a_changed_bucket_is_another_version(bucket: tuple[str, S3Server | GcsSe
     new = fetch(source, "m")
     assert new.version != old.version
     assert (new.folder / "tokenizer.json").read_bytes() == b"[2]"
-    # A replica of the old rollout gets what its siblings serve, or is told why not.
+    # A replica pinned to the old version gets it from the cache, or an error.
     assert fetch(source, "m", pinned=old.version) == old
     with pytest.raises(SourceError, match="changed since the running replicas loaded it"):
         fetch(source, "m", pinned=Version("0" * 24))
 
 
-def test_pickled_weights_only_where_allowed(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_pickled_weights_only_if_allowed(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, {"p/config.json": b"{}", "p/pytorch_model.bin": b"p"})
     source = BucketSource(bucket_uri=f"{bucket[0]}/p")
     with pytest.raises(ConfigError, match=r"model `m`: .*/p holds only pickled weights .pytorch_model.bin"):
@@ -92,7 +92,7 @@ def test_pickled_weights_only_where_allowed(bucket: tuple[str, S3Server | GcsSer
     assert "pytorch_model.bin" in contents(fetch(source, "m", allow_pickle=True).folder)
 
 
-def test_extra_files_in_the_model_and_on_the_node(bucket: tuple[str, S3Server | GcsServer], tmp_path: Path) -> None:
+def test_extra_files_inside_and_outside_the_model(bucket: tuple[str, S3Server | GcsServer], tmp_path: Path) -> None:
     uri = bucket[0]
     put(bucket, {**MODEL, "more/x.jinja": b"x", "more/deep/y.jinja": b"y", "one.txt": b"1"})
     extras = (
@@ -101,14 +101,14 @@ def test_extra_files_in_the_model_and_on_the_node(bucket: tuple[str, S3Server | 
         ExtraFile(bucket_uri=f"{uri}/one.txt", destination_path=str(tmp_path / "alone.txt")),
         ExtraFile(bucket_uri=f"{uri}/more/", destination_path=str(tmp_path / "all")),
     )
-    found = contents(fetch(BucketSource(bucket_uri=uri, extra_files=extras), "m").folder)
-    assert found["tokenizer.json"] == b"1"
+    files = contents(fetch(BucketSource(bucket_uri=uri, extra_files=extras), "m").folder)
+    assert files["tokenizer.json"] == b"1"
     assert (tmp_path / "alone.txt").read_bytes() == b"1"
     assert contents(tmp_path / "all") == {"x.jinja": b"x", "deep/y.jinja": b"y"}
-    assert found["templates/deep/y.jinja"] == b"y"
+    assert files["templates/deep/y.jinja"] == b"y"
 
 
-def test_half_an_upload_is_no_model(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_incomplete_upload_is_refused(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, {name: content for name, content in MODEL.items() if name != "b.safetensors"})
     source = BucketSource(bucket_uri=bucket[0])
     with pytest.raises(ConfigError, match=r"model `m`: .* is not complete: .*index\.json names b\.safetensors"):
@@ -118,7 +118,7 @@ def test_half_an_upload_is_no_model(bucket: tuple[str, S3Server | GcsServer]) ->
 
 
 @pytest.mark.parametrize("index", [b"", b"[]", b'{"weight_map": 1}'])
-def test_an_index_that_is_none(tmp_path: Path, index: bytes) -> None:
+def test_invalid_index(tmp_path: Path, index: bytes) -> None:
     for name, content in (MODEL | {"model.safetensors.index.json": index}).items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match="is no index of weights"):
@@ -126,29 +126,29 @@ def test_an_index_that_is_none(tmp_path: Path, index: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("s3://no-such-bucket-here/x", "there is no bucket `no-such-bucket-here`"),
         ("gs://no-such-bucket-here/x", "there is no bucket `no-such-bucket-here`"),
     ],
 )
-def test_a_bucket_that_is_not_there(s3: S3Server, gcs: GcsServer, uri: str, said: str) -> None:
+def test_missing_bucket(s3: S3Server, gcs: GcsServer, uri: str, message: str) -> None:
     with pytest.raises(SourceError) as caught:
         fetch(BucketSource(bucket_uri=uri), "m")
     assert caught.value.message.startswith("model `m`: ")
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
-def test_an_empty_place(bucket: tuple[str, S3Server | GcsServer]) -> None:
+def test_empty_source(bucket: tuple[str, S3Server | GcsServer]) -> None:
     put(bucket, {"a": b""})
     with pytest.raises(SourceError, match="holds nothing; check the address"):
         fetch(BucketSource(bucket_uri=f"{bucket[0]}/nowhere"), "m")
 
 
 @pytest.mark.parametrize("key", ["../x.safetensors", "a/../../x.json", "/x.json", "a\\b.json"])
-def test_names_that_lead_out(s3: S3Server, key: str) -> None:
+def test_object_names_that_escape_the_folder(s3: S3Server, key: str) -> None:
     s3.put("traps", {"m/config.json": b"{}", "m/a.safetensors": b"", f"m/{key}": b"!"})
     source: Source = BucketSource(bucket_uri="s3://traps/m")
-    with pytest.raises(SourceError, match="which is no path below a folder"):
+    with pytest.raises(SourceError, match="which is no path inside a folder"):
         fetch(source, "m")
     s3.client().delete_object(Bucket="traps", Key=f"m/{key}")

@@ -18,7 +18,7 @@ import aiohttp
 
 from rayllm.errors import UnavailableError
 from rayllm.headers import ADAPTERS_PATH
-from rayllm.lora import AdapterName, no_adapter
+from rayllm.lora import AdapterName, adapter_not_found
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError
@@ -77,7 +77,7 @@ class AdapterLookup:
         if missing is None:
             missing = await self._answer(name)
         if missing:
-            raise no_adapter(name)
+            raise adapter_not_found(name)
 
     def _missing(self, name: AdapterName) -> bool | None:
         missing, until = self._known.get(name, (None, 0.0))

@@ -1,0 +1,107 @@
+"""Profiles of models: what their files say about size, prompting and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rayllm.authoring.family import Family, find_family
+from rayllm.authoring.template import FILES, chat_template, missing_stops
+from rayllm.config import HubSource, ModelConfig
+from rayllm.sizing.architecture import UnknownArchitectureError
+from rayllm.sizing.measure import Measured, inspect_or_outline, measure_info
+from rayllm.sources.inspection import ModelInfo
+
+Task = Literal["embed", "score", "classify"]
+
+# Present in models of sentence-transformers, which are made for embeddings.
+_SENTENCE_TRANSFORMERS = "modules.json"
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A model, as far as its files could be read.
+
+    `measured` is None if its memory cannot be computed, and `unmeasured` says why; `heads` is its number of attention
+    heads, if known; `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare;
+    `task` is None for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is
+    false if its files could not be read.
+    """
+
+    model: ModelConfig
+    measured: Measured | None = None
+    unmeasured: str = ""
+    heads: int | None = None
+    family: Family | None = None
+    template: str | None = None
+    stops: tuple[str, ...] = ()
+    task: Task | None = None
+    is_gated: bool = False
+    was_inspected: bool = True
+
+    @property
+    def context(self) -> int | None:
+        """Its maximum context length in tokens, if known."""
+        return self.measured.architecture.context if self.measured else None
+
+
+def profile_model(model: ModelConfig) -> ModelProfile:
+    """Inspect a model at its source.
+
+    Raises:
+        UnreachableError: the source cannot be reached.
+        SourceError, ConfigError: access is denied, or it holds no model.
+    """
+    info, is_outline = inspect_or_outline(model.source, FILES)
+    config, template = info.config, chat_template(info.texts)
+    measured, reason = _measure(info, is_outline)
+    return ModelProfile(
+        model=model,
+        measured=measured,
+        unmeasured=reason,
+        heads=_heads(config),
+        family=find_family(_name(model), str(config.get("model_type", "")), template),
+        template=template,
+        stops=missing_stops(info.texts, config),
+        task=_task(config, _SENTENCE_TRANSFORMERS in info.paths),
+        is_gated=info.is_gated,
+        was_inspected=not is_outline,
+    )
+
+
+def profile_by_name(model: ModelConfig, reason: str) -> ModelProfile:
+    """The profile of a model whose files cannot be read.
+
+    Args:
+        model: the model.
+        reason: why they cannot be read.
+    """
+    return ModelProfile(model, unmeasured=reason, family=find_family(_name(model), "", None), was_inspected=False)
+
+
+def _name(model: ModelConfig) -> str:
+    """The name that identifies the family: the hub's repository, if there is one."""
+    return model.source.repo_id if isinstance(model.source, HubSource) else model.model_id
+
+
+def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
+    """The measured model, or the reason why its memory is unknown."""
+    try:
+        return measure_info(info, is_outline), ""
+    except UnknownArchitectureError as error:
+        return None, error.message
+
+
+def _heads(config: Mapping[str, Any]) -> int | None:
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads") if isinstance(text, Mapping) else None
+    return heads if isinstance(heads, int) else None
+
+
+def _task(config: Mapping[str, Any], has_sentence_transformers: bool) -> Task | None:
+    names = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith("ForSequenceClassification") for name in names):
+        return "score" if len(config.get("id2label") or {"0": ""}) == 1 else "classify"
+    is_bare = bool(names) and all(name.endswith("Model") for name in names)
+    return "embed" if has_sentence_transformers or is_bare else None

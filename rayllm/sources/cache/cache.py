@@ -1,0 +1,288 @@
+"""Snapshots on a node's disk: fetched once for all processes, evicted when space runs out."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from rayllm.errors import SourceError
+from rayllm.sources.cache import locks
+from rayllm.sources.cache.entry import FILES, JOURNAL, REMOVED, Entry
+from rayllm.sources.errors import ChangedError
+from rayllm.sources.stores import Snapshot, Store
+from rayllm.sources.transfer import DownloadOptions, Progress
+from rayllm.sources.transfer.download import download
+from rayllm.sources.transfer.progress import format_bytes
+
+logger = logging.getLogger(__name__)
+
+# How often a store may change while it is fetched.
+_MAX_CHANGES = 3
+# Share of a download's size to leave free on the disk.
+_HEADROOM = 0.02
+# Suffix of a folder that is being downloaded into.
+_PART = ".part"
+
+
+class Cache:
+    """Snapshots in `<root>/<store>/<snapshot id>/`.
+
+    An entry that is acquired or fetched is in use, and not evicted, until it is released as often or the process ends.
+
+    Args:
+        root: the cache's folder, the same for every process of the node.
+        max_bytes: size limit; 0 is the disk's size.
+    """
+
+    def __init__(self, root: Path, max_bytes: int = 0) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        # Per entry in use: the descriptor of its shared lock, and the number of users in this process.
+        self._descriptors: dict[Path, int] = {}
+        self._users: Counter[Path] = Counter()
+        self._lock = threading.Lock()
+
+    def holds(self, uri: str, snapshot_id: str) -> bool:
+        """Whether the cache has all of a snapshot."""
+        return Entry(self._store_folder(uri) / snapshot_id).is_complete()
+
+    def acquire(self, uri: str, snapshot_id: str) -> Entry | None:
+        """Use the entry of a snapshot; None if the cache does not have all of it."""
+        entry = Entry(self._store_folder(uri) / snapshot_id)
+        if not entry.root.is_dir():
+            return None
+        with self._lock:
+            if entry.root not in self._descriptors:
+                self._descriptors[entry.root] = self._share(entry)
+            self._users[entry.root] += 1
+        if entry.is_complete():
+            return entry
+        self.release(entry)
+        return None
+
+    def acquire_latest(self, uri: str, selection: str) -> Entry | None:
+        """Use the entry that was fetched last for a selection of a store's files; None if it is gone."""
+        try:
+            snapshot_id = self._latest_file(uri, selection).read_text().strip()
+        except OSError:
+            return None
+        return self.acquire(uri, snapshot_id)
+
+    def release(self, entry: Entry) -> None:
+        """End one use of the entry."""
+        with self._lock:
+            self._users[entry.root] -= 1
+            if not self._users[entry.root]:
+                del self._users[entry.root]
+                os.close(self._descriptors.pop(entry.root))
+
+    def fetch(
+        self,
+        store: Store,
+        list_snapshot: Callable[[], Snapshot],
+        selection: str,
+        progress: Progress,
+        options: DownloadOptions,
+    ) -> tuple[Entry, Snapshot]:
+        """Use the entry of a store's current content, downloading it if the cache does not have it.
+
+        Args:
+            store: the store.
+            list_snapshot: lists the store and selects files; called again if one changed meanwhile.
+            selection: names what was selected, for `acquire_latest`; must be valid in a file name.
+            progress: observes the download.
+            options: how to download.
+
+        Raises:
+            SourceError: it cannot be fetched; the message says why.
+        """
+        for _ in range(_MAX_CHANGES):
+            snapshot = list_snapshot()
+            try:
+                entry = self.acquire(snapshot.uri, snapshot.id)
+                entry = entry or self._download(store, snapshot, selection, progress, options)
+            except ChangedError as error:
+                logger.warning("%s Listing it again.", error.message)
+                continue
+            self._record_latest(snapshot, selection)
+            return entry, snapshot
+        message = f"{store.uri} changed {_MAX_CHANGES} times while it was fetched; try again when it is complete."
+        raise SourceError(message)
+
+    def _download(
+        self, store: Store, snapshot: Snapshot, selection: str, progress: Progress, options: DownloadOptions
+    ) -> Entry:
+        folder = self._store_folder(snapshot.uri)
+        staging = folder / f"{selection}{_PART}"
+        self._create(folder)
+        with locks.exclusive(_download_lock(staging), _WaitLog(snapshot, options)):
+            if entry := self.acquire(snapshot.uri, snapshot.id):
+                return entry
+            try:
+                _remove_stale_files(staging / FILES, {item.path for item in snapshot.items})
+                self._make_room(snapshot, staging)
+                checksums = download(store, snapshot, staging / FILES, staging / JOURNAL, progress, options)
+                Entry(folder / snapshot.id).publish(staging, snapshot, checksums)
+            except OSError as error:
+                raise self._write_error(error, snapshot, staging) from None
+            if entry := self.acquire(snapshot.uri, snapshot.id):
+                return entry
+        raise SourceError(f"{snapshot.uri} was removed from {self._root} just after it was fetched.")
+
+    def _make_room(self, snapshot: Snapshot, staging: Path) -> None:
+        """Evict the least recently used entries until the snapshot fits.
+
+        Raises:
+            SourceError: it cannot fit; the message says how much space is missing.
+        """
+        staging.mkdir(parents=True, exist_ok=True)
+        required = max(0, snapshot.size - _disk_usage(staging))
+        required += round(required * _HEADROOM)
+        if self._free(self._used()) >= required:
+            return
+        self._remove_leftovers(staging)
+        used = self._used()
+        if (free := self._free(used)) >= required:
+            return
+        for entry in sorted(self._entries(), key=_last_use):
+            size = entry.size
+            if self._evict(entry):
+                used -= size
+                free = self._free(used)
+            if free >= required:
+                return
+        shutil.rmtree(staging, ignore_errors=True)
+        key = "RAYLLM_CACHE_MAX_GB or RAYLLM_CACHE_DIR" if self._max_bytes else "RAYLLM_CACHE_DIR"
+        raise SourceError(
+            f"{snapshot.uri} needs {format_bytes(required)}, but {self._root} has room for "
+            f"{format_bytes(max(0, free))} and nothing unused to remove; free some, or see {key}."
+        )
+
+    def _free(self, used: int) -> int:
+        """Bytes that may still be written, given the cache's size."""
+        free = shutil.disk_usage(self._root).free
+        return min(free, self._max_bytes - used) if self._max_bytes else free
+
+    def _used(self) -> int:
+        """Size of the cache in bytes, with all downloads in progress. Not computed without a limit."""
+        if not self._max_bytes:
+            return 0
+        return sum(entry.size for entry in self._entries()) + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
+
+    def _remove_leftovers(self, staging: Path) -> None:
+        """Remove what killed processes left behind: other downloads without a process, entries partly removed."""
+        for trash in self._root.glob(f"*/*{REMOVED}"):
+            shutil.rmtree(trash, ignore_errors=True)
+        for other in self._root.glob(f"*/*{_PART}"):
+            if other != staging:
+                with locks.try_exclusive(_download_lock(other)) as is_abandoned:
+                    if is_abandoned:
+                        shutil.rmtree(other, ignore_errors=True)
+
+    def _evict(self, entry: Entry) -> bool:
+        """Remove an entry unless it is in use; whether it was removed."""
+        with locks.try_exclusive(entry.use_lock) as is_unused:
+            if is_unused:
+                logger.info("Evicting %s from the cache: it is the least recently used.", entry.uri)
+                entry.remove()
+            return is_unused
+
+    def _entries(self) -> list[Entry]:
+        # Folders with a dot in their name are being downloaded or removed.
+        manifests = self._root.glob("*/*/manifest.json")
+        return [Entry(manifest.parent) for manifest in manifests if "." not in manifest.parent.name]
+
+    def _share(self, entry: Entry) -> int:
+        try:
+            return locks.share(entry.use_lock)
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def _create(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._not_writable(error) from None
+
+    def _not_writable(self, error: OSError) -> SourceError:
+        return SourceError(f"the cache {self._root} cannot be written: {error.strerror}; see RAYLLM_CACHE_DIR.")
+
+    def _write_error(self, error: OSError, snapshot: Snapshot, staging: Path) -> SourceError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # An unfinished download would keep the disk full for all other programs.
+            shutil.rmtree(staging, ignore_errors=True)
+            return SourceError(f"{snapshot.uri}: the disk of {self._root} is full; see RAYLLM_CACHE_DIR.")
+        return SourceError(f"{snapshot.uri} cannot be written to {self._root}: {error.strerror}; see RAYLLM_CACHE_DIR.")
+
+    def _record_latest(self, snapshot: Snapshot, selection: str) -> None:
+        path = self._latest_file(snapshot.uri, selection)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            temporary.write_text(snapshot.id)
+            temporary.rename(path)
+        except OSError as error:
+            # The entry itself is usable.
+            logger.warning("%s cannot be written: %s.", path, error.strerror)
+
+    def _latest_file(self, uri: str, selection: str) -> Path:
+        return self._store_folder(uri) / f"{selection}.last"
+
+    def _store_folder(self, uri: str) -> Path:
+        """The folder of one store: a readable name, and a digest against collisions."""
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri).strip("-.")[-80:]
+        return self._root / f"{readable}-{sha256(uri.encode()).hexdigest()[:12]}"
+
+
+class _WaitLog:
+    """Logs, at growing intervals, that another process is fetching; raises once the deadline has passed."""
+
+    def __init__(self, snapshot: Snapshot, options: DownloadOptions) -> None:
+        self._uri = snapshot.uri
+        self._deadline_s = options.deadline_s
+        self._logged_s = 0.0
+
+    def __call__(self, waited_s: float) -> None:
+        if self._deadline_s and waited_s > self._deadline_s:
+            raise SourceError(f"{self._uri} was not fetched by another process within {self._deadline_s:g} s.")
+        if waited_s > 2 * self._logged_s:
+            self._logged_s = max(5.0, waited_s)
+            logger.info("Waiting for another process on this node to fetch %s.", self._uri)
+
+
+def _remove_stale_files(folder: Path, paths: set[str]) -> None:
+    """Remove files of an earlier attempt that are not in `paths`, and all links, since downloads create none."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_symlink() or (path.is_file() and path.relative_to(folder).as_posix() not in paths):
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _download_lock(staging: Path) -> Path:
+    """Lock file of the process that downloads into `staging`."""
+    return staging.with_suffix(".lock")
+
+
+def _disk_usage(folder: Path) -> int:
+    """Bytes on disk below a folder, while other processes may remove some."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total
+
+
+def _last_use(entry: Entry) -> float:
+    try:
+        return entry.use_lock.stat().st_mtime
+    except OSError:
+        return 0.0

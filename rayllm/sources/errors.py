@@ -1,0 +1,21 @@
+"""Reasons why a source cannot be fetched."""
+
+from __future__ import annotations
+
+from rayllm.errors import SourceError
+
+
+class UnreachableError(SourceError):
+    """The server is down or cannot be reached: a retry may succeed, and a cached copy may do."""
+
+
+class MissingError(SourceError):
+    """The source does not exist."""
+
+
+class ChangedError(SourceError):
+    """A file was replaced or deleted after it was listed."""
+
+
+class DeniedError(SourceError):
+    """The server refused the URL or the credentials."""

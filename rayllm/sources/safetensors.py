@@ -1,0 +1,130 @@
+"""Parser for the header of safetensors files, local or read by range. Needs neither torch nor the weights.
+
+The safetensors library itself opens local files only: it cannot parse a header that was fetched from a bucket. Both
+kinds of files go through this parser, so that they are accepted or refused alike.
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+# The format's own limit, in bytes.
+_MAX_HEADER = 100_000_000
+FIRST_READ = 128 * 1024
+"""Bytes of the first read: nearly all headers are shorter, so one request is enough."""
+# dtype → bits per element.
+_BITS = {
+    "F4": 4,
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64"), 64),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's dtype as safetensors names it, such as `BF16`, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes in the file."""
+        return ceil(self.count * _BITS.get(self.dtype, 32) / 8)
+
+
+def read_header(read: Callable[[int, int], bytes], size: int) -> dict[str, Tensor]:
+    """Read the tensors of a file, by name. The data behind the header may be missing.
+
+    Args:
+        read: returns the bytes [start, end) of the file.
+        size: of the file, in bytes.
+
+    Raises:
+        ValueError: it is no safetensors file; the message says why, without naming the file.
+    """
+    entries, _ = _read_entries(read, size)
+    return _tensors(entries)
+
+
+def read_complete_file(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a local file, by name, and check that its data is complete.
+
+    Raises:
+        ValueError: it is not complete, or as for `read_header`.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+
+        def read(start: int, end: int) -> bytes:
+            file.seek(start)
+            return file.read(end - start)
+
+        entries, data_start = _read_entries(read, size)
+    tensors = _tensors(entries)
+    try:
+        data_size = max((_data_end(entries[name], tensor) for name, tensor in tensors.items()), default=0)
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("its header is broken") from None
+    if size != data_start + data_size:
+        raise ValueError("its size is not what its header says")
+    return tensors
+
+
+def _read_entries(read: Callable[[int, int], bytes], size: int) -> tuple[dict[str, Any], int]:
+    """The header's entries, and the offset of the data behind it."""
+    content = read(0, min(FIRST_READ, size))
+    length = _LENGTH.unpack_from(content)[0] if len(content) >= _LENGTH.size else 0
+    # Checked before memory is allocated for it.
+    if not 2 <= length <= min(_MAX_HEADER, size - _LENGTH.size):
+        raise ValueError("it is truncated or no safetensors file")
+    end = _LENGTH.size + length
+    if end > len(content):
+        content += read(len(content), end)
+    try:
+        entries = json.loads(content[_LENGTH.size : end])
+    except (ValueError, RecursionError):
+        entries = None
+    if not isinstance(entries, dict):
+        raise ValueError("its header is broken")
+    entries.pop("__metadata__", None)
+    return entries, end
+
+
+def _tensors(entries: dict[str, Any]) -> dict[str, Tensor]:
+    try:
+        return {name: _tensor(entry) for name, entry in entries.items()}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("its header is broken") from None
+
+
+def _tensor(entry: Any) -> Tensor:
+    shape = tuple(entry["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("shape")
+    return Tensor(str(entry["dtype"]), shape)
+
+
+def _data_end(entry: Any, tensor: Tensor) -> int:
+    """Offset of the tensor's end in the data."""
+    start, end = entry["data_offsets"]
+    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+        raise ValueError("data_offsets")
+    if tensor.dtype in _BITS and end - start != tensor.stored_bytes:
+        raise ValueError("data_offsets")
+    return end

@@ -1,0 +1,21 @@
+"""Stores: list and locate the files of a hub repository, a bucket prefix or a local folder."""
+
+from __future__ import annotations
+
+from rayllm.config import BucketSource, HubSource
+from rayllm.sources.stores.bucket import BucketStore
+from rayllm.sources.stores.hub import HubStore
+from rayllm.sources.stores.items import Item, Snapshot
+from rayllm.sources.stores.local import LocalStore
+from rayllm.sources.stores.store import Store
+
+__all__ = ["BucketStore", "HubStore", "Item", "LocalStore", "Snapshot", "Store", "open_store"]
+
+
+def open_store(source: BucketSource | HubSource) -> Store:
+    """Open the store that a source names.
+
+    Raises:
+        SourceError: a bucket's credentials or options cannot be used.
+    """
+    return HubStore(source) if isinstance(source, HubSource) else BucketStore(source)

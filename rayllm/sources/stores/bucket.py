@@ -1,0 +1,79 @@
+"""Prefixes of buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Self
+
+from rayllm.buckets import BucketError, BucketUnreachableError, Location, ObjectChangedError, open_bucket
+from rayllm.config import BucketSource
+from rayllm.errors import SourceError
+from rayllm.sources.errors import ChangedError, UnreachableError
+from rayllm.sources.stores.items import Item, checked_path
+
+
+class BucketStore:
+    """The objects below one prefix of a bucket.
+
+    Args:
+        source: the bucket, the prefix and the credentials.
+
+    Raises:
+        SourceError: the credentials or options cannot be used.
+    """
+
+    def __init__(self, source: BucketSource) -> None:
+        self.uri = source.bucket_uri.rstrip("/")
+        self._prefix = self.uri.split("://", 1)[1].partition("/")[2]
+        with _translated():
+            self._bucket = open_bucket(source)
+
+    def files(self) -> list[Item]:
+        """List the objects below the prefix, or the single object of that name."""
+        folder = f"{self._prefix}/" if self._prefix else ""
+        if items := self._list(folder, folder):
+            return items
+        siblings = self._list(self._prefix, self._prefix[: self._prefix.rfind("/") + 1])
+        return [item for item in siblings if item.key == self._prefix]
+
+    def locate(self, item: Item) -> Location:
+        """See `Store.locate`."""
+        with _translated():
+            return self._bucket.locate(item.key, item.version)
+
+    def commit(self) -> str:
+        """Empty: a bucket has no commits."""
+        return ""
+
+    def subfolder(self, name: str) -> Self:
+        """A folder below this prefix, sharing the connection."""
+        store = copy(self)
+        store.uri = f"{self.uri}/{name}"
+        store._prefix = f"{self._prefix}/{name}" if self._prefix else name
+        return store
+
+    def _list(self, prefix: str, folder: str) -> list[Item]:
+        """Objects whose key starts with `prefix`, with paths relative to `folder`."""
+        with _translated():
+            objects = self._bucket.list_objects(prefix)
+        return [
+            Item(
+                checked_path(each.key.removeprefix(folder), self.uri), each.key, each.size, each.version, each.checksum
+            )
+            for each in objects
+        ]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise errors of buckets as errors of sources."""
+    try:
+        yield
+    except BucketUnreachableError as error:
+        raise UnreachableError(error.message) from None
+    except ObjectChangedError as error:
+        raise ChangedError(error.message) from None
+    except BucketError as error:
+        raise SourceError(error.message) from None
