@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 _TIMEOUT_S = 20
 _URL_EXPIRES_S = 3600
-# Checksum algorithms of S3, cheapest first.
-_CHECKSUMS = ("crc64nvme", "crc32c", "crc32", "sha256", "sha1", "md5")
+# Checksum algorithms of S3, cheapest first. The first is computed by the extra rayllm[crc64].
+_CHECKSUMS = ("crc64nvme", "crc32c", "crc32", "sha256", "sha1", "md5")[0 if find_spec("awscrt") else 1 :]
 _DENIED = {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
 _KMS = {"aws:kms", "aws:kms:dsse"}
 # botocore's credential providers whose credentials expire, and which pyarrow implements as well.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from rayllm.buckets import Checksum
 
 _BLOCK = 1024 * 1024
-DEFAULT = "crc64nvme"
+DEFAULT = "crc32c"
 """For files whose store gives no checksum: fast, and made to detect damage."""
 
 
@@ -21,20 +22,35 @@ class _Hash(Protocol):
 
 
 class _Crc:
-    """A CRC of the AWS Common Runtime, which uses the CPU's CRC instructions, with hashlib's interface."""
+    """A CRC with hashlib's interface.
 
-    def __init__(self, name: str, digits: int) -> None:
-        from awscrt import checksums
+    Args:
+        extend: the CRC of more data, from the data and the CRC so far.
+        digits: hexadecimal digits of its value.
+    """
 
-        self._update: Callable[[Any, int], int] = getattr(checksums, name)
+    def __init__(self, extend: Callable[[Any, int], int], digits: int) -> None:
+        self._extend = extend
         self._digits = digits
         self._value = 0
 
     def update(self, data: Any, /) -> None:
-        self._value = self._update(data, self._value)
+        self._value = self._extend(data, self._value)
 
     def hexdigest(self) -> str:
         return f"{self._value:0{self._digits}x}"
+
+
+def _crc32c(data: Any, value: int) -> int:
+    import google_crc32c
+
+    return int(google_crc32c.extend(value, bytes(data)))
+
+
+def _crc64nvme(data: Any, value: int) -> int:
+    from awscrt import checksums
+
+    return int(checksums.crc64nvme(data, value))
 
 
 def _git_blob(size: int) -> _Hash:
@@ -44,9 +60,9 @@ def _git_blob(size: int) -> _Hash:
 
 # Algorithm → a new hash for a file of the given size in bytes.
 _ALGORITHMS: dict[str, Callable[[int], _Hash]] = {
-    "crc64nvme": lambda size: _Crc("crc64nvme", 16),
-    "crc32c": lambda size: _Crc("crc32c", 8),
-    "crc32": lambda size: _Crc("crc32", 8),
+    "crc64nvme": lambda size: _Crc(_crc64nvme, 16),
+    "crc32c": lambda size: _Crc(_crc32c, 8),
+    "crc32": lambda size: _Crc(zlib.crc32, 8),
     "sha256": lambda size: hashlib.sha256(),
     "sha1": lambda size: hashlib.sha1(usedforsecurity=False),
     "md5": lambda size: hashlib.md5(usedforsecurity=False),
