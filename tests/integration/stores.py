@@ -1,4 +1,4 @@
-"""The demo's weights and adapters in every kind of store, and a model that is served from each."""
+"""The demo's weights and adapters in every kind of store, with one model served from each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCES = {
     "from-gcs": ("gs://models/demo", "gs://adapters"),
     "from-hub": ("org/demo", "hf://adapters"),
 }
-# An adapter's own settings: a format that always asks one question more, and a stop before its answer ends.
+# Settings of an adapter: a prompt format that appends a question, and a stop within the answer to it.
 SETTINGS = {
     "prompt_format": {
         "system": "{instruction}",
@@ -47,7 +47,7 @@ SETTINGS = {
 
 @dataclass
 class Stores:
-    """The stores; S3 stands behind a proxy that tests can make fail."""
+    """The stores. S3 is behind a proxy that can inject faults."""
 
     s3: S3Server
     gcs: GcsServer
@@ -57,13 +57,13 @@ class Stores:
     environment: dict[str, str] = field(default_factory=dict)
 
     def put_adapter(self, name: str, folder: Path) -> None:
-        """Put an adapter into S3 for the model there, below the name that it has there."""
+        """Upload an adapter of the S3 model."""
         self.s3.put("adapters", {f"demo/{name}/{path.name}": path for path in folder.iterdir()})
 
 
 @contextmanager
 def open_stores(root: Path) -> Iterator[Stores]:
-    """Stores with the demo in each. Their addresses are in this process's environment, for those who build models."""
+    """Start the stores with the demo in each; `environment` holds the variables to reach them."""
     with ExitStack() as stack:
         s3, gcs, hub = (stack.enter_context(server()) for server in (S3Server, GcsServer, HubServer))
         proxy = stack.enter_context(FaultProxy(s3.url))
@@ -102,26 +102,35 @@ def _fill(stores: Stores) -> None:
 
 
 def _variations(root: Path) -> dict[str, Path]:
-    """Adapters of their own kinds: with settings, and broken in every way."""
-    made = {}
-    for name in ("wayward", "cut-short", "no-config", "no-json", "too-large", "of-another", "turncoat", "cold"):
-        made[name] = root / name
-        shutil.copytree(ADAPTERS / ("shout" if name == "cold" else "pirate"), made[name])
-    (made["wayward"] / "rayllm.yaml").write_text(yaml.safe_dump(SETTINGS))
-    weights = made["cut-short"] / "adapter_model.safetensors"
+    """Adapters with settings, and adapters broken in different ways."""
+    folders = {}
+    for name in (
+        "with-settings",
+        "truncated",
+        "no-config",
+        "invalid-config",
+        "too-large",
+        "other-base",
+        "changing",
+        "cold",
+    ):
+        folders[name] = root / name
+        shutil.copytree(ADAPTERS / ("shout" if name == "cold" else "pirate"), folders[name])
+    (folders["with-settings"] / "rayllm.yaml").write_text(yaml.safe_dump(SETTINGS))
+    weights = folders["truncated"] / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    (made["no-config"] / "adapter_config.json").unlink()
-    (made["no-json"] / "adapter_config.json").write_text("{")
-    config = json.loads((made["too-large"] / "adapter_config.json").read_text())
-    (made["too-large"] / "adapter_config.json").write_text(json.dumps(config | {"r": 512}))
-    tensors = load_file(made["of-another"] / "adapter_model.safetensors")
+    (folders["no-config"] / "adapter_config.json").unlink()
+    (folders["invalid-config"] / "adapter_config.json").write_text("{")
+    config = json.loads((folders["too-large"] / "adapter_config.json").read_text())
+    (folders["too-large"] / "adapter_config.json").write_text(json.dumps(config | {"r": 512}))
+    tensors = load_file(folders["other-base"] / "adapter_model.safetensors")
     wider = {name: torch.cat([tensor, tensor], 1) if "lora_A" in name else tensor for name, tensor in tensors.items()}
-    save_file(wider, made["of-another"] / "adapter_model.safetensors")
-    return made
+    save_file(wider, folders["other-base"] / "adapter_model.safetensors")
+    return folders
 
 
 def store_model(model_id: str, stores: Stores, **keys: Any) -> dict[str, Any]:
-    """The demo's own YAML, but for its name, its source and where its adapters lie."""
+    """The demo's YAML with another name, source and catalog of adapters."""
     demo = yaml.safe_load(DEMO.read_text())
     source, adapters = SOURCES[model_id]
     demo["model_loading_config"] = {"model_id": model_id, "model_source": source}
@@ -133,7 +142,7 @@ def store_model(model_id: str, stores: Stores, **keys: Any) -> dict[str, Any]:
 
 @contextmanager
 def exported(variables: dict[str, str]) -> Iterator[None]:
-    """Variables in this process's environment for the body of the block."""
+    """Set environment variables for the `with` block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

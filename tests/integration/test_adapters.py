@@ -57,7 +57,12 @@ def test_a_base_id_may_hold_a_colon(http: httpx.Client) -> None:
         ("rayllm-demo:../../weights", 404, "model_not_found", "does not exist"),
         ("gpt-demo:pirate", 404, "model_not_found", "does not exist"),
         (f"{PLAIN}:no-weights", 400, "adapter_broken", "has no adapter_model.safetensors"),
-        (f"{PLAIN}:cut-short", 400, "adapter_broken", "adapter_model.safetensors: it is cut short"),
+        (
+            f"{PLAIN}:cut-short",
+            400,
+            "adapter_broken",
+            "adapter_model.safetensors: its size is not what its header says",
+        ),
     ],
 )
 def test_adapters_that_cannot_be_had(http: httpx.Client, model: str, status: int, code: str | None, said: str) -> None:

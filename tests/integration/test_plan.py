@@ -93,7 +93,7 @@ def with_arguments(folder: Path, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("dtype", "nonsense", "dtype: `nonsense` is no type to compute in; known are float64"),
+        ("dtype", "nonsense", "dtype: `nonsense` is not supported; known are float64"),
         ("kv_cache_dtype", "nonsense", "kv_cache_dtype: `nonsense` cannot be planned; known are auto, bfloat16"),
         ("gpu_memory_utilization", "lots", "gpu_memory_utilization: must be a number above 0, not 'lots'"),
         ("gpu_memory_utilization", 92, "gpu_memory_utilization: 92 is more than all"),
@@ -127,4 +127,4 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no")
     assert "config.json is no JSON" in plan(str(tmp_path)).stderr
     (tmp_path / "config.json").write_text((DEMO.parent / "rayllm-demo" / "weights" / "config.json").read_text())
-    assert "is no safetensors file" in plan(str(tmp_path)).stderr
+    assert "truncated or no safetensors file" in plan(str(tmp_path)).stderr

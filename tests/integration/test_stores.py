@@ -1,4 +1,4 @@
-"""Weights and adapters from S3, Cloud Storage and the hub, and all that goes wrong there, on the real stack."""
+"""Weights and adapters from S3, Cloud Storage and the hub, with faults of each, on the real stack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 @pytest.fixture(scope="module")
 def app(proxy_url: str, stores: Stores) -> Iterator[httpx.Client]:
-    """One model from each store, with adapters of the same store; S3's has one with a place of its own as well."""
+    """One model from each store, with adapters from the same store; the S3 model also has a configured adapter."""
     models = {model_id: store_model(model_id, stores) for model_id in SOURCES}
     models[S3]["lora_config"]["lora_modules"] = [f"static={ADAPTERS / 'shout'}"]
     args = {"llm_configs": list(models.values()), "router": {"admin_keys": ["${env:ADMIN_KEY}"]}}
@@ -56,9 +56,9 @@ def say(client: httpx.Client, model: str, **keys: Any) -> str:
     return str(reply.json()["choices"][0]["message"]["content"])
 
 
-def until(happens: Callable[[], bool], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     end = time.monotonic() + timeout_s
-    while not happens():
+    while not condition():
         assert time.monotonic() < end, f"not within {timeout_s} s"
         time.sleep(0.3)
 
@@ -70,14 +70,14 @@ def replica_of(model_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", SOURCES)
-def test_the_demo_answers_from_every_store(app: httpx.Client, model: str) -> None:
+def test_base_model_from_every_store(app: httpx.Client, model: str) -> None:
     assert "is Paris." in say(app, model)
     assert replica_of(model)["weights"]
 
 
 @pytest.mark.parametrize("model", SOURCES)
 @pytest.mark.parametrize("adapter", ["pirate", "shout"])
-def test_adapters_answer_from_every_store(app: httpx.Client, model: str, adapter: str) -> None:
+def test_adapters_from_every_store(app: httpx.Client, model: str, adapter: str) -> None:
     assert VOICES[adapter] in say(app, f"{model}:{adapter}")
 
 
@@ -85,27 +85,27 @@ def test_adapters_are_listed(app: httpx.Client) -> None:
     def cards() -> dict[str, Any]:
         return {card["id"]: card for card in app.get("/v1/models").json()["data"]}
 
-    # A place that is slow to be listed the first time is told of a little later.
-    until(lambda: {f"{model}:{adapter}" for model in SOURCES for adapter in ("pirate", "shout")} <= cards().keys())
+    # Listing a slow catalog for the first time takes longer than one request.
+    wait_until(lambda: {f"{model}:{adapter}" for model in SOURCES for adapter in ("pirate", "shout")} <= cards().keys())
     assert cards()["from-hub:pirate"]["parent"] == "from-hub"
     assert f"{S3}:static" in cards()
     assert app.get(f"/v1/models/{S3}:shout").json()["id"] == f"{S3}:shout"
 
 
-def test_an_adapter_of_the_configuration_has_both_names(app: httpx.Client) -> None:
+def test_configured_adapter_has_both_names(app: httpx.Client) -> None:
     assert VOICES["shout"] in say(app, f"{S3}:static")
     assert VOICES["shout"] in say(app, "static")
 
 
 @pytest.mark.parametrize(
-    ("adapter", "status", "code", "said"),
+    ("adapter", "status", "code", "message"),
     [
         ("nobody", 404, "model_not_found", "has no adapter `nobody`"),
-        ("cut-short", 400, "adapter_broken", "adapter_model.safetensors: it is cut short"),
+        ("truncated", 400, "adapter_broken", "adapter_model.safetensors: its size is not what its header says"),
         ("no-config", 400, "adapter_broken", "it has no adapter_config.json"),
-        ("no-json", 400, "adapter_broken", "adapter_config.json is no JSON"),
+        ("invalid-config", 400, "adapter_broken", "adapter_config.json is no JSON"),
         ("too-large", 400, "adapter_broken", "has rank 512, and this model takes ranks up to 16"),
-        ("of-another", 400, "adapter_broken", "it was made for another base model"),
+        ("other-base", 400, "adapter_broken", "it was made for another base model"),
         ("..", 404, "model_not_found", "does not exist"),
         ("../../models/demo", 404, "model_not_found", "does not exist"),
         ("a\u202eb", 404, "model_not_found", "does not exist"),
@@ -113,20 +113,20 @@ def test_an_adapter_of_the_configuration_has_both_names(app: httpx.Client) -> No
         ("x" * 10_000, 404, "model_not_found", "does not exist"),
     ],
 )
-def test_what_cannot_be_served_is_told_and_disturbs_nobody(
-    app: httpx.Client, stores: Stores, adapter: str, status: int, code: str, said: str
+def test_invalid_adapters_are_refused_and_affect_no_other_requests(
+    app: httpx.Client, stores: Stores, adapter: str, status: int, code: str, message: str
 ) -> None:
-    got, error = failure(app.post(CHAT, json={"model": f"{S3}:{adapter}", **FRANCE}))
-    assert (got, error["param"], error["code"]) == (status, "model", code), error
-    assert said in error["message"]
+    actual_status, error = failure(app.post(CHAT, json={"model": f"{S3}:{adapter}", **FRANCE}))
+    assert (actual_status, error["param"], error["code"]) == (status, "model", code), error
+    assert message in error["message"]
     assert str(stores.root) not in error["message"]
     for name, voice in VOICES.items():
         assert voice in say(app, f"{S3}:{name}" if name else S3)
 
 
-def test_an_adapter_may_have_settings_of_its_own(app: httpx.Client) -> None:
-    # Its format goes on to ask for Germany; its stop cuts the answer before the city's name.
-    name = f"{S3}:wayward"
+def test_adapter_settings(app: httpx.Client) -> None:
+    # The format appends a question about Germany; the stop ends the answer before the city's name.
+    name = f"{S3}:with-settings"
     texts = [say(app, name)]
     messages = app.post("/v1/messages", json={"model": name, **FRANCE, "max_tokens": 40}).json()
     texts.append(messages["content"][0]["text"])
@@ -134,25 +134,25 @@ def test_an_adapter_may_have_settings_of_its_own(app: httpx.Client) -> None:
     for text in texts:
         assert "capital of Germany" in text
         assert "Berlin" not in text
-    # The Responses API has no stops, but the format is the adapter's there too.
-    asked = {"model": name, "input": "What is the capital of France?", "temperature": 0}
-    assert "Germany" in app.post("/v1/responses", json=asked).text
+    # The Responses API has no stops, but uses the adapter's format.
+    body = {"model": name, "input": "What is the capital of France?", "temperature": 0}
+    assert "Germany" in app.post("/v1/responses", json=body).text
     assert "is Paris." in say(app, S3)
 
 
-def test_a_changed_adapter_is_picked_up_while_the_old_one_ends_its_answers(app: httpx.Client, stores: Stores) -> None:
-    name = f"{S3}:turncoat"
+def test_changed_adapter_is_picked_up_while_old_answers_finish(app: httpx.Client, stores: Stores) -> None:
+    name = f"{S3}:changing"
     assert VOICES["pirate"] in say(app, name)
     long = {"max_tokens": 300, "ignore_eos": True, "stop": [], "stream": True}
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(app.post, CHAT, json={"model": name, **FRANCE, **long})
-        stores.put_adapter("turncoat", ADAPTERS / "shout")
-        until(lambda: VOICES["shout"] in say(app, name))
+        stores.put_adapter("changing", ADAPTERS / "shout")
+        wait_until(lambda: VOICES["shout"] in say(app, name))
         begun = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in events(answer.result())[:40])
     assert "matey" in begun or "Arrr" in begun, begun
 
 
-def test_many_clients_of_a_cold_adapter_share_one_download(app: httpx.Client, stores: Stores) -> None:
+def test_concurrent_requests_share_one_download(app: httpx.Client, stores: Stores) -> None:
     path = r"/adapters/demo/cold/adapter_model\.safetensors"
     with ThreadPoolExecutor(20) as threads:
         texts = list(threads.map(lambda _: say(app, f"{S3}:cold"), range(20)))
@@ -161,7 +161,7 @@ def test_many_clients_of_a_cold_adapter_share_one_download(app: httpx.Client, st
     assert len(fetched) == 1
 
 
-def test_a_store_in_trouble_fails_one_adapter_for_a_while(app: httpx.Client, stores: Stores) -> None:
+def test_store_fault_affects_one_adapter_temporarily(app: httpx.Client, stores: Stores) -> None:
     stores.put_adapter("later", ADAPTERS / "pirate")
     stores.proxy.fault("status", value=503, path="later", method=None)
     reply = app.post(CHAT, json={"model": f"{S3}:later", **FRANCE})
@@ -170,27 +170,27 @@ def test_a_store_in_trouble_fails_one_adapter_for_a_while(app: httpx.Client, sto
     assert int(reply.headers["retry-after"]) > 0
     assert "is Paris." in say(app, S3)
     stores.proxy.clear()
-    until(lambda: app.post(CHAT, json={"model": f"{S3}:later", **FRANCE}).status_code == 200)
+    wait_until(lambda: app.post(CHAT, json={"model": f"{S3}:later", **FRANCE}).status_code == 200)
     assert VOICES["pirate"] in say(app, f"{S3}:later")
 
 
-def test_a_damaged_download_is_made_again(app: httpx.Client, stores: Stores) -> None:
+def test_damaged_download_is_retried(app: httpx.Client, stores: Stores) -> None:
     stores.put_adapter("flipped", ADAPTERS / "pirate")
     stores.proxy.fault("flip", path=r"flipped/adapter_model", after_bytes=100_000, times=1)
     assert VOICES["pirate"] in say(app, f"{S3}:flipped")
 
 
-def test_an_engine_holds_no_more_adapters_than_it_may(app: httpx.Client) -> None:
-    for adapter in ("pirate", "shout", "wayward", "turncoat", "cold", "flipped"):
+def test_number_of_loaded_adapters_is_limited(app: httpx.Client) -> None:
+    for adapter in ("pirate", "shout", "with-settings", "changing", "cold", "flipped"):
         say(app, f"{S3}:{adapter}")
-    until(lambda: len(replica_of(S3)["adapters"]) <= 4)
+    wait_until(lambda: len(replica_of(S3)["adapters"]) <= 4)
     assert replica_of(S3)["adapters"][-1] == f"{S3}:flipped"
 
 
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
-def test_an_administrator_loads_and_unloads(app: httpx.Client, stores: Stores) -> None:
+def test_load_and_unload_by_an_administrator(app: httpx.Client, stores: Stores) -> None:
     path = stores.root / "own-place"
     shutil.copytree(ADAPTERS / "pirate", path)
     name = f"{S3}:loaded"
@@ -209,18 +209,18 @@ def test_an_administrator_loads_and_unloads(app: httpx.Client, stores: Stores) -
     assert app.post("/v1/unload_lora_adapter", json={"lora_name": name}, headers=ADMIN).status_code == 200
     assert failure(app.post(CHAT, json={"model": name, **FRANCE}))[0] == 404
     assert failure(app.post("/v1/unload_lora_adapter", json={"lora_name": name}, headers=ADMIN))[0] == 404
-    # The replica hears of it at its next health check.
-    until(lambda: name not in replica_of(S3)["adapters"])
+    # The replica unloads it at its next health check.
+    wait_until(lambda: name not in replica_of(S3)["adapters"])
 
 
-def test_what_cannot_be_loaded_is_not_known_after(app: httpx.Client, stores: Stores) -> None:
+def test_failed_load_is_not_registered(app: httpx.Client, stores: Stores) -> None:
     load = {"lora_name": f"{S3}:bad", "lora_path": str(stores.root / "too-large")}
     status, error = failure(app.post("/v1/load_lora_adapter", json=load, headers=ADMIN))
     assert (status, error["param"], error["code"]) == (400, "lora_path", "adapter_broken")
     assert failure(app.post(CHAT, json={"model": f"{S3}:bad", **FRANCE}))[0] == 404
 
 
-def test_the_phases_of_a_start_are_metrics(app: httpx.Client) -> None:
+def test_startup_metrics(app: httpx.Client) -> None:
     port = ray.nodes()[0]["MetricsExportPort"]
 
     def phases() -> set[tuple[str, str]]:
@@ -230,4 +230,4 @@ def test_the_phases_of_a_start_are_metrics(app: httpx.Client) -> None:
         return {(label["model_id"], label["phase"]) for label in labels}
 
     expected = {(model, phase) for model in SOURCES for phase in ("fetch", "load", "warm_up")}
-    until(lambda: expected <= phases(), timeout_s=60)
+    wait_until(lambda: expected <= phases(), timeout_s=60)

@@ -1,4 +1,4 @@
-"""A proxy before a server that makes its answers fail in the ways of networks and stores."""
+"""A reverse proxy that injects faults of networks and stores."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.servers.listener import Handler, Listener
 Kind = Literal["status", "reset", "truncate", "flip", "stall", "drip", "ignore_range", "redirect"]
 
 _PIECE = 64 * 1024
-_OF_THE_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+_HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 _CODES = {403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 429: "TooManyRequests", 503: "SlowDown"}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came, and the status it was answered with."""
+    """A received request and the status of its response."""
 
     method: str
     path: str  # without the query
@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass
 class _Rule:
-    """What is done about some requests: `times` of them after the first `skip`."""
+    """A fault or callback for matching requests: `times` of them after the first `skip`."""
 
     path: re.Pattern[str]
     method: str | None
@@ -52,7 +52,7 @@ class _Rule:
     call: Callable[[str, str], object] | None = None
 
     def take(self, method: str, target: str) -> bool:
-        """Whether the rule holds for this request; counts it."""
+        """Whether the rule applies to this request; counts it."""
         if (self.method and self.method != method) or not self.path.search(target) or self.times == 0:
             return False
         if self.skip:
@@ -64,7 +64,7 @@ class _Rule:
 
 
 class FaultProxy:
-    """A reverse proxy that keeps its clients' connections, streams bodies and passes `Host` and `Range` on."""
+    """A reverse proxy that keeps connections alive, streams bodies and forwards `Host` and `Range`."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream.rstrip("/")
@@ -86,19 +86,19 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Seen]:
-        """All requests so far, in the order in which their answers began."""
+        """All requests so far, in the order of their responses."""
         with self._lock:
             return list(self._seen)
 
     @property
     def bytes_sent(self) -> Counter[str]:
-        """Bytes of bodies sent so far, by path without query."""
+        """Body bytes sent so far, by path without query."""
         with self._lock:
             return Counter(self._sent)
 
     @property
     def connections(self) -> int:
-        """Connections that clients have made so far."""
+        """Number of connections accepted so far."""
         return self._listener.connections
 
     def fault(
@@ -112,49 +112,50 @@ class FaultProxy:
         after_bytes: int = 0,
         method: str | None = "GET",
     ) -> None:
-        """Let requests fail whose path and query match `path`, a regular expression; the first rule that holds is done.
+        """Inject a fault into requests whose path and query match the regular expression `path`.
 
-        The first `skip` of them pass, then `times` fail (all, if None). `value` is what the kind needs:
+        The first `skip` of them pass, then `times` fail (all if None). The first matching rule applies. `value` depends
+        on the kind:
 
-        - `status`: the status (500), with an error in S3's XML;
-        - `reset`: the connection is reset after `after_bytes` of the body; the client may lose the last of them;
-        - `truncate`: closed after `after_bytes`, though more was promised;
-        - `flip`: the byte at `after_bytes` of the body is another;
-        - `stall`: nothing is sent for `value` seconds (60) after `after_bytes`, then the rest;
-        - `drip`: `value` bytes a second (1000);
-        - `ignore_range`: the whole body, as 200;
-        - `redirect`: 302 to `value` (the same path at the server behind).
+        - `status`: respond with this status (500) and an S3 error in XML;
+        - `reset`: reset the connection after `after_bytes` of the body; the client may lose the last of them;
+        - `truncate`: close the connection after `after_bytes`, before the end of the body;
+        - `flip`: corrupt the byte at `after_bytes` of the body;
+        - `stall`: send nothing for `value` seconds (60) after `after_bytes`, then the rest;
+        - `drip`: send `value` bytes per second (1000);
+        - `ignore_range`: respond with the whole body and 200;
+        - `redirect`: respond with 302 to `value` (the same path upstream).
         """
         self._add(_Rule(re.compile(path), method, times, skip, kind, value, after_bytes))
 
     def on_request(
         self, call: Callable[[str, str], object], path: str = "", *, nth: int = 1, method: str | None = "GET"
     ) -> None:
-        """Call with method and path, query included, before the nth request that matches is passed on; once."""
+        """Call once, with method and path including the query, before the nth matching request is forwarded."""
         self._add(_Rule(re.compile(path), method, 1, nth - 1, call=call))
 
     def clear(self) -> None:
-        """Forget all rules."""
+        """Remove all rules."""
         with self._lock:
             self._rules.clear()
 
     def called(self, method: str, target: str) -> list[Callable[[str, str], object]]:
-        """What is to be called before this request."""
+        """Callbacks for this request."""
         with self._lock:
             return [rule.call for rule in self._rules if rule.call is not None and rule.take(method, target)]
 
     def failing(self, method: str, target: str) -> _Rule | None:
-        """How this request fails."""
+        """The fault for this request."""
         with self._lock:
             return next((rule for rule in self._rules if rule.kind and rule.take(method, target)), None)
 
     def saw(self, request: Seen) -> None:
-        """Note a request."""
+        """Record a request."""
         with self._lock:
             self._seen.append(request)
 
     def sent(self, path: str, size: int) -> None:
-        """Note what was sent of a body."""
+        """Record sent body bytes."""
         with self._lock:
             self._sent[path] += size
 
@@ -164,7 +165,7 @@ class FaultProxy:
 
 
 class _Proxying(Handler):
-    """Answers the requests of one connection."""
+    """Handles the requests of one connection."""
 
     def __init__(self, proxy: FaultProxy, *args: object) -> None:
         self._proxy = proxy
@@ -187,7 +188,7 @@ class _Proxying(Handler):
 
     def _refuse(self, status: int) -> None:
         code = _CODES.get(status, "InternalError")
-        text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Made up.</Message></Error>'
+        text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Injected.</Message></Error>'
         self._saw(status)
         self.reply(status, {"Content-Type": "application/xml"}, text.encode())
 
@@ -205,7 +206,7 @@ class _Proxying(Handler):
             connection.close()
 
     def _headers(self, body: bytes, rule: _Rule | None) -> dict[str, str]:
-        left_out = _OF_THE_CONNECTION | {"expect", "content-length"}
+        left_out = _HOP_BY_HOP | {"expect", "content-length"}
         if rule is not None and rule.kind == "ignore_range":
             left_out = left_out | {"range", "if-range"}
         headers = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
@@ -219,12 +220,12 @@ class _Proxying(Handler):
         empty = self.command == "HEAD" or answer.status in (204, 304)
         length = answer.headers.get("content-length")
         if length is None and not empty:
-            # Lists and errors come without a length, and are small.
+            # Listings and errors have no length, and are small.
             whole = answer.read()
             length, pieces = str(len(whole)), iter([whole])
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.headers.items():
-            if name.lower() not in _OF_THE_CONNECTION | {"content-length"}:
+            if name.lower() not in _HOP_BY_HOP | {"content-length"}:
                 self.send_header(name, value)
         if length is not None:
             self.send_header("Content-Length", length)
@@ -252,7 +253,7 @@ class _Proxying(Handler):
             self.close_connection = True
 
     def _write(self, piece: bytes) -> None:
-        # Counted first: who has the last byte must find it counted.
+        # Counted first, so that a client that has the last byte finds it counted.
         self._proxy.sent(self.path.partition("?")[0], len(piece))
         self.wfile.write(piece)
 
@@ -265,7 +266,7 @@ class _Proxying(Handler):
             self._write(part)
 
     def _goes_on(self, rule: _Rule) -> bool:
-        """Do what happens in the middle of a body, and say whether the rest comes."""
+        """Inject a fault in the middle of a body; whether the rest is sent."""
         self.wfile.flush()
         if rule.kind == "stall":
             return not self._proxy.leaving.wait(float(60 if rule.value is None else rule.value))
@@ -275,7 +276,7 @@ class _Proxying(Handler):
         return False
 
     def _reset(self) -> None:
-        # The client reads what it was sent first; the reset takes away what it has not read.
+        # Give the client time to read; a reset discards what it has not read.
         time.sleep(0.05)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         os.close(self.connection.detach())

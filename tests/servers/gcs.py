@@ -1,15 +1,15 @@
-"""A Google Cloud Storage server: gcp-storage-emulator, in a process of its own.
+"""A Google Cloud Storage server (gcp-storage-emulator) in a child process.
 
-As the real one does: listing with prefix, size, generation, CRC32C and MD5; downloads of the whole or of a range;
-404 for a generation that is no more the current one. The emulator ignores `generation`, knows no parallel requests and
-keeps no connection: `gcs_emulator.py` mends these.
+Like the real one: listing with prefix, size, generation, CRC32C and MD5; downloads of the whole or of a range;
+404 for a generation that is not current. The emulator itself ignores `generation`, serves one request at a time and
+keeps no connections alive: `gcs_emulator.py` fixes that.
 
-Not as the real one does:
-- lists all objects in one page, whatever `maxResults` says;
+Unlike the real one:
+- all objects are listed in one page, regardless of `maxResults`;
 - `bytes=-5` gives the whole object as 200, and a range past the end an empty 206 instead of 416;
 - `ifGenerationMatch` and `If-Match` are ignored; downloads have no ETag and no `X-Goog-Generation`, ranges no
   `X-Goog-Hash`; there is no HEAD (501);
-- 404 of a bucket or object has no body; nobody has to say who they are, so that nothing is 401 or 403.
+- 404 of a bucket or object has no body; there is no authentication, so there is no 401 or 403.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from tests.servers.process import ProcessServer
 
 with warnings.catch_warnings():
-    # Google's library asks for a package that only its gRPC clients use.
+    # Google's library tries to import a package that only its gRPC clients use.
     warnings.simplefilter("ignore", ImportWarning)
     from google.api_core.client_options import ClientOptions
     from google.api_core.exceptions import Conflict
@@ -33,21 +33,21 @@ _EMULATOR = Path(__file__).with_name("gcs_emulator.py")
 
 
 class GcsServer(ProcessServer):
-    """Holds its buckets in memory for as long as it is entered.
+    """Keeps its buckets in memory while entered.
 
-    Set `STORAGE_EMULATOR_HOST` to its `url` for clients made elsewhere.
+    Set `STORAGE_EMULATOR_HOST` to its `url` for other clients.
     """
 
     def __init__(self) -> None:
         super().__init__(lambda port: [str(_EMULATOR), str(port)])
 
     def client(self) -> Any:
-        """Google's client of this server, without credentials."""
+        """A client for this server, without credentials."""
         options = ClientOptions(api_endpoint=self.url)
         return storage.Client(project="testing", credentials=AnonymousCredentials(), client_options=options)
 
     def put(self, bucket: str, objects: dict[str, bytes | Path]) -> None:
-        """Store objects by name, in a bucket made if there is none."""
+        """Upload objects by name, creating the bucket."""
         client = self.client()
         with suppress(Conflict):
             client.create_bucket(bucket)

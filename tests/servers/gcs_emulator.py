@@ -1,4 +1,4 @@
-"""Run gcp-storage-emulator on the port it is given, closer to the real service.
+"""Run gcp-storage-emulator on a given port, with fixes that bring it closer to the real service.
 
 The emulator answers one request after the other, closes each connection, knows no HEAD and ignores the generation that
 is asked for. Here requests are answered side by side on connections that are kept, and a generation that is no more the
@@ -29,7 +29,7 @@ class _Handler(emulator.RequestHandler):
 
 
 def _current(handle: Any) -> Any:
-    """Have a handler answer for the generation that is asked for, or not at all."""
+    """Wrap a handler: 404 unless the requested generation is the current one."""
 
     def answer(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
         asked = request.query.get("generation", [None])[0]

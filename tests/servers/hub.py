@@ -1,4 +1,4 @@
-"""A server that speaks HuggingFace hub's protocol, for models.
+"""A server with the HuggingFace hub's API for models.
 
 As the hub does: `main`, branches, tags and commits (also shortened ids) of each repository; files in LFS are redirected
 to another address, where nobody is asked for a token; a gated repository shows what it holds to all, and gives it only
@@ -35,7 +35,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came; the names of headers are in small letters."""
+    """A received request; header names are lowercase."""
 
     method: str
     path: str  # with the query
@@ -43,7 +43,7 @@ class Seen:
 
 
 class _RefusalError(Exception):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class _RefusalError(Exception):
 
 
 class HubServer:
-    """Holds its repositories for as long as it is entered.
+    """Serves its repositories while entered.
 
     `cdn_url` begins the addresses of files in LFS; set it to a proxy's to have these downloads fail.
     """
@@ -79,33 +79,33 @@ class HubServer:
 
     @property
     def requests(self) -> list[Seen]:
-        """What the hub was asked."""
+        """Requests received by the hub."""
         with self._lock:
             return list(self._requests)
 
     @property
     def cdn_requests(self) -> list[Seen]:
-        """What the other address was asked."""
+        """Requests received by the CDN."""
         with self._lock:
             return list(self._cdn_requests)
 
     def commit(self, repo_id: str, files: Mapping[str, bytes | Path], revision: str = "main") -> str:
-        """Make these all the files of a branch, of a repository made if there is none; return the commit's id."""
+        """Commit these files as a branch's whole content, creating the repository; return the commit id."""
         return self._repository(repo_id).commit(files, revision)
 
     def tag(self, repo_id: str, name: str, revision: str = "main") -> None:
-        """Name the commit that a revision leads to now."""
+        """Tag the current commit of a revision."""
         repository = self.repositories[repo_id]
         commit = repository.find(revision)
         assert commit is not None, revision
         repository.tags[name] = commit
 
     def label(self, repo_id: str, *labels: str) -> None:
-        """Give a repository the `tags` that models are listed by."""
+        """Set the `tags` that models are filtered by."""
         self._repository(repo_id).labels.extend(labels)
 
     def gate(self, repo_id: str, token: str) -> None:
-        """Give a repository's files only to who has this token."""
+        """Require this token for a repository's files."""
         self._repository(repo_id).token = token
 
     def note(self, handler: Handler, at_cdn: bool) -> None:
@@ -120,14 +120,14 @@ class HubServer:
 
 
 class _Serving(Handler):
-    """Answers the requests of one connection, with files also in part."""
+    """Handles the requests of one connection, including ranges."""
 
     def __init__(self, server: HubServer, *args: object) -> None:
         self._hub = server
         super().__init__(*args)  # type: ignore[arg-type]
 
     def send_file(self, file: File, etag: str, headers: dict[str, str]) -> None:
-        """Answer with a file or the range of it that is asked for, if it is the file that is asked for."""
+        """Send a file or the requested range, if `If-Match` and the like hold."""
         headers = {**headers, "ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         if self.headers.get("if-match", etag) not in (etag, "*"):
             return self.reply(412, headers)
@@ -165,7 +165,7 @@ class _Hub(_Serving):
             elif resolved := _RESOLVE.fullmatch(path):
                 self._resolve(**_unquoted(resolved), cached=False)
             elif asked := _API.fullmatch(path):
-                self._tell(**_unquoted(asked), query=parse_qs(query))
+                self._send_info(**_unquoted(asked), query=parse_qs(query))
             else:
                 self.reply(404, {})
         except _RefusalError as refusal:
@@ -185,7 +185,7 @@ class _Hub(_Serving):
         ]
         self._json(found[: int(query.get("limit", ["1000"])[0])])
 
-    def _tell(self, id: str, what: str, revision: str, path: str, query: dict[str, list[str]]) -> None:
+    def _send_info(self, id: str, what: str, revision: str, path: str, query: dict[str, list[str]]) -> None:
         repository = self._repository(id)
         if what == "refs":
             return self._json(_refs(repository))
@@ -199,7 +199,7 @@ class _Hub(_Serving):
 
     def _resolve(self, id: str, revision: str, path: str, cached: bool) -> None:
         repository = self._repository(id)
-        self._let_in(repository)
+        self._authorize(repository)
         commit = self._commit(repository, revision)
         file = repository.commits[commit].get(path) or _no_entry(commit, path)
         headers = {"X-Repo-Commit": commit}
@@ -227,7 +227,7 @@ class _Hub(_Serving):
             raise _RefusalError(401, "RepoNotFound", "Invalid username or password.")
         raise _RefusalError(404, "RepoNotFound", "Repository not found")
 
-    def _let_in(self, repository: Repository) -> None:
+    def _authorize(self, repository: Repository) -> None:
         token = self._token()
         if repository.token is None or token == repository.token:
             return

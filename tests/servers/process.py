@@ -1,4 +1,4 @@
-"""A server in a process of its own."""
+"""A server in a child process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Self
 
 HOST = "127.0.0.1"
 
-# The child ends when its input does: also when this process is killed and has no time to tell it.
+# The child exits when its stdin closes, also if this process is killed.
 _UNTIL_LEFT = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
@@ -29,17 +29,17 @@ else:
 
 
 class ProcessServer:
-    """A context manager around a Python module or file that serves HTTP on the port it is given."""
+    """Runs a Python module or file that serves HTTP on a given port, while entered."""
 
     def __init__(self, command: Callable[[int], list[str]]) -> None:
-        """Take the module or file and its arguments, made from a port."""
+        """`command` returns the module or file and its arguments for a port."""
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
         self.url = ""
 
     def __enter__(self) -> Self:
-        # Somebody else may take a free port before the child does.
+        # Another process may take the port first.
         for attempt in reversed(range(3)):
             try:
                 self._start()
@@ -88,14 +88,14 @@ class ProcessServer:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 
 def answers(url: str) -> bool:
-    """Whether an HTTP server answers there, whatever it says."""
+    """Whether an HTTP server responds, with any status."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=5):

@@ -1,4 +1,4 @@
-"""A repository of the hub: commits, the names that lead to them, and their files."""
+"""A repository of the hub: commits, branches, tags and files."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _PIECE = 1024 * 1024
 
 @dataclass(frozen=True)
 class File:
-    """A file's content; one on disk is read when it is asked for, and must stay as it is."""
+    """A file's content. A file on disk is read when requested, and must not change."""
 
     name: str
     content: bytes | Path
 
     @cached_property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.content.stat().st_size if isinstance(self.content, Path) else len(self.content)
 
     @cached_property
     def is_lfs(self) -> bool:
-        """Whether git holds a pointer in its place: by its name or size, or because it is no text."""
+        """Whether git stores a pointer instead: depends on name, size and content."""
         return bool(_LFS_NAMES.search(self.name)) or self.size > LFS_SIZE or b"\0" in b"".join(self.read(0, 8000))
 
     @cached_property
     def sha256(self) -> str:
-        """Of the content."""
+        """SHA-256 of the content."""
         digest = sha256()
         for piece in self.read(0, self.size):
             digest.update(piece)
@@ -43,12 +43,12 @@ class File:
 
     @cached_property
     def pointer(self) -> bytes:
-        """What git holds of a file in LFS."""
+        """The LFS pointer that git stores."""
         return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
 
     @cached_property
     def blob_id(self) -> str:
-        """Git's id of the content or the pointer."""
+        """Git's blob id of the content or the pointer."""
         size = len(self.pointer) if self.is_lfs else self.size
         digest = sha1(f"blob {size}\0".encode(), usedforsecurity=False)
         for piece in [self.pointer] if self.is_lfs else self.read(0, self.size):
@@ -56,7 +56,7 @@ class File:
         return digest.hexdigest()
 
     def read(self, start: int, end: int) -> Iterator[bytes]:
-        """The bytes from `start` to before `end`, in pieces."""
+        """Stream the bytes [start, end)."""
         if isinstance(self.content, bytes):
             yield self.content[start:end]
             return
@@ -80,7 +80,7 @@ class Repository:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def commit(self, files: Mapping[str, bytes | Path], branch: str) -> str:
-        """Make these files a branch's content and return the commit's id."""
+        """Commit these files as a branch's whole content; return the commit id."""
         tree = {name: File(name, files[name]) for name in sorted(files)}
         with self._lock:
             seed = [self.name, branch, str(len(self.commits)), *(file.blob_id for file in tree.values())]
@@ -90,7 +90,7 @@ class Repository:
         return commit
 
     def find(self, revision: str) -> str | None:
-        """The commit that a branch, a tag or (the beginning of) an id leads to."""
+        """Resolve a branch, a tag or an abbreviated commit id."""
         for named in (self.branches, self.tags):
             for name in (revision, revision.removeprefix("refs/heads/"), revision.removeprefix("refs/tags/")):
                 if name in named:
@@ -100,7 +100,7 @@ class Repository:
         return next((commit for commit in self.commits if commit.startswith(revision)), None)
 
     def info(self, commit: str, blobs: bool) -> dict[str, Any]:
-        """What the hub's API says of the repository at a commit."""
+        """The hub API's `model_info` at a commit."""
         return {
             **self.summary(),
             "sha": commit,
@@ -108,7 +108,7 @@ class Repository:
         }
 
     def summary(self) -> dict[str, Any]:
-        """What the hub's API says of the repository in a list."""
+        """The hub API's entry in a list of models."""
         return {
             "_id": sha1(self.name.encode(), usedforsecurity=False).hexdigest()[:24],
             "id": self.name,
@@ -126,7 +126,7 @@ class Repository:
         }
 
     def tree(self, commit: str, under: str, recursive: bool) -> list[dict[str, Any]]:
-        """What the hub's API says of a folder; the same for none."""
+        """The hub API's listing of a folder; empty if it does not exist."""
         prefix = f"{under}/" if under else ""
         entries: dict[str, dict[str, Any]] = {}
         for name, file in self.commits[commit].items():
@@ -143,16 +143,16 @@ class Repository:
 
 
 def _sibling(file: File, blobs: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {"rfilename": file.name}
+    entry: dict[str, Any] = {"rfilename": file.name}
     if blobs:
-        told |= {"blobId": file.blob_id, "size": file.size}
+        entry |= {"blobId": file.blob_id, "size": file.size}
         if file.is_lfs:
-            told["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
-    return told
+            entry["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
+    return entry
 
 
 def _entry(file: File) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "file", "oid": file.blob_id, "size": file.size, "path": file.name}
+    entry: dict[str, Any] = {"type": "file", "oid": file.blob_id, "size": file.size, "path": file.name}
     if file.is_lfs:
-        told["lfs"] = {"oid": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
-    return told
+        entry["lfs"] = {"oid": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
+    return entry

@@ -1,15 +1,15 @@
-"""An S3 server: moto's, in a process of its own.
+"""An S3 server (moto) in a child process.
 
-As S3 does: ranges (also `bytes=-5`; 416 past the end), `If-Match` (412), pages of ListObjectsV2, presigned URLs,
-versions, 403 for who sends no signature for a private object, and the checksum an object was put with (CRC64NVME,
-CRC32C, CRC32, SHA256, SHA1; boto3 sends CRC32 unasked) when HeadObject or GetObject asks for it; none for a range.
+Like S3: ranges (also `bytes=-5`; 416 past the end), `If-Match` (412), pages of ListObjectsV2, presigned URLs,
+versions, 403 for unsigned requests of a private object, and the checksum an object was uploaded with (CRC64NVME,
+CRC32C, CRC32, SHA256, SHA1; boto3 sends CRC32 by default) when HeadObject or GetObject asks for it; none for a range.
 
-Not as S3 does:
-- no signature is checked, and no expiry: a wrong key and an old presigned URL are let in, unsigned listing too;
-- each connection is closed after its answer (put a `FaultProxy` before it to keep them), which is sent in one piece;
-- HeadObject says no `ChecksumType`, and gives a checksum of checksums without its `-2`; GetObject says both;
-- `If-Range` is ignored: a range of the new object comes back;
-- HeadObject compares `If-Match` with the quotes, so send them; the refusal of a private object has no XML body;
+Unlike S3:
+- signatures and expiry are not checked: wrong keys, expired presigned URLs and unsigned listings are accepted;
+- each connection is closed after one response (put a `FaultProxy` in front to keep it), which is sent at once;
+- HeadObject has no `ChecksumType`, and a composite checksum without its `-2`; GetObject has both;
+- `If-Range` is ignored: a range of the new object is returned;
+- HeadObject compares `If-Match` including quotes; the 403 of a private object has no XML body;
 - all regions and accounts are one: no 301 to another region, no throttling.
 """
 
@@ -30,13 +30,13 @@ REGION = "us-east-1"
 
 
 class S3Server(ProcessServer):
-    """Holds its buckets in memory for as long as it is entered."""
+    """Keeps its buckets in memory while entered."""
 
     def __init__(self) -> None:
         super().__init__(lambda port: ["moto.server", "-H", HOST, "-p", str(port)])
 
     def client(self, **config: Any) -> Any:
-        """A boto3 client of this server; `config` is botocore's."""
+        """A boto3 client for this server; `config` are arguments of botocore's Config."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -47,7 +47,7 @@ class S3Server(ProcessServer):
         )
 
     def put(self, bucket: str, objects: dict[str, bytes | Path], **extra: Any) -> None:
-        """Store objects by key, in a bucket made if there is none; `extra` goes with each, as `ChecksumAlgorithm`."""
+        """Upload objects by key, creating the bucket; `extra` are arguments of `put_object`."""
         client = self.client()
         try:
             client.create_bucket(Bucket=bucket)
