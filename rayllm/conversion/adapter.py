@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from rayllm.config import GenerationConfig
 from rayllm.config.faults import config_error
 from rayllm.config.legacy import upgrade
-from rayllm.conversion.findings import Findings
-from rayllm.conversion.source import without_anonymous
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.conversion.keys.sources import without_anonymous
 
 _KEYS = ("base_model_id", "model_id", "generation", "lora_mirror_config")
 

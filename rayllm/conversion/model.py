@@ -12,20 +12,20 @@ from pydantic import BaseModel
 from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.config.app import Routing
 from rayllm.config.legacy import upgrade
+from rayllm.config.legacy.changes import Findings, Note
+from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.conversion.adapter import Adapter
-from rayllm.conversion.defaults import note_lost_refusal, write_defaults
-from rayllm.conversion.deployment import carry_deployment
-from rayllm.conversion.engine_arguments import carry_engine_arguments
-from rayllm.conversion.findings import Findings, Note
-from rayllm.conversion.form import Form, form_of
-from rayllm.conversion.location import relocate
-from rayllm.conversion.ray_serve_llm import carry_keys
-from rayllm.conversion.sampling import carry_sampling
-from rayllm.conversion.secret import refer, take_secrets
-from rayllm.conversion.source import carry_sources
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.conversion.formats import Form, form_of
+from rayllm.conversion.keys.defaults import note_lost_refusal, write_defaults
+from rayllm.conversion.keys.deployment import carry_deployment
+from rayllm.conversion.keys.engine_arguments import carry_engine_arguments
+from rayllm.conversion.keys.generation import carry_sampling
+from rayllm.conversion.keys.ray_serve_llm import carry_keys
+from rayllm.conversion.keys.secrets import refer, take_secrets
+from rayllm.conversion.keys.sources import carry_sources
+from rayllm.conversion.relative_paths import relocate
 from rayllm.errors import ConfigError
 
 _GONE_ENGINES = {"TRTLLMEngine": "TensorRT-LLM", "TextGenerationInferenceEngine": "Text Generation Inference"}

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.paths import kept_in
 from rayllm.conversion.entries import Entry, expand
-from rayllm.conversion.findings import Findings
-from rayllm.conversion.form import Form
-from rayllm.conversion.location import from_place
-from rayllm.conversion.secret import references_in, take_from_variables
-from rayllm.conversion.source import without_anonymous
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.conversion.formats import Form
+from rayllm.conversion.keys.secrets import references_in, take_from_variables
+from rayllm.conversion.keys.sources import without_anonymous
+from rayllm.conversion.relative_paths import from_place
 from rayllm.errors import ConfigError
 
 IMPORT_PATH = "rayllm:app"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rayllm.batch.prompter import Prompter
 from rayllm.batch.rows import Row, failed
+from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
 
 

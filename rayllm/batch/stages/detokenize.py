@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rayllm.batch.prompter import Prompter
 from rayllm.batch.rows import Row
+from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayllm.asgi import call
-from rayllm.batch.engine_worker import EngineWorker
+from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.engine.arguments import Workers

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.batch.row_loop import RowLoop
+from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.errors import RequestError
 

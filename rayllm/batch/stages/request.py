@@ -11,8 +11,8 @@ from ray.exceptions import RayActorError
 
 from rayllm import headers
 from rayllm.asgi import Answer, call
-from rayllm.batch.engine_worker import EngineWorker
-from rayllm.batch.row_loop import RowLoop
+from rayllm.batch.execution.engine_worker import EngineWorker
+from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
