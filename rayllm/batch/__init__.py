@@ -1,4 +1,4 @@
-"""Batch inference: datasets of Ray Data through engines of vLLM, or through any endpoint.
+"""Batch inference over Ray Data datasets, with vLLM engines or any HTTP endpoint.
 
 processor = build_llm_processor(
     VLLMProcessorConfig(model="models/rayllm-demo.yaml"),

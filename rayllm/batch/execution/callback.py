@@ -1,7 +1,4 @@
-"""What goes with the execution of a dataset: its order, its checkpoints, how far it is, and what is given back.
-
-Ray Data calls what it is given here; nothing of that is known elsewhere.
-"""
+"""Hooks into Ray Data's execution of a dataset: row order, checkpoints, progress, stopping and cleanup."""
 
 from __future__ import annotations
 
@@ -31,37 +28,42 @@ class StoppedError(RayLLMError):
     """The execution was stopped from outside."""
 
 
-# Names of executions that are to stop. Ray Data takes copies of what it is given, so they are known by name.
+# Ids of executions to stop. Ray Data copies callbacks, so an id is all that they share with the caller.
 _stopped: set[str] = set()
 
 
-def stop(execution: str) -> None:
-    """Have the execution of that name end soon, with StoppedError."""
-    _stopped.add(execution)
+def stop(execution_id: str) -> None:
+    """End an execution soon, with StoppedError."""
+    _stopped.add(execution_id)
 
 
-def open_board() -> Any:
-    """Handle of a board for the workers of one processor."""
+def start_progress() -> Any:
+    """Start a `JobProgress` actor for one processor; returns its handle."""
     return ray.remote(JobProgress).options(num_cpus=0).remote()
 
 
 def prepare(
-    dataset: Dataset, config: ProcessorConfig, name: str, board: Any, leave: Callable[[], None], execution: str
+    dataset: Dataset,
+    config: ProcessorConfig,
+    label: str,
+    progress: Any,
+    release: Callable[[], None],
+    execution_id: str,
 ) -> Dataset:
-    """`dataset` with an execution that goes as `config` says.
+    """Configure the execution of a processor's output.
 
     Args:
         dataset: the output of a processor.
-        config: the processor's.
-        name: what rows go through, for the display.
-        board: from `open_board`.
-        leave: called when the execution has ended.
-        execution: names it for `stop`.
+        config: the processor's configuration.
+        label: label of the progress bar.
+        progress: from `start_progress`.
+        release: called when an execution has ended.
+        execution_id: the id for `stop`.
 
     Raises:
-        ConfigError: there can be no checkpoints where the configuration wants them.
+        ConfigError: Ray Data cannot keep the checkpoints that the configuration asks for.
     """
-    # Datasets share the context of what they were made of; what is said here is for this one, and what comes of it.
+    # A dataset shares its context with its inputs; these options are for this one and what is derived from it.
     dataset = Dataset.copy(dataset, _deep_copy=True)
     context = dataset.context
     if config.preserve_order:
@@ -70,26 +72,26 @@ def prepare(
         keep_checkpoints(dataset, config.checkpoint)
     if config.show_progress:
         context.enable_progress_bars = False
-    total = _known_count(dataset)
+    total = _row_count(dataset)
     context.custom_execution_callback_classes = [
         *context.custom_execution_callback_classes,
-        # Ray Data makes one for each execution.
-        partial(_Execution, (name, total) if config.show_progress else None, board, leave, execution),
+        # Ray Data instantiates it for each execution.
+        partial(_Callback, (label, total) if config.show_progress else None, progress, release, execution_id),
     ]
     return dataset
 
 
-def _known_count(dataset: Dataset) -> int | None:
-    """The number of rows, where it can be told without running anything."""
-    metadata = dataset._logical_plan.dag
-    while metadata.input_dependencies:
-        metadata = metadata.input_dependencies[0]
-    known: int | None = metadata.infer_metadata().num_rows
-    return known
+def _row_count(dataset: Dataset) -> int | None:
+    """Number of rows of the input, if the metadata has it."""
+    operator = dataset._logical_plan.dag
+    while operator.input_dependencies:
+        operator = operator.input_dependencies[0]
+    count: int | None = operator.infer_metadata().num_rows
+    return count
 
 
-def _check_room(executor: Any) -> None:
-    """Refuse an execution whose actors leave no CPU for the tasks between them: it would wait for ever.
+def _check_cpus(executor: Any) -> None:
+    """Refuse an execution whose actors leave no CPU for the tasks between them: it would never finish.
 
     Raises:
         ClusterError: says what to do.
@@ -97,55 +99,57 @@ def _check_room(executor: Any) -> None:
     if settings().resource_check == "never" or nodes.may_grow():
         return
     pools = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
-    taken = sum(operator.min_max_resource_requirements()[0].cpu or 0 for operator in pools)
-    have = ray.cluster_resources().get("CPU", 0)
-    if taken + 1 > have:
+    required = sum(operator.min_max_resource_requirements()[0].cpu or 0 for operator in pools)
+    available = ray.cluster_resources().get("CPU", 0)
+    if required + 1 > available:
         raise ClusterError(
-            f"the workers of this dataset take {taken:g} of the cluster's {have:g} CPUs, which leaves none for what is "
-            "between them. Add CPUs, lower `concurrency`, or end one processor before the next begins: "
+            f"the workers of this dataset take {required:g} of the cluster's {available:g} CPUs, which leaves none for "
+            "the tasks between them. Add CPUs, lower `concurrency`, or finish one processor before the next with "
             "`.materialize()` between them."
         )
 
 
-class _Execution(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
-    """One execution of a processor's dataset, as Ray Data tells of it.
+class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
+    """Callback of Ray Data for one execution of a processor's dataset.
 
     Args:
-        told: what rows go through, and how many there are, for the display; None shows nothing.
-        board: from `open_board`.
-        leave: called when it has ended.
-        name: names it for `stop`.
+        shown: label and total of the progress bar; None shows none.
+        progress: from `start_progress`.
+        release: called when the execution has ended.
+        execution_id: the id for `stop`.
     """
 
-    def __init__(self, told: tuple[str, int | None] | None, board: Any, leave: Callable[[], None], name: str) -> None:
-        self._told = told
-        self._board = board
-        self._leave = leave
-        self._name = name
-        self._has_room = False
+    def __init__(
+        self, shown: tuple[str, int | None] | None, progress: Any, release: Callable[[], None], execution_id: str
+    ) -> None:
+        self._shown = shown
+        self._progress = progress
+        self._release = release
+        self._execution_id = execution_id
+        self._has_checked_cpus = False
         self._display: Display | None = None
-        self._asked_at = 0.0
-        self._asked: Any = None
+        self._polled_at = 0.0
+        self._pending: Any = None
 
     def before_execution_starts(self, executor: Any) -> None:
-        # What was told of an earlier execution, perhaps of a dataset that this one is made of, is over.
-        self._board.begin.remote()
+        # Totals of an earlier execution, perhaps of a dataset that this one derives from, are obsolete.
+        self._progress.reset.remote()
 
     def on_execution_step(self, executor: Any) -> None:
-        if not self._has_room:
-            # Not before it starts: its actors have started by then, and Ray Data would leave them.
-            _check_room(executor)
-            self._has_room = True
-        if self._name in _stopped:
+        if not self._has_checked_cpus:
+            # Not in `before_execution_starts`: the actors are running by then, and Ray Data would leak them.
+            _check_cpus(executor)
+            self._has_checked_cpus = True
+        if self._execution_id in _stopped:
             raise StoppedError("The job was stopped.")
-        if self._told is None or time.monotonic() - self._asked_at < _PERIOD_S:
+        if self._shown is None or time.monotonic() - self._polled_at < _PERIOD_S:
             return
-        # Never wait here: the whole execution would.
-        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            self._show(ray.get(self._asked))
-            self._asked = None
-        if self._asked is None:
-            self._asked, self._asked_at = self._board.totals.remote(), time.monotonic()
+        # Never block here: it would hold up the whole execution.
+        if self._pending is not None and ray.wait([self._pending], timeout=0)[0]:
+            self._show(ray.get(self._pending))
+            self._pending = None
+        if self._pending is None:
+            self._pending, self._polled_at = self._progress.totals.remote(), time.monotonic()
 
     def after_execution_succeeds(self, executor: Any) -> None:
         self._end()
@@ -154,17 +158,17 @@ class _Execution(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
         self._end()
 
     def _end(self) -> None:
-        self._leave()
-        if self._told is None:
+        self._release()
+        if self._shown is None:
             return
         with suppress(RayError):
-            self._show(ray.get(self._board.totals.remote(), timeout=5))
+            self._show(ray.get(self._progress.totals.remote(), timeout=5))
         if self._display is not None:
             self._display.close()
 
     def _show(self, totals: Totals) -> None:
-        # Engines start before the first row is done; that time is no part of the rate.
-        if totals.rows and self._display is None and self._told is not None:
-            self._display = Display(*self._told)
+        # Engines start before the first row is done; that time must not count in the rate.
+        if totals.rows and self._display is None and self._shown is not None:
+            self._display = Display(*self._shown)
         if self._display is not None:
             self._display.show(totals)

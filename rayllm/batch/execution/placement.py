@@ -1,4 +1,4 @@
-"""What an engine's actor takes of the cluster, in the words of Ray Data."""
+"""Resources of an engine's actor, as arguments of Ray Data."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rayllm.cluster import nodes
 from rayllm.cluster.capacity import shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
-from rayllm.cluster.placement import Bundle, Placement, place
+from rayllm.cluster.placement import Placement, place
 from rayllm.config import ModelConfig
 from rayllm.engine.arguments import Workers
 from rayllm.errors import ClusterError
 from rayllm.settings import settings
 
 
-class EnginePlace:
-    """Where the engines of a job run.
+class EnginePlacement:
+    """Placement of a job's engines.
 
-    An engine that fits one node has all it takes in its actor. One that spreads over nodes gets a placement group, as
-    when it serves.
+    An engine that fits on one node takes all its resources with its actor. One that spans nodes gets a placement
+    group, as in serving.
 
     Args:
         model: the model.
@@ -34,56 +34,56 @@ class EnginePlace:
 
     @property
     def workers(self) -> Workers:
-        """Where the engine's workers are."""
+        """Where the engine's workers run."""
         if not self._placement.gpu_share:
             return "cpu"
-        return "ray" if self._is_spread else "gpu"
+        return "ray" if self._spans_nodes else "gpu"
 
     @property
     def gpu_share(self) -> float:
-        """The part of a GPU that each worker has where Ray places it; else 0."""
-        return self._placement.gpu_share if self._is_spread else 0.0
+        """Share of a GPU for each worker that Ray places; else 0."""
+        return self._placement.gpu_share if self._spans_nodes else 0.0
 
     @property
-    def _is_spread(self) -> bool:
+    def _spans_nodes(self) -> bool:
         return self._placement.strategy != "STRICT_PACK"
 
     def map_kwargs(self) -> dict[str, Any]:
         """Arguments of `Dataset.map_batches` for the engine's stage."""
         environment = runtime_env(self._model)
         options: dict[str, Any] = {"runtime_env": environment} if environment else {}
-        if self._is_spread and self._placement.gpu_share:
-            first = self._placement.bundles[0]
-            return {**options, "num_cpus": first.get("CPU", 0), "ray_remote_args_fn": self._in_a_group}
-        return {**options, **_amounts(self._placement)}
+        if self._spans_nodes and self._placement.gpu_share:
+            actor = self._placement.bundles[0]
+            return {**options, "num_cpus": actor.get("CPU", 0), "ray_remote_args_fn": self._create_group}
+        return {**options, **_actor_resources(self._placement)}
 
     def check(self) -> None:
-        """Hold one engine against the cluster that this process is connected to.
+        """Check that the connected cluster can hold one engine.
 
         Raises:
-            ClusterError: it can never hold it.
+            ClusterError: it never can; says what is missing.
         """
-        mode, known = settings().resource_check, nodes.nodes()
-        if mode == "never" or not known or (mode == "auto" and nodes.may_grow()):
+        mode, capacities = settings().resource_check, nodes.nodes()
+        if mode == "never" or not capacities or (mode == "auto" and nodes.may_grow()):
             return
-        if sentence := shortage(self._model.model_id, self._placement, known):
-            raise ClusterError(sentence)
+        if message := shortage(self._model.model_id, self._placement, capacities):
+            raise ClusterError(message)
 
-    def leave(self) -> None:
-        """Give back what the engines had beside their actors."""
+    def release(self) -> None:
+        """Remove the engines' placement groups."""
         while self._groups:
             remove_placement_group(self._groups.pop())
 
-    def _in_a_group(self) -> dict[str, Any]:
-        """Ray Data asks before it starts an actor."""
+    def _create_group(self) -> dict[str, Any]:
+        """Create a placement group; Ray Data calls this before it starts an actor."""
         group = placement_group([dict(b) for b in self._placement.bundles], strategy=self._placement.strategy)
         self._groups.append(group)
         strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
         return {"scheduling_strategy": strategy}
 
 
-def _amounts(placement: Placement) -> dict[str, Any]:
-    total: Bundle = placement.total()
+def _actor_resources(placement: Placement) -> dict[str, Any]:
+    total = placement.total()
     resources = {name: amount for name, amount in total.items() if name not in ("CPU", "GPU")}
     options: dict[str, Any] = {"num_cpus": total.get("CPU", 0)}
     if total.get("GPU"):

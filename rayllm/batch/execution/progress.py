@@ -1,8 +1,9 @@
-"""Where the workers of a processor tell how far they are, and how that looks on a terminal."""
+"""Progress of a processor: totals over all workers, and their display."""
 
 from __future__ import annotations
 
 import logging
+import operator
 import sys
 import time
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from rayllm.batch.rows import ERROR, Row
 logger = logging.getLogger(__name__)
 
 _LOG_PERIOD_S = 30.0
-# Less than that tells no rate.
-_MEASURABLE_S = 1.0
+# Rates over a shorter time mean nothing.
+_MIN_ELAPSED_S = 1.0
 
 
 @dataclass
 class Totals:
-    """Rows that are done, how many of them failed, and the tokens they had and made."""
+    """Counts of rows done, rows failed, and tokens in and out."""
 
     rows: int = 0
     failed: int = 0
@@ -30,14 +31,14 @@ class Totals:
     generated_tokens: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
 
     def __sub__(self, other: Totals) -> Totals:
-        return Totals(*(mine - theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Totals(*map(operator.sub, vars(self).values(), vars(other).values()))
 
 
 def count(rows: list[Row]) -> Totals:
-    """The totals of some rows."""
+    """Totals of a list of rows."""
     return Totals(
         len(rows),
         sum(row.get(ERROR) is not None or (row.get("status_code") or 200) >= 400 for row in rows),
@@ -47,40 +48,40 @@ def count(rows: list[Row]) -> Totals:
 
 
 class JobProgress:
-    """The totals of one processor. Runs as an actor."""
+    """Totals of one processor. Runs as an actor."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """An execution begins: nothing is left of an earlier one."""
+    def reset(self) -> None:
+        """Start at zero, for a new execution."""
         self._totals = Totals()
         self._deaths = 0
 
     def add(self, totals: Totals) -> None:
-        """Add what a worker has done."""
+        """Add a worker's totals."""
         self._totals += totals
 
-    def died(self) -> int:
-        """Note that a worker ends because what it holds is broken; returns how often that has happened."""
+    def add_death(self) -> int:
+        """Count a worker that exits because its engine died; returns the number of such deaths."""
         self._deaths += 1
         return self._deaths
 
     def totals(self) -> Totals:
-        """What all have done."""
+        """Totals over all workers."""
         return self._totals
 
 
 class Display:
-    """A bar on standard error; where nobody looks, a line in the log now and then.
+    """Progress bar on standard error, or periodic log lines if that is not a terminal.
 
     Args:
-        name: what the rows go through.
-        total: number of rows, where it is known.
+        label: label of the bar.
+        total: number of rows, if known.
     """
 
-    def __init__(self, name: str, total: int | None) -> None:
-        self._name = name
+    def __init__(self, label: str, total: int | None) -> None:
+        self._label = label
         self._total = total
         self._first: tuple[float, Totals] | None = None
         self._last = Totals()
@@ -89,22 +90,22 @@ class Display:
         self._task: TaskID
         if sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task(name, total=total, told="")
+            self._task = self._bar.add_task(label, total=total, rates="")
             self._bar.start()
 
     def show(self, totals: Totals) -> None:
-        """Show how far it is. Rates count from the first call: nobody knows how long what it tells of took."""
+        """Show the current totals. Rates count from the first call, as the time before it is unknown."""
         self._last = totals
         if self._first is None:
             self._first = (time.monotonic(), totals)
         if self._bar is not None:
-            self._bar.update(self._task, completed=totals.rows, told=self._rates(totals))
+            self._bar.update(self._task, completed=totals.rows, rates=self._rates(totals))
         elif time.monotonic() - self._logged > _LOG_PERIOD_S:
             self._logged = time.monotonic()
             self._log(totals)
 
     def close(self) -> None:
-        """Leave what was shown last."""
+        """Stop updating; the last totals stay visible."""
         if self._bar is not None:
             self._bar.stop()
         else:
@@ -112,20 +113,20 @@ class Display:
 
     def _log(self, totals: Totals) -> None:
         of = f" of {self._total}" if self._total is not None else ""
-        told = self._rates(totals)
-        logger.info("%s: %d%s rows%s.", self._name, totals.rows, of, f", {told}" if told else "")
+        rates = self._rates(totals)
+        logger.info("%s: %d%s rows%s.", self._label, totals.rows, of, f", {rates}" if rates else "")
 
     def _rates(self, totals: Totals) -> str:
-        began, first = self._first or (0.0, totals)
-        passed, done = time.monotonic() - began, totals - first
-        told = []
-        if done.rows and passed > _MEASURABLE_S:
-            told.append(f"{done.rows / passed:,.1f} rows/s")
+        started_at, first = self._first or (0.0, totals)
+        elapsed, done = time.monotonic() - started_at, totals - first
+        parts = []
+        if done.rows and elapsed > _MIN_ELAPSED_S:
+            parts.append(f"{done.rows / elapsed:,.1f} rows/s")
             if done.input_tokens or done.generated_tokens:
-                told.append(f"{done.input_tokens / passed:,.0f} + {done.generated_tokens / passed:,.0f} tokens/s")
-        return ", ".join([*told, f"{totals.failed} failed"] if totals.failed else told)
+                parts.append(f"{done.input_tokens / elapsed:,.0f} + {done.generated_tokens / elapsed:,.0f} tokens/s")
+        return ", ".join([*parts, f"{totals.failed} failed"] if totals.failed else parts)
 
 
 def _bar() -> Progress:
     columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    return Progress(*columns, TextColumn("{task.fields[told]}"), TimeRemainingColumn(), console=Console(stderr=True))
+    return Progress(*columns, TextColumn("{task.fields[rates]}"), TimeRemainingColumn(), console=Console(stderr=True))

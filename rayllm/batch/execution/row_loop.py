@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, on which many rows are worked on at once."""
+"""Background event loop that processes rows concurrently."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ T = TypeVar("T")
 
 
 class RowLoop:
-    """The loop. Batches come from several threads; the rows of all of them share one window."""
+    """Event loop in its own thread. Batches come from several threads; their rows share one concurrency limit."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
-        self._window: asyncio.Semaphore
+        self._slots: asyncio.Semaphore
         threading.Thread(target=self._loop.run_forever, name="rows", daemon=True).start()
 
-    def open_window(self, size: int) -> None:
-        """Let so many rows be worked on at once; the ones that came first go first."""
-        self._window = asyncio.Semaphore(size)
+    def limit(self, max_concurrent: int) -> None:
+        """Set how many rows are processed at once, first come first served."""
+        self._slots = asyncio.Semaphore(max_concurrent)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """What `work` gives, once it is done on the loop.
+        """Run a coroutine on the loop and return its result.
 
         Raises:
-            TimeoutError: that takes longer than `timeout_s` seconds.
+            TimeoutError: it takes longer than `timeout_s` seconds.
         """
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout_s)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
-        """What `work` makes of each row, in order; a row for which it raises has failed.
+        """Apply `work` to each row, in order; a row for which it raises has failed.
 
         Raises:
-            BrokenWorkerError: as `work`.
+            BrokenWorkerError: raised by `work`.
         """
         return self.call(self._all(work, rows))
 
@@ -46,7 +46,7 @@ class RowLoop:
         return await asyncio.gather(*(self._one(work, row) for row in rows))
 
     async def _one(self, work: Callable[[Row], Awaitable[Row]], row: Row) -> Row:
-        async with self._window:
+        async with self._slots:
             try:
                 return await work(row)
             except BrokenWorkerError:
@@ -57,7 +57,7 @@ class RowLoop:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
-        # Ray Serve brings it along; an engine's many small messages cost less on it.
+        # Ray Serve depends on it; an engine's many small messages cost less on it.
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()

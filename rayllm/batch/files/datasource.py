@@ -1,4 +1,4 @@
-"""A file of lines as a source of Ray Data: read in pieces, by many tasks, wherever it lies."""
+"""Ray Data source for a file of lines, read in pieces by many tasks."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from ray.data.datasource import Datasource, ReadTask
 
 from rayllm.storage import open_folder
 
-_LINES_A_PIECE = 512
+_PIECE_LINES = 512
 
 
 def open_lines(address: str) -> BinaryIO:
-    """The file at `address`, to be gone through line by line and closed.
+    """Open the file at `address` to iterate over its lines.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     filesystem, path = open_folder(address)
     return io.BufferedReader(filesystem.open_input_file(path), 2**20)
 
 
 class LineSource(Datasource):  # type: ignore[misc]  # Ray has no types
-    """Rows of a file, one a line at most.
+    """Source with at most one row per line.
 
     Args:
         address: the file: a path, `s3://…` or `gs://…`.
-        parse: from the lines of a piece, and the number of the first one, to rows.
+        parse: maps the lines of a piece, and the number of the first one, to rows.
     """
 
     def __init__(self, address: str, parse: Callable[[list[bytes], int], list[dict[str, Any]]]) -> None:
         self._address = address
         self._parse = parse
-        self._pieces = _pieces(address)
+        self._pieces = list(_pieces(address))
         self._size = sum(size for _, size, _ in self._pieces)
 
     def estimate_inmemory_data_size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return self._size
 
     def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
-        """One task a piece; how many run at once is Ray Data's affair."""
+        """One task per piece; Ray Data decides how many run at once."""
         return [self._task(*piece) for piece in self._pieces]
 
     def _task(self, start: int, size: int, first: int) -> ReadTask:
@@ -60,16 +60,12 @@ class LineSource(Datasource):  # type: ignore[misc]  # Ray has no types
         return ReadTask(read, BlockMetadata(None, size, [address], None))
 
 
-def _pieces(address: str) -> list[tuple[int, int, int]]:
-    """Where the pieces of the file begin, how many bytes they have, and the number of their first line."""
-    return list(_cut(address))
-
-
-def _cut(address: str) -> Iterator[tuple[int, int, int]]:
+def _pieces(address: str) -> Iterator[tuple[int, int, int]]:
+    """Offset and size of each piece in bytes, and the number of its first line."""
     start = size = first = 0
     with open_lines(address) as lines:
         for number, line in enumerate(lines):
-            if number - first == _LINES_A_PIECE:
+            if number - first == _PIECE_LINES:
                 yield start, size, first + 1
                 start, size, first = start + size, 0, number
             size += len(line)

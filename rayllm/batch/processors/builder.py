@@ -1,4 +1,4 @@
-"""From a configuration to its processor."""
+"""Build a processor from its configuration."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Override = Callable[[str, Stage], None]
 
 
 class ProcessorBuilder:
-    """Knows how each kind of configuration becomes a processor."""
+    """Registry of builders, by the class of the configuration."""
 
     _registry: ClassVar[dict[type[ProcessorConfig], Build]] = {}
 
     @classmethod
     def register(cls, config_type: type[ProcessorConfig], builder: Build | None = None) -> Callable[[Any], Any]:
-        """Have `builder` build for configurations of `config_type`: a call, or a decorator where it is left out.
+        """Register `builder` for configurations of `config_type`; a decorator if `builder` is left out.
 
         `builder` takes the configuration and the keyword arguments of `Processor`.
 
         Raises:
-            ConfigError: another builder is registered for it.
+            ConfigError: another builder is already registered for that class.
         """
         if builder is None:
-            return lambda found: cls.register(config_type, found)
+            return lambda function: cls.register(config_type, function)
         if cls._registry.get(config_type, builder) is not builder:
             raise ConfigError(f"{config_type.__name__}: a builder is registered already.")
         cls._registry[config_type] = builder
@@ -40,21 +40,21 @@ class ProcessorBuilder:
     def build(
         cls, config: ProcessorConfig, override_stage_config_fn: Override | None = None, **kwargs: Any
     ) -> Processor[Any]:
-        """The processor for `config`.
+        """Build the processor for `config`.
 
         Args:
-            config: what it does.
-            override_stage_config_fn: is given each stage's name and the stage, to change it in place.
-            kwargs: those of `Processor`.
+            config: the processor's configuration.
+            override_stage_config_fn: called with each stage's name and the stage, which it may change in place.
+            kwargs: passed on to `Processor`.
 
         Raises:
-            ConfigError: nobody builds for such a configuration, or it is wrong.
+            ConfigError: the configuration is invalid, or no builder is registered for its class.
         """
-        kind = next((kind for kind in type(config).__mro__ if kind in cls._registry), None)
-        if kind is None:
-            known = ", ".join(found.__name__ for found in cls._registry)
-            raise ConfigError(f"{type(config).__name__}: no builder is registered; known are {known}.")
-        processor = cls._registry[kind](config, **kwargs)
+        config_type = next((base for base in type(config).__mro__ if base in cls._registry), None)
+        if config_type is None:
+            registered = ", ".join(each.__name__ for each in cls._registry)
+            raise ConfigError(f"{type(config).__name__}: no builder is registered; registered: {registered}.")
+        processor = cls._registry[config_type](config, **kwargs)
         if override_stage_config_fn is not None:
             for name, stage in processor.stages.items():
                 override_stage_config_fn(name, stage)
@@ -72,18 +72,18 @@ def build_llm_processor(
     preprocess_fn: UserFunction | None = None,
     postprocess_fn: UserFunction | None = None,
 ) -> Processor[Any]:
-    """A processor: a callable from dataset to dataset.
+    """Build a processor, a callable that maps a dataset to a dataset.
 
     Args:
-        config: what it does.
-        preprocess: from a row of the input to what the processor takes; `preprocess_fn` is the same.
-        postprocess: from a row with all results to columns of the output; `postprocess_fn` is the same.
-        accelerator_type: Ray's name of the accelerator that each engine runs on.
-        concurrency: engines, or workers, at once; or the least and the most.
-        override_stage_config_fn: is given each stage's name and the stage, to change it in place.
+        config: the processor's configuration.
+        preprocess: maps an input row to what the processor takes; `preprocess_fn` is an alias.
+        postprocess: maps a row with all results to output columns; `postprocess_fn` is an alias.
+        accelerator_type: Ray's name of the accelerator for each engine.
+        concurrency: number of engines or workers, or (minimum, maximum).
+        override_stage_config_fn: called with each stage's name and the stage, which it may change in place.
 
     Raises:
-        ConfigError: the configuration is wrong, or something is said twice.
+        ConfigError: the configuration is invalid, or an argument contradicts another.
     """
     return ProcessorBuilder.build(
         config,
@@ -95,7 +95,7 @@ def build_llm_processor(
     )
 
 
-def _one(name: str, function: UserFunction | None, same: UserFunction | None) -> UserFunction | None:
-    if function is not None and same is not None:
-        raise ConfigError(f"`{name}` and `{name}_fn` are the same; give one.")
-    return function or same
+def _one(name: str, function: UserFunction | None, alias: UserFunction | None) -> UserFunction | None:
+    if function is not None and alias is not None:
+        raise ConfigError(f"`{name}` and `{name}_fn` are aliases; give only one.")
+    return function or alias

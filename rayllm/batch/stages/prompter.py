@@ -1,4 +1,4 @@
-"""A model's prompts without its engine: the same template, special tokens and adapters' settings as when it serves."""
+"""Render and tokenize prompts outside the engine, with the same template, BOS and adapter settings as in serving."""
 
 from __future__ import annotations
 
@@ -18,20 +18,26 @@ from rayllm.prompt import PromptError, render
 from rayllm.sources import LoggedProgress, fetch, node_cache
 
 _PROBE = "rayllm probes how this template takes content"
-# Kinds of parts that are texts, each with the key that holds it; as vLLM takes them.
-_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-_IMAGES = ("image", "image_url", "input_image", "image_pil")
+# Type of a content part that is text → key with the text, as in vLLM.
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+_IMAGE_PARTS = ("image", "image_url", "input_image", "image_pil")
 
 
 class Prompter:
-    """The tokenizer of a model, and what its configuration makes of messages and texts.
+    """Renders, tokenizes and detokenizes for a model.
 
     Args:
-        model: the model; its tokenizer's files are fetched where they are elsewhere.
+        model: the model; its tokenizer is fetched if it is not local.
 
     Raises:
-        SourceError: the tokenizer cannot be had.
-        ConfigError: it is none that can be used without the engine.
+        SourceError: the tokenizer cannot be fetched.
+        ConfigError: the tokenizer only works inside the engine.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -40,18 +46,18 @@ class Prompter:
         source = loading.tokenizer_source or model.source
         folder = fetch(source, model.model_id, loading.allow_pickle_weights, weights=False).folder
         self.tokenizer = _tokenizer(str(folder), model)
-        self._plan = self._planned(model)
-        self._plans: dict[str, RequestPlan] = {}
-        self._by_parts: dict[str, bool] = {}
+        self._plan = self._plan_for(model)
+        self._adapter_plans: dict[str, RequestPlan] = {}
+        self._iterates_parts: dict[str, bool] = {}
 
     def prompt(self, row: Row) -> str:
-        """The prompt that a row's `messages` become.
+        """Render a row's `messages` to a prompt.
 
         Raises:
             RequestError: they cannot be rendered.
         """
-        plan = self._plan_of(row)
-        template = plan.chat_template or self._own_template(bool(row.get("tools")))
+        plan = self._row_plan(row)
+        template = plan.chat_template or self._tokenizer_template(bool(row.get("tools")))
         if template is None:
             raise RequestError(
                 "the model has no chat template; give rows a `prompt` instead of `messages`, or give the model a "
@@ -61,10 +67,10 @@ class Prompter:
         try:
             return render(
                 template,
-                [_message(message, by_parts) for message in _listed(row["messages"])],
+                [_message(message, by_parts) for message in _message_list(row["messages"])],
                 tools=row.get("tools"),
-                add_generation_prompt=_or(row.get("add_generation_prompt"), True),
-                continue_final_message=_or(row.get("continue_final_message"), False),
+                add_generation_prompt=_bool(row.get("add_generation_prompt"), True),
+                continue_final_message=_bool(row.get("continue_final_message"), False),
                 **{
                     **self._special_tokens,
                     **self._model.chat_template_kwargs,
@@ -75,63 +81,66 @@ class Prompter:
             raise RequestError(f"messages: {error}") from None
 
     def tokens(self, row: Row) -> list[int]:
-        """Token ids of a row's `prompt`; as a completion's, with exactly one BOS, where no template wrote it."""
+        """Tokenize a row's `prompt`. One that no template rendered gets exactly one BOS, as in a completion."""
         if row.get("is_rendered"):
             return self._encode(row["prompt"], False)
-        return self._encode(with_one_bos(row["prompt"], self._plan_of(row)), True)
+        return self._encode(with_one_bos(row["prompt"], self._row_plan(row)), True)
 
     def text(self, tokens: Sequence[int], sampling: Mapping[str, Any]) -> str:
-        """The text of generated tokens."""
-        skip = _or(sampling.get("skip_special_tokens"), True)
+        """Detokenize generated tokens."""
+        skip = _bool(sampling.get("skip_special_tokens"), True)
         return str(self.tokenizer.decode(tokens, skip_special_tokens=skip))
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
-    def _planned(self, model: ModelConfig) -> RequestPlan:
-        return plan_requests(model, self.tokenizer, lambda: self._own_template(False))
+    def _plan_for(self, model: ModelConfig) -> RequestPlan:
+        return plan_requests(model, self.tokenizer, lambda: self._tokenizer_template(False))
 
-    def _own_template(self, with_tools: bool) -> str | None:
-        own = self.tokenizer.chat_template
-        if isinstance(own, dict):
-            return own.get("tool_use", own.get("default")) if with_tools else own.get("default")
-        return str(own) if own else None
+    def _tokenizer_template(self, with_tools: bool) -> str | None:
+        template = self.tokenizer.chat_template
+        if isinstance(template, dict):
+            default = template.get("default")
+            return template.get("tool_use", default) if with_tools else default
+        return str(template) if template else None
 
     @cached_property
     def _special_tokens(self) -> dict[str, Any]:
         return {name: token for name, token in self.tokenizer.special_tokens_map.items() if isinstance(token, str)}
 
     def _takes_parts(self, template: str, plan: RequestPlan) -> bool:
-        """Whether a template goes through the parts of a message's content itself, as vLLM finds out too."""
+        """Whether a template iterates over the parts of a message's content; vLLM detects it the same way."""
         if plan.owns_template:
             return False
-        said = self._model.engine_kwargs.get("chat_template_content_format", "auto")
-        if said != "auto":
-            return bool(said == "openai")
-        if template not in self._by_parts:
+        content_format = self._model.engine_kwargs.get("chat_template_content_format", "auto")
+        if content_format != "auto":
+            return bool(content_format == "openai")
+        if template not in self._iterates_parts:
             probe = [{"role": "user", "content": [{"type": "text", "text": _PROBE}]}]
             try:
                 rendered = render(template, probe, **self._special_tokens)
             except PromptError:
                 rendered = ""
-            # Else it has written the list as a whole.
+            # A template that takes only strings prints the list as it is.
             is_list = "'text'" in rendered or '"text"' in rendered
-            self._by_parts[template] = _PROBE in rendered and not is_list
-        return self._by_parts[template]
+            self._iterates_parts[template] = _PROBE in rendered and not is_list
+        return self._iterates_parts[template]
 
-    def _plan_of(self, row: Row) -> RequestPlan:
+    def _row_plan(self, row: Row) -> RequestPlan:
         name = adapter_of(self._model, row.get("model"))
         if name is None:
             return self._plan
-        if str(name) not in self._plans:
-            self._plans[str(name)] = self._adapters_plan(name)
-        return self._plans[str(name)]
+        if str(name) not in self._adapter_plans:
+            self._adapter_plans[str(name)] = self._adapter_plan(name)
+        return self._adapter_plans[str(name)]
 
-    def _adapters_plan(self, name: AdapterName) -> RequestPlan:
-        """What the adapter's own settings mean; its weights are the engine's to look into."""
+    def _adapter_plan(self, name: AdapterName) -> RequestPlan:
+        """The plan with the adapter's own settings. Its weights are left for the engine to check."""
         files = adapter_store(self._model, AdapterLimits(sys.maxsize, BaseModules.of(())), LoggedProgress).have(name)
         node_cache().release(files.entry)
-        return self._plan if files.generation is None else self._planned(with_generation(self._model, files.generation))
+        if files.generation is None:
+            return self._plan
+        return self._plan_for(with_generation(self._model, files.generation))
 
 
 def _tokenizer(folder: str, model: ModelConfig) -> Any:
@@ -140,23 +149,22 @@ def _tokenizer(folder: str, model: ModelConfig) -> Any:
     mode = model.engine_kwargs.get("tokenizer_mode", "auto")
     if mode not in ("auto", "hf", "slow"):
         raise ConfigError(
-            f"model `{model.model_id}`: a tokenizer of mode `{mode}` works inside the engine alone; "
+            f"model `{model.model_id}`: a tokenizer of mode `{mode}` only works inside the engine; "
             "use RequestProcessorConfig, or rows with `prompt` and need_tokenize=False, need_detokenize=False."
         )
     trust = bool(model.engine_kwargs.get("trust_remote_code", False))
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust, use_fast=mode != "slow")
     except (OSError, ValueError) as error:
-        told = " ".join(str(error).split())[:500]
-        raise ConfigError(f"model `{model.model_id}`: its tokenizer cannot be read: {told}") from None
+        problem = " ".join(str(error).split())[:500]
+        raise ConfigError(f"model `{model.model_id}`: its tokenizer cannot be read: {problem}") from None
 
 
-def _listed(messages: Any) -> list[Any]:
-    """Messages as a list; a text is one message of the user's."""
+def _message_list(messages: Any) -> list[Any]:
+    """Messages as a list; a string is one user message."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
-    if hasattr(messages, "tolist"):
-        # Rows of a dataset hold arrays.
+    if hasattr(messages, "tolist"):  # a NumPy array, from a dataset's column
         messages = messages.tolist()
     if not isinstance(messages, list) or not messages:
         raise RequestError("`messages` must be a text, or a list of messages that is not empty.")
@@ -164,7 +172,7 @@ def _listed(messages: Any) -> list[Any]:
 
 
 def _message(message: Any, by_parts: bool) -> Any:
-    """A message with its content as the template takes it: parts, or their texts in one."""
+    """A message with the content that the template takes: parts, or their joined text."""
     if not isinstance(message, Mapping) or (content := message.get("content")) is None:
         return message
     if hasattr(content, "tolist"):
@@ -177,7 +185,7 @@ def _message(message: Any, by_parts: bool) -> Any:
     if by_parts:
         return {**message, "content": parts}
     if any(part["type"] != "text" for part in parts):
-        raise RequestError("the chat template takes texts alone; images need a template that goes through `content`.")
+        raise RequestError("the chat template only takes text; images need one that iterates over `content`.")
     return {**message, "content": "\n".join(part["text"] for part in parts if part["text"])}
 
 
@@ -187,15 +195,15 @@ def _part(part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping):
         raise RequestError(f"messages: a part of the content must be a mapping, not {type(part).__name__}.")
     kind = part.get("type") or ("text" if "text" in part else None)
-    if kind in _IMAGES:
+    if kind in _IMAGE_PARTS:
         return {"type": "image"}
-    if kind not in _TEXTS:
+    if kind not in _TEXT_PARTS:
         raise RequestError(f"messages: a part of the content must be a text or an image, not {kind!r}.")
-    words = part.get(_TEXTS[kind]) or ""
-    if not isinstance(words, str):
-        raise RequestError(f"messages: the text of a part must be a text, not {type(words).__name__}.")
-    return {"type": "text", "text": words}
+    text = part.get(_TEXT_PARTS[kind]) or ""
+    if not isinstance(text, str):
+        raise RequestError(f"messages: the text of a part must be a string, not {type(text).__name__}.")
+    return {"type": "text", "text": text}
 
 
-def _or(value: Any, default: bool) -> bool:
+def _bool(value: Any, default: bool) -> bool:
     return default if value is None else bool(value)

@@ -1,4 +1,4 @@
-"""A stage of a processor: a function on rows, and how Ray Data runs it."""
+"""A stage of a processor: a function on rows, run by Ray Data in tasks or actors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NoReturn
 import pyarrow as pa
 import ray
 from pydantic import BaseModel, ConfigDict, Field
-from ray.data import ActorPoolStrategy, Dataset
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
-from rayllm.batch.config import pool
+from rayllm.batch.config import pool_size
 from rayllm.batch.execution.progress import count
 from rayllm.batch.rows import ERROR, BrokenWorkerError, Row, pack, unpack
 from rayllm.errors import ConfigError, EngineError, RequestError
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(BaseModel):
-    """One step that all rows take.
+    """One step of a processor, run in tasks.
 
-    `fn` is a class. Made once in each process with `fn_constructor_kwargs`, it is called with rows and returns as many,
-    in their order: a list of mappings with `batching`, else one mapping. A row that cannot be done gets its reason
-    under `__error__`; an exception ends the job. `map_kwargs` are those of `Dataset.map_batches`, which runs it.
+    `fn` is a class, instantiated once per process with `fn_constructor_kwargs`. The instance is called with rows and
+    returns as many, in order: a list of mappings with `batching`, else one mapping. A row that fails gets the reason
+    under `__error__`; an exception ends the job. `map_kwargs` are passed on to `Dataset.map_batches`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -39,20 +39,18 @@ class Stage(BaseModel):
     batching: bool = True
     map_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, board: Any = None) -> Dataset:
-        """`dataset` with the step taken.
+    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
+        """Apply the stage to a dataset.
 
         Args:
-            dataset: rows with their mapping in `column`.
+            dataset: rows with the stages' data in `column`.
             column: the column.
             stop_at_error: end the job at the first row that fails.
-            board: handle of the `JobProgress` that hears what the main stage has done; None where nobody listens.
+            progress: handle of the `JobProgress` actor that counts the main stage's rows.
         """
-        from ray.data import TaskPoolStrategy
-
         options = {"batch_size": None, **self.map_kwargs}
-        if (most := options.pop("concurrency", None)) is not None:
-            options["compute"] = TaskPoolStrategy(size=most)
+        if (size := options.pop("concurrency", None)) is not None:
+            options["compute"] = TaskPoolStrategy(size=size)
         return dataset.map_batches(self._call(column, stop_at_error), batch_format="pyarrow", **options)
 
     def _call(self, column: str, stop_at_error: bool) -> StageCall:
@@ -60,42 +58,42 @@ class Stage(BaseModel):
 
 
 class ActorStage(Stage):
-    """A stage whose function is costly to make, or holds what others must not: it runs in actors of its own.
+    """A stage that runs in actors, as its function is expensive to create or needs exclusive resources.
 
-    Where the function raises BrokenWorkerError, the actor is replaced and its rows are done again, until that has
-    happened `max_deaths` times to the stage.
+    If the function raises BrokenWorkerError, the actor is replaced and its rows are repeated, at most `max_deaths`
+    times for the stage.
     """
 
     max_deaths: int = 0
 
-    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, board: Any = None) -> Dataset:
-        """As `Stage.apply`; `concurrency` in `map_kwargs` is the number of actors, or the least and the most."""
+    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
+        """As `Stage.apply`; `concurrency` in `map_kwargs` is the number of actors, or (minimum, maximum)."""
         options = dict(self.map_kwargs)
-        least, most = pool(options.pop("concurrency", 1))
+        minimum, maximum = pool_size(options.pop("concurrency", 1))
         calls = options.pop("max_concurrency", 1)
         strategy = ActorPoolStrategy(
-            min_size=least,
-            max_size=most,
+            min_size=minimum,
+            max_size=maximum,
             max_concurrent_calls_per_actor=calls,
-            # One call waits while another is worked on.
+            # For each running call, one is queued.
             max_tasks_in_flight_per_actor=2 * calls,
             enable_true_multi_threading=True,
         )
-        made = {"call": self._call(column, stop_at_error), "board": board, "max_deaths": self.max_deaths}
+        kwargs = {"call": self._call(column, stop_at_error), "progress": progress, "max_deaths": self.max_deaths}
         with warnings.catch_warnings():
-            # The one way to a placement group for each actor, until Ray 2.64 has another.
+            # The only way to a placement group for each actor before Ray 2.64.
             warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated")
             return dataset.map_batches(
-                ActorCall, fn_constructor_kwargs=made, compute=strategy, batch_format="pyarrow", **options
+                ActorCall, fn_constructor_kwargs=kwargs, compute=strategy, batch_format="pyarrow", **options
             )
 
 
 class StageCall:
-    """A stage's function on the mappings of a table."""
+    """A stage's function, applied to the data in a table."""
 
-    # What this process has made so far: a task finds what an earlier one left.
-    _made: ClassVar[OrderedDict[str, Any]] = OrderedDict()
-    _KEPT = 16
+    # Instances of this process, by stage: tasks reuse those of earlier tasks.
+    _instances: ClassVar[OrderedDict[str, Any]] = OrderedDict()
+    _MAX_INSTANCES = 16
 
     def __init__(
         self, fn: Callable[..., Any], kwargs: dict[str, Any], batching: bool, column: str, stop_at_error: bool
@@ -108,90 +106,90 @@ class StageCall:
         self._id = uuid.uuid4().hex
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return self.put(table, self.answer(table))
+        return self.pack(table, self.process(table))
 
-    def put(self, table: pa.Table, rows: list[Row]) -> pa.Table:
-        """`table` with these mappings."""
+    def pack(self, table: pa.Table, rows: list[Row]) -> pa.Table:
+        """`table` with `rows` as its data."""
         return pack(table, self._column, rows)
 
-    def answer(self, table: pa.Table) -> list[Row]:
-        """What the function makes of the mappings in `table`; those of failed rows are left as they are."""
+    def process(self, table: pa.Table) -> list[Row]:
+        """Apply the function to the data in `table`; failed rows are left as they are."""
         rows = unpack(table, self._column)
-        good = [index for index, row in enumerate(rows) if row.get(ERROR) is None]
-        for index, row in zip(good, self._answers([rows[index] for index in good]), strict=True):
+        pending = [index for index, row in enumerate(rows) if row.get(ERROR) is None]
+        for index, row in zip(pending, self._apply([rows[index] for index in pending]), strict=True):
             rows[index] = row
             if self._stop_at_error and row.get(ERROR) is not None:
                 raise RequestError(row[ERROR])
         return rows
 
-    def make(self) -> Any:
-        """The stage's function in this process."""
-        made = StageCall._made
-        if self._id not in made:
-            made[self._id] = self._fn(**self._kwargs)
-            while len(made) > StageCall._KEPT:
-                made.popitem(last=False)
-        return made[self._id]
+    def instance(self) -> Any:
+        """This process's instance of the function, created on first use."""
+        instances = StageCall._instances
+        if self._id not in instances:
+            instances[self._id] = self._fn(**self._kwargs)
+            while len(instances) > StageCall._MAX_INSTANCES:
+                instances.popitem(last=False)
+        return instances[self._id]
 
     def close(self) -> None:
-        """Have what this process made give back what it holds, if it holds anything."""
-        close = getattr(StageCall._made.pop(self._id, None), "close", None)
+        """Close this process's instance, if it has a `close`."""
+        close = getattr(StageCall._instances.pop(self._id, None), "close", None)
         if close is not None:
             close()
 
-    def _answers(self, rows: list[Row]) -> list[Row]:
+    def _apply(self, rows: list[Row]) -> list[Row]:
         if not rows:
             return []
-        function = self.make()
-        answers: list[Row] = function(rows) if self._batching else [function(row) for row in rows]
-        if len(answers) != len(rows):
-            raise ConfigError(f"{self._fn.__name__} returned {len(answers)} rows for {len(rows)}.")
-        return answers
+        function = self.instance()
+        results: list[Row] = function(rows) if self._batching else [function(row) for row in rows]
+        if len(results) != len(rows):
+            raise ConfigError(f"{self._fn.__name__} returned {len(results)} rows for {len(rows)}.")
+        return results
 
 
 class ActorCall:
-    """A `StageCall` in an actor, ready when the actor is."""
+    """A `StageCall` in an actor, which creates its function when the actor starts."""
 
-    def __init__(self, call: StageCall, board: Any, max_deaths: int) -> None:
+    def __init__(self, call: StageCall, progress: Any, max_deaths: int) -> None:
         self._call = call
-        self._board = board
+        self._progress = progress
         self._max_deaths = max_deaths
         self._dying = threading.Lock()
         if ray.is_initialized():
-            _end_with_the_node()
-        call.make()
+            _die_with_raylet()
+        call.instance()
 
     def __call__(self, table: pa.Table) -> pa.Table:
         try:
-            rows = self._call.answer(table)
+            rows = self._call.process(table)
         except BrokenWorkerError as error:
             self._die(error)
-        self._board.add.remote(count(rows))
-        return self._call.put(table, rows)
+        self._progress.add.remote(count(rows))
+        return self._call.pack(table, rows)
 
     def __del__(self) -> None:
-        # Ray Data deletes it when the job has no more for this actor.
+        # Ray Data deletes it when the actor is no longer needed.
         self._call.close()
 
     def _die(self, error: BrokenWorkerError) -> NoReturn:
-        """End this process, so that Ray starts another and has the rows done again there.
+        """Exit this process, so that Ray starts another and repeats the rows there.
 
         Raises:
             EngineError: that has happened too often.
         """
-        # Other batches find out at the same time; one of them is enough to tell.
+        # Several batches fail at the same time; only the first counts the death.
         with self._dying:
-            deaths = ray.get(self._board.died.remote())
+            deaths = ray.get(self._progress.add_death.remote())
             if deaths > self._max_deaths:
                 raise EngineError(f"{error.message} It happened {deaths} times, so the job stops.")
-            logger.error("%s This worker ends; its rows are done again by another.", error.message)
+            logger.error("%s This worker exits; another repeats its rows.", error.message)
             os._exit(1)
 
 
-def _end_with_the_node() -> None:
-    """Have the kernel kill this process when Ray's own, which started it, is gone.
+def _die_with_raylet() -> None:
+    """Ask the kernel to kill this process when its raylet dies.
 
-    An actor that hangs while it ends, as engines may, has left Ray by then: nobody else would end it.
+    An actor that hangs on exit, as engines may, has already left Ray, so nothing else would end it.
     """
     from ray._private.utils import detect_fate_sharing_support_linux, set_kill_on_parent_death_linux
 

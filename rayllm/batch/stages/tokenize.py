@@ -1,4 +1,4 @@
-"""Prompts to tokens."""
+"""Tokenize prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rayllm.errors import RequestError
 
 
 class TokenizeStage:
-    """Adds `prompt_token_ids` to rows with a `prompt`. Prompts with images are the engine's: it knows their tokens.
+    """Adds `prompt_token_ids` to rows with a `prompt`. Prompts with images are left to the engine, which expands them.
 
     Args:
         model: the model.

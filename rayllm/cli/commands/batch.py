@@ -181,7 +181,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 def _publish(work: Path, output: Path, errors: Path) -> None:
     """Put the results where they belong. The answers come last: once they are there, the job is done."""
-    from rayllm.batch.files.job import ERRORS, OUTPUT
+    from rayllm.batch.files.results import ERRORS, OUTPUT
 
     (work / OUTPUT).touch()
     for name, target in ((ERRORS, errors), (OUTPUT, output)):

@@ -40,7 +40,7 @@ def test_progress_adds_up() -> None:
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr(progress, "_MEASURABLE_S", 0.0)
+    monkeypatch.setattr(progress, "_MIN_ELAPSED_S", 0.0)
     caplog.set_level(logging.INFO, progress.__name__)
     display = Display("generate m", 10)
     display.show(Totals(rows=1))
@@ -86,7 +86,7 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     caplog.set_level(logging.INFO, progress.__name__)
-    monkeypatch.setattr(progress, "_MEASURABLE_S", 0.0)
+    monkeypatch.setattr(progress, "_MIN_ELAPSED_S", 0.0)
     display = Display("generate m", 10)
     display.show(Totals(rows=1))
     display.show(DONE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.batch.files.jsonl import Fault, Line, answer, check, read
+from rayllm.batch.files.jsonl import Fault, Line, check, read, response_line
 
 CHAT = "/v1/chat/completions"
 
@@ -31,13 +31,13 @@ def test_a_sound_file_has_no_faults() -> None:
 @pytest.mark.parametrize(
     ("raw", "code", "param", "told"),
     [
-        (b"{", "invalid_json_line", None, "no JSON"),
-        (b"[" * 100_000, "invalid_json_line", None, "no JSON"),
-        (b"\xff", "invalid_json_line", None, "no JSON"),
+        (b"{", "invalid_json_line", None, "not valid JSON"),
+        (b"[" * 100_000, "invalid_json_line", None, "not valid JSON"),
+        (b"\xff", "invalid_json_line", None, "not valid JSON"),
         (b"3", "invalid_request", None, "must be an object"),
         (b'{"custom_id": "a"}', "missing_required_parameter", "url", "`url` is missing"),
-        (json.dumps(request(bodi={})).encode(), "unknown_parameter", "bodi", "means nothing here; known are body"),
-        (json.dumps(request("")).encode(), "invalid_custom_id", "custom_id", "not empty"),
+        (json.dumps(request(bodi={})).encode(), "unknown_parameter", "bodi", "is unknown; known keys: body"),
+        (json.dumps(request("")).encode(), "invalid_custom_id", "custom_id", "non-empty"),
         (json.dumps(request(method="GET")).encode(), "invalid_method", "method", "must be POST"),
         (json.dumps(request(body=[])).encode(), "invalid_request", "body", "must be an object"),
         (json.dumps(request(body={})).encode(), "missing_required_parameter", "body.model", "must name the model"),
@@ -47,9 +47,14 @@ def test_a_sound_file_has_no_faults() -> None:
             "body.stream",
             "leave `stream` out",
         ),
-        (json.dumps(request(url="/v1/files")).encode(), "invalid_url", "url", "these do: /v1/chat/completions"),
-        (json.dumps(request(url="/v1/audio/transcriptions")).encode(), "invalid_url", "url", "takes no requests"),
-        (json.dumps(request(url="/v1/embeddings")).encode(), "mismatched_endpoint", "url", f"must be {CHAT}"),
+        (json.dumps(request(url="/v1/files")).encode(), "invalid_url", "url", "use one of /v1/chat/completions"),
+        (json.dumps(request(url="/v1/audio/transcriptions")).encode(), "invalid_url", "url", "is not available"),
+        (
+            json.dumps(request(url="/v1/embeddings")).encode(),
+            "mismatched_endpoint",
+            "url",
+            f"endpoint, {CHAT}, not",
+        ),
     ],
 )
 def test_a_faulty_line_is_named(raw: bytes, code: str, param: str | None, told: str) -> None:
@@ -63,7 +68,7 @@ def test_a_faulty_line_is_named(raw: bytes, code: str, param: str | None, told: 
 def test_every_request_needs_an_id_of_its_own() -> None:
     _, faults = check(lines(request("a"), request("b"), request("a")), CHAT, None)
     assert faults == [
-        Fault("duplicate_custom_id", "the `custom_id` 'a' is that of line 1 already.", 3, "custom_id"),
+        Fault("duplicate_custom_id", "line 1 already has the `custom_id` 'a'.", 3, "custom_id"),
     ]
 
 
@@ -77,11 +82,11 @@ def test_only_so_many_faults_are_told() -> None:
 
 
 def test_an_answer_has_openais_shape() -> None:
-    told = json.loads(answer("a", 200, {"id": "x"}, None))
+    told = json.loads(response_line("a", 200, {"id": "x"}, None))
     assert told["custom_id"] == "a"
     assert told["response"]["status_code"] == 200
     assert told["response"]["body"] == {"id": "x"}
     assert told["error"] is None
-    expired = json.loads(answer("a", None, None, Fault("batch_expired", "too late")))
+    expired = json.loads(response_line("a", None, None, Fault("batch_expired", "too late")))
     assert expired["response"] is None
     assert expired["error"] == {"code": "batch_expired", "message": "too late"}

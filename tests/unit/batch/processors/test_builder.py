@@ -72,7 +72,7 @@ def test_the_same_builder_may_be_registered_again_and_no_other() -> None:
 
 
 def test_a_configuration_that_nobody_builds_for() -> None:
-    with pytest.raises(ConfigError, match=r"OwnConfig: no builder is registered; known are .*VLLMProcessorConfig"):
+    with pytest.raises(ConfigError, match=r"OwnConfig: no builder is registered; registered: .*VLLMProcessorConfig"):
         build_llm_processor(OwnConfig())
 
 
@@ -93,7 +93,7 @@ def test_both_spellings_of_the_users_functions(name: str) -> None:
     for spelling in (name, f"{name}_fn"):
         processor = build_llm_processor(url(), **{spelling: dict})  # type: ignore[arg-type]
         assert getattr(processor, f"_{name}") is dict
-    with pytest.raises(ConfigError, match=f"`{name}` and `{name}_fn` are the same; give one"):
+    with pytest.raises(ConfigError, match=f"`{name}` and `{name}_fn` are aliases; give only one"):
         build_llm_processor(url(), **{name: dict, f"{name}_fn": dict})  # type: ignore[arg-type]
 
 
@@ -137,7 +137,7 @@ def test_stages_are_appended_and_found_by_name() -> None:
     processor.append_stage("second", second)
     assert processor.list_stage_names() == ["first", "second"]
     assert processor.get_stage_by_name("second") is second
-    with pytest.raises(ConfigError, match="has a stage `first` already"):
+    with pytest.raises(ConfigError, match="already has a stage `first`"):
         processor.append_stage("first", second)
     with pytest.raises(ValueError, match="has no stage `third`; it has first, second"):
         processor.get_stage_by_name("third")
@@ -156,7 +156,7 @@ def test_a_call_must_not_contradict_the_configuration() -> None:
     assert build_llm_processor(config, concurrency=4).config.concurrency == 4
     with pytest.raises(ConfigError, match="concurrency: the configuration says 4, the call 8; keep one"):
         build_llm_processor(config, concurrency=8)
-    with pytest.raises(ConfigError, match="concurrency: 0 must be a number from 1"):
+    with pytest.raises(ConfigError, match="concurrency: 0 must be a number of at least 1"):
         build_llm_processor(url(), concurrency=0)
 
 
@@ -180,5 +180,5 @@ def test_backends_of_guided_decoding_are_refused(tmp_path: Path) -> None:
 
 
 def test_texts_to_score_have_no_images() -> None:
-    with pytest.raises(ConfigError, match="has_images: has no meaning for the task score"):
+    with pytest.raises(ConfigError, match="has_images: does not apply to the task score"):
         build_llm_processor(VLLMProcessorConfig(model=DEMO, task_type="score", has_images=True))

@@ -86,9 +86,9 @@ def test_rows_may_differ_in_their_keys_and_types() -> None:
         (lambda row: None, "preprocess must return a mapping, not NoneType."),
         (
             lambda row: {"mesages": "hi"},
-            "preprocess returned `mesages`, which means nothing here; did you mean `messages`?",
+            "preprocess returned an unknown key `mesages`; did you mean `messages`?",
         ),
-        (lambda row: {"xyz": 1}, "returned `xyz`, which means nothing here; known are messages, sampling_params."),
+        (lambda row: {"xyz": 1}, "returned an unknown key `xyz`; known keys: messages, sampling_params."),
     ],
 )
 def test_a_wrong_preprocess_fails_the_row(function: Callable[[Row], Any], reason: str) -> None:

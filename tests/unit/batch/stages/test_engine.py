@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, *args: Any) -> None:
         Worker.made = self
         self._rows = RowLoop()
-        self._rows.open_window(4)
+        self._rows.limit(4)
         self.checks = 0
         self.got: list[tuple[str, dict[str, str], Any]] = []
         routes = [Route(path, self._answer, methods=["POST"]) for path in ("/score", CHAT)]
@@ -132,7 +132,7 @@ def test_what_the_engine_reads(row: Row, prompt: Prompt) -> None:
         ({"prompt_token_ids": ["x"]}, "ValueError: "),
         (
             {"prompt": "a", "pooling_params": {"x": 1}},
-            "`pooling_params` has no meaning for this task; use `sampling_params`",
+            "`pooling_params` does not apply to this task; use `sampling_params`",
         ),
         ({"prompt": "a", "sampling_params": [1]}, "`sampling_params` must be a mapping, not list."),
         ({"prompt": "a", "model": "m:none"}, "There is none."),
@@ -210,7 +210,7 @@ def test_a_vector() -> None:
     row = {"prompt_token_ids": [1], "pooling_params": {"dimensions": 2}, "sampling_params": None}
     assert one(made, row) == {**row, "embedding": [0.25, 0.75], "num_input_tokens": 3}
     assert direct.asked == [("embed", Prompt(token_ids=[1]), {"dimensions": 2}, None)]
-    assert "`sampling_params` has no meaning" in one(made, {"prompt": "a", "sampling_params": {"n": 1}})[ERROR]
+    assert "`sampling_params` does not apply" in one(made, {"prompt": "a", "sampling_params": {"n": 1}})[ERROR]
 
 
 def test_a_class() -> None:
@@ -267,11 +267,11 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
     [
         ({}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
         ({"url": CHAT, "body": None}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
-        ({"url": "/v1/models", "body": BODY}, "`/v1/models` takes no requests of a batch; these do: "),
-        ({"url": "/v1/audio/transcriptions", "body": BODY}, "takes no requests of a batch"),
+        ({"url": "/v1/models", "body": BODY}, "`/v1/models` is not available in batches; use one of "),
+        ({"url": "/v1/audio/transcriptions", "body": BODY}, "is not available in batches"),
         ({"url": CHAT, "body": json.dumps(BODY)}, "`body` must be an object."),
         ({"url": CHAT, "body": {"messages": []}}, "`body.model` must name the model."),
-        ({"url": CHAT, "body": {**BODY, "stream": True}}, "answers of a batch are whole; leave `stream` out."),
+        ({"url": CHAT, "body": {**BODY, "stream": True}}, "batches do not stream; leave `stream` out."),
     ],
 )
 def test_a_row_that_is_no_request(row: Row, told: str) -> None:

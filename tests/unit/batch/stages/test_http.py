@@ -19,17 +19,17 @@ import pytest
 
 from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages import http
-from rayllm.batch.stages.http import HTTPRequestStage, Pace, Patience
+from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter, RetryPolicy
 from tests.unit.batch.stages.endpoint import Endpoint, Reply
 
 WAIT_S = 0.002
 
 
 class NearPace:
-    """Stands for the handle of an actor: a `Pace` in this process, shared by those who hold it."""
+    """Stands for the handle of an actor: a `RateLimiter` in this process, shared by those who hold it."""
 
     def __init__(self, qps: float) -> None:
-        self._pace = Pace(qps)
+        self._pace = RateLimiter(qps)
         self.wait_s = self
 
     async def remote(self) -> float:
@@ -39,7 +39,7 @@ class NearPace:
 @contextmanager
 def stage(url: str, window: int = 8, retries: int = 3, timeout_s: float = 10, **keys: Any) -> Iterator[Any]:
     headers = keys.pop("headers", {"Content-Type": "application/json"})
-    made = HTTPRequestStage(url, headers, window, Patience(retries, WAIT_S, timeout_s), **keys)
+    made = HTTPRequestStage(url, headers, window, RetryPolicy(retries, WAIT_S, timeout_s), **keys)
     try:
         yield made
     finally:
@@ -100,7 +100,7 @@ def test_what_is_sent(row: Row, sent: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"body": 1, "model": "m", "n": 2}, "a row with a `body` has nothing beside it, but this one has model, n."),
+        ({"body": 1, "model": "m", "n": 2}, "a row with a `body` must have no other key, but this one has model, n."),
         ({"body": {"x": b"bytes"}}, "a value of type bytes cannot be sent as JSON."),
         ({"body": datetime.now(UTC)}, "a value of type datetime cannot be sent as JSON."),
     ],
@@ -165,8 +165,8 @@ def test_the_rate_is_kept_by_all_workers_together() -> None:
     pace, qps = NearPace(100), 100
     with (
         Endpoint(takes_s=0.05) as endpoint,
-        stage(endpoint.url, pace=pace) as one,
-        stage(endpoint.url, pace=pace) as other,
+        stage(endpoint.url, rate_limiter=pace) as one,
+        stage(endpoint.url, rate_limiter=pace) as other,
         ThreadPoolExecutor(2) as threads,
     ):
         list(threads.map(lambda made: made([{}] * 10), [one, other]))
@@ -180,7 +180,7 @@ def test_the_rate_is_kept_by_all_workers_together() -> None:
 def test_a_pace_gives_each_its_time_and_saves_none_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=50.0)
     monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    pace = Pace(10)
+    pace = RateLimiter(10)
     assert [pace.wait_s() for _ in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3])
     clock.now += 0.35
     assert pace.wait_s() == pytest.approx(0.05)
@@ -190,7 +190,7 @@ def test_a_pace_gives_each_its_time_and_saves_none_up(monkeypatch: pytest.Monkey
 
 def test_tries_count_for_the_rate_too() -> None:
     with Endpoint(Reply(503), Reply(503)) as endpoint:
-        asked(endpoint, {}, pace=NearPace(20))
+        asked(endpoint, {}, rate_limiter=NearPace(20))
     # The tries alone would be a few milliseconds apart.
     assert all(later.at - earlier.at >= 0.02 for earlier, later in pairwise(endpoint.got))
 
@@ -212,7 +212,7 @@ def test_what_may_pass_is_tried_again(reply: Reply) -> None:
 def test_what_is_refused_is_not_tried_again(status: int) -> None:
     with Endpoint(Reply(status, {"error": "no\n  such thing"})) as endpoint:
         bad, good = asked(endpoint, {"n": 1}, {"n": 2}, window=1)
-    assert bad[ERROR] == f'{endpoint.url} answered {status} (one try): {{"error": "no\\n such thing"}}'
+    assert bad[ERROR] == f'{endpoint.url} answered {status} (one attempt): {{"error": "no\\n such thing"}}'
     assert bad["n"] == 1
     assert good["status_code"] == 200
     assert len(endpoint.got) == 2
@@ -221,14 +221,14 @@ def test_what_is_refused_is_not_tried_again(status: int) -> None:
 def test_tries_have_an_end() -> None:
     with Endpoint(*[Reply(503, b"too\nbusy")] * 4) as endpoint:
         (row,) = asked(endpoint, {}, retries=3)
-    assert row[ERROR] == f"{endpoint.url} answered 503 (4 tries): too busy"
+    assert row[ERROR] == f"{endpoint.url} answered 503 (4 attempts): too busy"
     assert len(endpoint.got) == 4
 
 
 def test_no_retries_is_one_try() -> None:
     with Endpoint(Reply(503)) as endpoint:
         (row,) = asked(endpoint, {}, retries=0)
-    assert "(one try)" in row[ERROR]
+    assert "(one attempt)" in row[ERROR]
 
 
 def test_a_long_answer_is_told_in_part() -> None:
@@ -250,14 +250,14 @@ def test_an_endpoint_that_is_not_there() -> None:
     url = closed_port()
     with stage(url, retries=2) as made:
         (row,) = made([{"n": 1}])
-    assert row[ERROR].startswith(f"{url} cannot be reached (3 tries): ")
+    assert row[ERROR].startswith(f"{url} cannot be reached (3 attempts): ")
     assert row["n"] == 1
 
 
 def test_an_endpoint_that_does_not_answer_in_time() -> None:
     with Endpoint(takes_s=0.5) as endpoint:
         (row,) = asked(endpoint, {}, retries=1, timeout_s=0.05)
-    assert f"{endpoint.url} cannot be reached (2 tries): " in row[ERROR]
+    assert f"{endpoint.url} cannot be reached (2 attempts): " in row[ERROR]
 
 
 # How long it waits.
@@ -272,20 +272,20 @@ def test_retry_after_is_obeyed() -> None:
 
 def test_retry_after_may_be_a_date() -> None:
     at = datetime.now(UTC) + timedelta(seconds=60)
-    patience = Patience(1, WAIT_S, 1)
+    patience = RetryPolicy(1, WAIT_S, 1)
     assert 58 < patience.wait_s(1, format_datetime(at, usegmt=True)) <= 60
     assert patience.wait_s(1, format_datetime(at - timedelta(hours=1), usegmt=True)) <= WAIT_S
 
 
 @pytest.mark.parametrize("text", [None, "", "soon", "-5", "inf", "nan", "1e999", "Wed, 99 Foo 2000"])
 def test_a_retry_after_that_says_nothing(text: str | None) -> None:
-    wait_s = Patience(1, WAIT_S, 1).wait_s(1, text)
+    wait_s = RetryPolicy(1, WAIT_S, 1).wait_s(1, text)
     assert math.isfinite(wait_s)
     assert WAIT_S / 2 <= wait_s <= WAIT_S
 
 
 def test_waits_grow_to_a_limit_and_differ() -> None:
-    patience = Patience(30, 1.0, 1)
+    patience = RetryPolicy(30, 1.0, 1)
     for tries, most in [(1, 1), (2, 2), (4, 8), (30, 60)]:
         waits = {patience.wait_s(tries, None) for _ in range(50)}
         assert len(waits) > 1

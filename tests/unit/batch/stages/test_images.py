@@ -149,8 +149,8 @@ def test_what_could_not_be_had_is_asked_for_again(stage: PrepareImageStage, tmp_
     [
         (b"no picture", "images: the bytes cannot be read as an image."),
         (picture()[:50], "images: the bytes cannot be read as an image."),
-        ("data:image/png;base64,@@", "images: a `data:` address must hold base64."),
-        ("data:image/png,red", "images: a `data:` address must hold base64."),
+        ("data:image/png;base64,@@", "images: a `data:` URI must hold base64."),
+        ("data:image/png,red", "images: a `data:` URI must hold base64."),
         ("data:image/png;base64,AAAA", "cannot be read as an image."),
         ("/nowhere/at/all.png", "images: `/nowhere/at/all.png` cannot be read: No such file or directory."),
         ("a\0b", "cannot be read: "),

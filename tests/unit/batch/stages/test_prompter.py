@@ -132,11 +132,11 @@ def test_an_answer_may_be_continued_or_left_closed(chat: ChatTemplateStage) -> N
         ([{"role": "user", "content": {"type": "text", "text": "hi"}}], "`content` must be a text or a list of parts"),
         ([{"role": "user", "content": 7}], "`content` must be a text or a list of parts, not int."),
         ([{"role": "user", "content": [7]}], "a part of the content must be a mapping, not int."),
-        ([{"role": "user", "content": [{"type": "text", "text": 7}]}], "the text of a part must be a text, not int."),
+        ([{"role": "user", "content": [{"type": "text", "text": 7}]}], "the text of a part must be a string, not int."),
         ([{"role": "user", "content": [{"type": "audio"}]}], "must be a text or an image, not 'audio'."),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
-            "the chat template takes texts alone",
+            "the chat template only takes text",
         ),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_template_gets_content_as_it_takes_it(tmp_path: Path, template: str, c
 
 
 def test_images_need_a_template_that_takes_parts(tmp_path: Path) -> None:
-    assert "the chat template takes texts alone" in rendered(tmp_path, STRINGS, IMAGE)[ERROR]
+    assert "the chat template only takes text" in rendered(tmp_path, STRINGS, IMAGE)[ERROR]
 
 
 def test_the_configuration_may_say_how_a_template_takes_content(tmp_path: Path) -> None:
@@ -365,5 +365,5 @@ def test_a_tokenizer_that_cannot_be_had(tmp_path: Path) -> None:
         Prompter(model(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="model `m`: its tokenizer cannot be read: "):
         Prompter(model(tmp_path))
-    with pytest.raises(ConfigError, match=r"a tokenizer of mode `mistral` works inside the engine alone; .*need_tok"):
+    with pytest.raises(ConfigError, match=r"a tokenizer of mode `mistral` only works inside the engine; .*need_tok"):
         Prompter(model(tmp_path, engine_kwargs={"tokenizer_mode": "mistral"}))

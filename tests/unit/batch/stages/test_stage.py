@@ -66,7 +66,7 @@ def test_rows_that_failed_before_are_left_alone(fn: Any, batching: bool) -> None
     done = stage(table({ERROR: "broken.", "n": 1}, {"n": 1}, {"x": 1}))
     assert unpack(done, WORK) == [{ERROR: "broken.", "n": 1}, {"n": 2}, {"x": 1, ERROR: "it has no n."}]
     if batching:
-        assert stage.make().calls == [2]
+        assert stage.instance().calls == [2]
 
 
 def test_a_row_that_fails_may_end_the_job() -> None:
@@ -104,9 +104,9 @@ def test_only_so_many_functions_are_kept() -> None:
     Add.made = 0
     stages = [call() for _ in range(20)]
     for stage in stages:
-        stage.make()
-    stages[-1].make()
+        stage.instance()
+    stages[-1].instance()
     assert Add.made == 20
-    stages[0].make()
+    stages[0].instance()
     assert Add.made == 21
-    assert len(StageCall._made) == 16
+    assert len(StageCall._instances) == 16
