@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rayllm.config import load_app
-from rayllm.config.legacy.changes import Findings, Note
+from rayllm.config.legacy import Change, Changes
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.yaml import dump_yaml
-from rayllm.conversion.formats import Form
+from rayllm.conversion.formats import Format
 from rayllm.conversion.inputs import GivenAdapter, Origin, Reading, origin_of, read_files
 from rayllm.conversion.keys.secrets import refuse_secrets
 from rayllm.conversion.model import Converted, Draft, convert_model
@@ -29,9 +29,9 @@ class Report:
     """What became of one file: `to` is None where its text went to the caller."""
 
     source: Path
-    form: Form
+    form: Format
     to: Path | None
-    notes: tuple[Note, ...]
+    changes: tuple[Change, ...]
     is_as_it_was: bool = False
 
 
@@ -92,24 +92,24 @@ class _Work:
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
         to = self.target.model_file(converted.model.model_id)
-        is_as_it_was = converted.form is Form.CURRENT and converted.config == draft.raw
+        is_as_it_was = converted.form is Format.CURRENT and converted.config == draft.raw
         self._put(to, _text_of(draft.file) if is_as_it_was else model_text(converted.config), draft.file)
-        return Report(draft.file, converted.form, to, converted.notes, is_as_it_was)
+        return Report(draft.file, converted.form, to, converted.changes, is_as_it_was)
 
     def _serve(self, serve: ServeDraft) -> Report:
         applications = [
             self._application(serve, each) if isinstance(each, Served) else each for each in serve.applications
         ]
         config = {**serve.around, "applications": applications}
-        findings = Findings()
-        refuse_secrets(config, "", findings)
-        if findings.faults:
-            raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in findings.faults))
+        changes = Changes()
+        refuse_secrets(config, "", changes)
+        if changes.faults:
+            raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
         is_as_it_was, to = config == serve.raw, self.target.serve_file(serve.file)
         self._put(to, _text_of(serve.file) if is_as_it_was else serve_text(config), serve.file)
         file = serve.file.resolve()
-        inline = [note for origin, each in self.converted.items() if origin[0] == file for note in each.notes]
-        return Report(serve.file, serve.form, to, (*serve.findings.notes, *inline), is_as_it_was)
+        inline = [change for origin, each in self.converted.items() if origin[0] == file for change in each.changes]
+        return Report(serve.file, serve.form, to, (*serve.changes.all, *inline), is_as_it_was)
 
     def _application(self, serve: ServeDraft, served: Served) -> Mapping:
         """The application in today's form.
@@ -138,13 +138,13 @@ class _Work:
         """Write the settings that an adapter has and its base, which was read at `origin`, has not."""
         adapter, own = given.adapter, given.adapter.generation
         if own and own == base.config.get("generation_config"):
-            given.findings.rewritten("generation", "is what its base has, and need not be said")
+            given.changes.rewritten("generation", "is what its base has, and need not be said")
         elif own:
             file = self.target.settings_file(adapter.base, adapter.name)
             self._put(file, dump_yaml(own), given.file)
-            given.findings.rewritten("generation", f"is {file} now, which belongs beside the weights in {adapter.path}")
+            given.changes.rewritten("generation", f"is {file} now, which belongs beside the weights in {adapter.path}")
         to = self.target.serve_file(origin[0]) if origin[1] else self.target.model_file(adapter.base)
-        return Report(given.file, Form.ADAPTER, to, tuple(given.findings.notes))
+        return Report(given.file, Format.ADAPTER, to, tuple(given.changes.all))
 
     def _put(self, to: Path | None, text: str, source: Path) -> None:
         if to in self.texts:

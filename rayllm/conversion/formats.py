@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from rayllm.config.engine_arguments import settable_arguments, vllm_names
-from rayllm.config.legacy import upgrade
+from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.model import canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
@@ -31,7 +31,7 @@ _HINT = (
 )
 
 
-class Form(StrEnum):
+class Format(StrEnum):
     """A generation of files."""
 
     ENGINE_CONFIG = "rayllm-0"
@@ -46,7 +46,7 @@ class Form(StrEnum):
     """Today's."""
 
 
-def form_of(raw: Any, name: str, known: Form | None = None) -> Form:
+def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
     """The form of a model's parsed file.
 
     Args:
@@ -60,9 +60,9 @@ def form_of(raw: Any, name: str, known: Form | None = None) -> Form:
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
     if isinstance(raw.get("engine_config"), dict):
-        return Form.ENGINE_CONFIG
+        return Format.ENGINE_CONFIG
     if "base_model_id" in raw:
-        return Form.ADAPTER
+        return Format.ADAPTER
     if "model_config" in raw:
         raise ConfigError(
             f"{name}: model_config: Aviary's engines before vLLM have no successor.\n"
@@ -73,11 +73,13 @@ def form_of(raw: Any, name: str, known: Form | None = None) -> Form:
     return known or _by_its_keys(raw)
 
 
-def _by_its_keys(raw: Mapping) -> Form:
+def _by_its_keys(raw: Mapping) -> Format:
     if RAY_SERVE_LLM_KEYS & raw.keys():
-        return Form.RAY_SERVE_LLM
-    if upgrade(raw)[1] or _spells_as_before(raw):
-        return Form.EARLY
+        return Format.RAY_SERVE_LLM
+    changes = Changes()
+    upgrade(raw, changes)
+    if changes.all or _spells_as_before(raw):
+        return Format.EARLY
     engine, deployment = at(raw, "engine_kwargs"), at(raw, "deployment_config")
     # It hands every argument to vLLM and every option to Ray Serve, where RayLLM has keys of its own.
     is_theirs = (
@@ -85,7 +87,7 @@ def _by_its_keys(raw: Mapping) -> Form:
         or deployment.keys() - DeploymentConfig.model_fields.keys()
         or deployment.get("num_replicas") == "auto"
     )
-    return Form.RAY_SERVE_LLM if is_theirs else Form.CURRENT
+    return Format.RAY_SERVE_LLM if is_theirs else Format.CURRENT
 
 
 def _spells_as_before(raw: Mapping) -> bool:

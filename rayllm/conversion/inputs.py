@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.yaml import read_yaml
 from rayllm.conversion.adapter import Adapter, read_adapter
 from rayllm.conversion.entries import Entry, files_in
@@ -25,7 +25,7 @@ class GivenAdapter:
 
     file: Path
     adapter: Adapter
-    findings: Findings
+    changes: Changes
     among: list[Origin] | None = None
     base: Origin | None = None
 
@@ -115,12 +115,12 @@ def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | Non
 
 
 def _read_adapter(entry: Entry, serve_file: Path, among: list[Origin] | None, reading: Reading) -> None:
-    findings = Findings("" if entry.file else f"{entry.key}.")
-    adapter = read_adapter(entry.raw if isinstance(entry.raw, dict) else {}, findings)
-    given = GivenAdapter(_shown(entry.file or serve_file), adapter, findings, among)
+    changes = Changes("" if entry.file else f"{entry.key}.")
+    adapter = read_adapter(entry.raw if isinstance(entry.raw, dict) else {}, changes)
+    given = GivenAdapter(_shown(entry.file or serve_file), adapter, changes, among)
     if not any(entry.file and other.file == given.file for other in reading.adapters):
         reading.adapters.append(given)
-        reading.faults += [f"{given.file}: {fault}" for fault in findings.faults]
+        reading.faults += [f"{given.file}: {fault}" for fault in changes.faults]
 
 
 def _attach(given: GivenAdapter, reading: Reading) -> None:
@@ -129,10 +129,10 @@ def _attach(given: GivenAdapter, reading: Reading) -> None:
     if given.base is not None:
         draft = reading.drafts[given.base]
         reading.drafts[given.base] = replace(draft, adapters=(*draft.adapters, given.adapter))
-    elif not given.findings.faults:
+    elif not given.changes.faults:
         why = f"the file of `{given.adapter.base}` is not given; convert both at once."
-        given.findings.refuse("base_model_id", why)
-        reading.faults.append(f"{given.file}: {given.findings.faults[-1]}")
+        given.changes.refuse("base_model_id", why)
+        reading.faults.append(f"{given.file}: {given.changes.faults[-1]}")
 
 
 def _shown(file: Path) -> Path:

@@ -7,13 +7,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping
 from rayllm.config.paths import absolute
 
 
 def relocate(
-    config: Mapping, folders: tuple[Path, ...], place: Path | None, findings: Findings
+    config: Mapping, folders: tuple[Path, ...], place: Path | None, changes: Changes
 ) -> tuple[Mapping, Mapping]:
     """A model's mapping with its relative paths as they lead from `place`, and one with all paths absolute.
 
@@ -21,12 +21,12 @@ def relocate(
         config: the mapping.
         folders: where its relative paths may lead.
         place: the folder where it will lie; None leaves relative paths as they are.
-        findings: takes paths that lead nowhere.
+        changes: takes paths that lead nowhere.
     """
     resolved = deepcopy(config)
     for fault in absolute(resolved, folders, ""):
         key, _, what = fault.removeprefix(": ").partition(": ")
-        findings.refuse(key, what)
+        changes.refuse(key, what)
     return (_seen_from(place, config, resolved) if place else config), resolved
 
 

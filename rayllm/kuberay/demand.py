@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rayllm.config import ModelConfig
-
-Bundle = Mapping[str, float]
+from rayllm.config.scaling import Bundle
 
 
 @dataclass(frozen=True)

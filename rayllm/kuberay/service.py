@@ -11,9 +11,10 @@ from typing import Any
 import yaml
 
 from rayllm.config import ModelConfig
+from rayllm.config.scaling import Bundle
 from rayllm.config.yaml import dump_yaml
 from rayllm.errors import ConfigError
-from rayllm.kuberay.demand import Bundle, Demand
+from rayllm.kuberay.demand import Demand
 from rayllm.kuberay.group import HEAD, ROUTER, Group, groups_of
 from rayllm.kuberay.options import Options
 from rayllm.kuberay.pod import SECURITY, head_pod, worker_pod

@@ -1,4 +1,4 @@
-"""Ways down into what was read from a file, where anything may stand anywhere."""
+"""Access to nested mappings parsed from YAML, in which any value may be of any type."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ Mapping = dict[str, Any]
 
 
 def copied(value: Any) -> Any:
-    """A copy in which nothing is held twice, as YAML's aliases do."""
+    """A deep copy without shared parts, which YAML aliases create."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def at(config: Any, *keys: str) -> Mapping:
-    """The mapping that is below `keys`; an empty one of its own where there is none."""
-    held = config
+    """The mapping at the path `keys`; a new empty one if there is none."""
+    value = config
     for key in keys:
-        held = held.get(key) if isinstance(held, dict) else None
-    return held if isinstance(held, dict) else {}
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayllm.config.app import Routing
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.scaling import ActorOptions, AutoscalingConfig, DeploymentConfig
 
@@ -33,30 +33,30 @@ _WHOLE = ("min_replicas", "max_replicas", "initial_replicas", "max_ongoing_reque
 _AUTO = {"min_replicas": 1, "max_replicas": 100}
 
 
-def carry_deployment(config: Mapping, is_listed: bool, findings: Findings) -> Routing | None:
+def carry_deployment(config: Mapping, is_listed: bool, changes: Changes) -> Routing | None:
     """Rewrite `deployment_config`.
 
     Args:
         config: the model.
         is_listed: a serve config that lists it is converted too.
-        findings: takes what became of each key.
+        changes: takes what became of each key.
 
     Returns:
         The way of routing that it asks for, which is the serve config's to say today.
     """
     deployment = at(config, _WHERE)
-    routing = _routing(deployment, is_listed, findings)
-    _replicas(deployment, findings)
+    routing = _routing(deployment, is_listed, changes)
+    _replicas(deployment, changes)
     options = at(deployment, "ray_actor_options")
     if isinstance(accelerator := options.get("accelerator_type"), str) and "accelerator_type" not in config:
         config["accelerator_type"] = accelerator
         del options["accelerator_type"]
-        findings.renamed(f"{_WHERE}.ray_actor_options.accelerator_type", "accelerator_type")
+        changes.renamed(f"{_WHERE}.ray_actor_options.accelerator_type", "accelerator_type")
     # Left in place, these two are refused with the key that replaces them.
     known = {*DeploymentConfig.model_fields, "placement_group_bundles", "placement_group_strategy"}
-    _keep(deployment, known, "", findings)
-    _keep(at(deployment, "autoscaling_config"), set(AutoscalingConfig.model_fields), "autoscaling_config.", findings)
-    _keep(options, set(ActorOptions.model_fields), "ray_actor_options.", findings)
+    _keep(deployment, known, "", changes)
+    _keep(at(deployment, "autoscaling_config"), set(AutoscalingConfig.model_fields), "autoscaling_config.", changes)
+    _keep(options, set(ActorOptions.model_fields), "ray_actor_options.", changes)
     for holder in (deployment, at(deployment, "autoscaling_config")):
         for name in _WHOLE:
             # `rayllm gen-config` once wrote 1.0.
@@ -65,30 +65,30 @@ def carry_deployment(config: Mapping, is_listed: bool, findings: Findings) -> Ro
     return routing
 
 
-def _keep(holder: Mapping, known: set[str], where: str, findings: Findings) -> None:
+def _keep(holder: Mapping, known: set[str], where: str, changes: Changes) -> None:
     for name in list(holder):
         if name not in known:
             del holder[name]
-            findings.not_carried(f"{_WHERE}.{where}{name}", NOT_CARRIED.get(where + name, _NO_SUCH))
+            changes.dropped(f"{_WHERE}.{where}{name}", NOT_CARRIED.get(where + name, _NO_SUCH))
 
 
-def _replicas(deployment: Mapping, findings: Findings) -> None:
+def _replicas(deployment: Mapping, changes: Changes) -> None:
     if deployment.get("num_replicas") == "auto":
         del deployment["num_replicas"]
         deployment["autoscaling_config"] = _AUTO | at(deployment, "autoscaling_config")
-        findings.rewritten(f"{_WHERE}.num_replicas", "is `autoscaling_config` now, 1 to 100 replicas by itself")
+        changes.rewritten(f"{_WHERE}.num_replicas", "is `autoscaling_config` now, 1 to 100 replicas by itself")
     if deployment.get("max_queued_requests") == -1:
         del deployment["max_queued_requests"]
         why = "-1 was no limit; a queue has one, 4 × `max_ongoing_requests` where nothing is said"
-        findings.not_carried(f"{_WHERE}.max_queued_requests", why)
+        changes.dropped(f"{_WHERE}.max_queued_requests", why)
     autoscaling = at(deployment, "autoscaling_config")
     if autoscaling.get("target_ongoing_requests") == 0:
         del autoscaling["target_ongoing_requests"]
         key = f"{_WHERE}.autoscaling_config.target_ongoing_requests"
-        findings.not_carried(key, "0 meant the default, which is 60 % of `max_ongoing_requests` now")
+        changes.dropped(key, "0 meant the default, which is 60 % of `max_ongoing_requests` now")
 
 
-def _routing(deployment: Mapping, is_listed: bool, findings: Findings) -> Routing | None:
+def _routing(deployment: Mapping, is_listed: bool, changes: Changes) -> Routing | None:
     given = at(deployment, "request_router_config")
     deployment.pop("request_router_config", None)
     if not given:
@@ -97,13 +97,13 @@ def _routing(deployment: Mapping, is_listed: bool, findings: Findings) -> Routin
     key = f"{_WHERE}.request_router_config"
     routing = _ROUTERS.get(name)
     if routing is None:
-        findings.not_carried(key, "`args.router.routing` has ways of its own")
+        changes.dropped(key, "`args.router.routing` has ways of its own")
         return None
     if is_listed:
-        findings.rewritten(f"{key}.request_router_class", f"is `{routing}` in `args.router.routing_by_model` now")
+        changes.rewritten(f"{key}.request_router_class", f"is `{routing}` in `args.router.routing_by_model` now")
     else:
         why = f"the serve config says it, with `args.router.routing: {routing}`"
-        findings.not_carried(f"{key}.request_router_class", why)
+        changes.dropped(f"{key}.request_router_class", why)
     for other in given.keys() - {"request_router_class"}:
-        findings.not_carried(f"{key}.{other}", "RayLLM's routing has no such options")
+        changes.dropped(f"{key}.{other}", "RayLLM's routing has no such options")
     return routing

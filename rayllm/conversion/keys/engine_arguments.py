@@ -6,7 +6,7 @@ from typing import Any
 
 from rayllm.config.engine_arguments import OWNED, known_arguments, settable_arguments
 from rayllm.config.faults import did_you_mean
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping
 from rayllm.conversion.keys.secrets import refer
 
@@ -31,7 +31,7 @@ DROPPED = {
 _TASKS = {"embedding": "embed", **{name: name for name in ("generate", "embed", "score", "classify")}}
 
 
-def carry_engine_arguments(config: Mapping, findings: Findings) -> None:
+def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
     """Leave in `engine_kwargs` what belongs there; move or drop the rest."""
     arguments = config.get("engine_kwargs")
     if not isinstance(arguments, dict):
@@ -40,30 +40,30 @@ def carry_engine_arguments(config: Mapping, findings: Findings) -> None:
         key = f"engine_kwargs.{name}"
         if arguments[name] is None:
             del arguments[name]
-            findings.not_carried(key, "null leaves it to vLLM")
+            changes.dropped(key, "null leaves it to vLLM")
         elif name in MOVED:
-            _move(config, name, arguments.pop(name), findings)
+            _move(config, name, arguments.pop(name), changes)
         elif name in DROPPED:
             del arguments[name]
-            findings.not_carried(key, DROPPED[name])
+            changes.dropped(key, DROPPED[name])
         elif name == "hf_token":
-            _token(config, arguments.pop(name), findings)
+            _token(config, arguments.pop(name), changes)
         elif name not in known_arguments():
             del arguments[name]
             hint = did_you_mean(name, settable_arguments()).rstrip("?")
-            findings.not_carried(key, f"the vLLM of today has no such argument{hint}")
+            changes.dropped(key, f"the vLLM of today has no such argument{hint}")
         elif name not in settable_arguments() and name not in OWNED:
             del arguments[name]
-            findings.not_carried(key, "it is an option of vLLM's own server; the router and Ray Serve answer clients")
-    _tool_choice(config, findings)
+            changes.dropped(key, "it is an option of vLLM's own server; the router and Ray Serve answer clients")
+    _tool_choice(config, changes)
 
 
-def _move(config: Mapping, name: str, value: Any, findings: Findings) -> None:
+def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
     path, key = MOVED[name], f"engine_kwargs.{name}"
     if name == "task":
         value = _TASKS.get(value)
         if value is None:
-            findings.not_carried(key, "vLLM sees by itself what the model is for")
+            changes.dropped(key, "vLLM sees by itself what the model is for")
             return
     holder = config
     for step in path[:-1]:
@@ -73,10 +73,10 @@ def _move(config: Mapping, name: str, value: Any, findings: Findings) -> None:
     if not isinstance(holder, dict):
         return
     if path[-1] in holder and holder[path[-1]] is not None:
-        findings.not_carried(key, f"`{'.'.join(path)}` is given too, and counts")
+        changes.dropped(key, f"`{'.'.join(path)}` is given too, and counts")
         return
     holder[path[-1]] = _modules(value) if name == "lora_modules" else value
-    findings.renamed(key, ".".join(path))
+    changes.renamed(key, ".".join(path))
 
 
 def _modules(value: Any) -> Any:
@@ -87,18 +87,18 @@ def _modules(value: Any) -> Any:
     return [{key: each.get(key) for key in keys} if isinstance(each, dict) else each for each in value]
 
 
-def _token(config: Mapping, value: Any, findings: Findings) -> None:
+def _token(config: Mapping, value: Any, changes: Changes) -> None:
     """vLLM takes a token as text, or true for the one that the hub's client has stored."""
     if isinstance(value, str):
         refer(config, ["HF_TOKEN"])
-        findings.secret("engine_kwargs.hf_token", "HF_TOKEN")
+        changes.secret("engine_kwargs.hf_token", "HF_TOKEN")
     else:
-        findings.not_carried("engine_kwargs.hf_token", "the hub's client finds its token by itself")
+        changes.dropped("engine_kwargs.hf_token", "the hub's client finds its token by itself")
 
 
-def _tool_choice(config: Mapping, findings: Findings) -> None:
+def _tool_choice(config: Mapping, changes: Changes) -> None:
     """vLLM lets models choose tools only where that is switched on, RayLLM wherever there is a parser."""
     tools = config.get("tool_calling")
     if isinstance(tools, dict) and "auto" not in tools:
         tools["auto"] = False
-        findings.added("tool_calling.auto", "is written as false, as vLLM's without `enable_auto_tool_choice`")
+        changes.added("tool_calling.auto", "is written as false, as vLLM's without `enable_auto_tool_choice`")

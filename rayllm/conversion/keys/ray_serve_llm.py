@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
 
 EXPERIMENTS = {
@@ -27,30 +27,30 @@ _REFUSED_SERVERS = {
 }
 
 
-def carry_keys(config: Mapping, findings: Findings) -> None:
+def carry_keys(config: Mapping, changes: Changes) -> None:
     """Take its keys out of a model's mapping, each told or refused."""
-    _accelerator(config, findings)
-    _server(config.pop("server_cls", None), findings)
+    _accelerator(config, changes)
+    _server(config.pop("server_cls", None), changes)
     for name in at(config, "experimental_configs"):
         why = EXPERIMENTS.get(name, "RayLLM has no such experiment")
-        findings.not_carried(f"experimental_configs.{name}", why)
+        changes.dropped(f"experimental_configs.{name}", why)
     config.pop("experimental_configs", None)
     if config.pop("log_engine_metrics", None) is not None:
-        findings.not_carried("log_engine_metrics", "the engine's metrics are always exported")
-    _callback(config, findings)
-    _placement(config, findings)
+        changes.dropped("log_engine_metrics", "the engine's metrics are always exported")
+    _callback(config, changes)
+    _placement(config, changes)
 
 
-def _accelerator(config: Mapping, findings: Findings) -> None:
+def _accelerator(config: Mapping, changes: Changes) -> None:
     hardware = config.pop("accelerator_config", None)
     kind = hardware.get("kind") if isinstance(hardware, dict) else hardware
     is_tpu = kind == "tpu" or str(config.get("accelerator_type")).upper().startswith("TPU")
     if is_tpu or any(bundle.get("TPU") for bundle in _bundles(config)):
-        findings.refuse("accelerator_config", "TPUs are not carried over; RayLLM places GPUs and CPUs.")
+        changes.refuse("accelerator_config", "TPUs are not carried over; RayLLM places GPUs and CPUs.")
     elif kind == "cpu":
-        findings.not_carried("accelerator_config", "vLLM's CPU build serves on the CPU, any other on GPUs")
+        changes.dropped("accelerator_config", "vLLM's CPU build serves on the CPU, any other on GPUs")
     elif hardware is not None:
-        findings.not_carried("accelerator_config", "it follows from `accelerator_type`")
+        changes.dropped("accelerator_config", "it follows from `accelerator_type`")
 
 
 def _bundles(config: Mapping) -> list[Mapping]:
@@ -60,15 +60,15 @@ def _bundles(config: Mapping) -> list[Mapping]:
     return [bundle for bundle in every if isinstance(bundle, dict)]
 
 
-def _server(server: object, findings: Findings) -> None:
+def _server(server: object, changes: Changes) -> None:
     name = str(server or "").replace(":", ".").rpartition(".")[2]
     if name in _REFUSED_SERVERS:
-        findings.refuse("server_cls", f"{_REFUSED_SERVERS[name]}.")
+        changes.refuse("server_cls", f"{_REFUSED_SERVERS[name]}.")
     elif name:
-        findings.not_carried("server_cls", "a replica is RayLLM's own")
+        changes.dropped("server_cls", "a replica is RayLLM's own")
 
 
-def _callback(config: Mapping, findings: Findings) -> None:
+def _callback(config: Mapping, changes: Changes) -> None:
     """Its downloader of more files has an equal, for models from a bucket."""
     callback, loading = config.pop("callback_config", None), at(config, "model_loading_config")
     source, pairs = loading.get("model_source"), _pairs(at(callback, "callback_kwargs").get("paths"))
@@ -78,10 +78,10 @@ def _callback(config: Mapping, findings: Findings) -> None:
     if is_downloader and isinstance(source, dict) and source.get("bucket_uri") and pairs:
         more = [{"bucket_uri": uri, "destination_path": place} for uri, place in pairs]
         loading["model_source"] = {**source, "extra_files": [*(source.get("extra_files") or []), *more]}
-        findings.renamed("callback_config", "model_loading_config.model_source.extra_files")
+        changes.renamed("callback_config", "model_loading_config.model_source.extra_files")
     elif callback:
         why = "nothing runs before a model is loaded; `extra_files` of a bucket fetches files, `runtime_env` sets up"
-        findings.not_carried("callback_config", why)
+        changes.dropped("callback_config", why)
 
 
 def _pairs(value: Any) -> list[list[Any]]:
@@ -90,11 +90,11 @@ def _pairs(value: Any) -> list[list[Any]]:
     return value if are_pairs else []
 
 
-def _placement(config: Mapping, findings: Findings) -> None:
+def _placement(config: Mapping, changes: Changes) -> None:
     placement = at(config, "placement_group_config")
     if placement and not placement.get("strategy"):
         placement["strategy"] = "PACK"
-        findings.added("placement_group_config.strategy", "is written as PACK, the default of ray.serve.llm")
+        changes.added("placement_group_config.strategy", "is written as PACK, the default of ray.serve.llm")
     if resources := config.pop("resources_per_bundle", None):
         config["placement_group_config"] = {"bundle_per_worker": resources}
-        findings.renamed("resources_per_bundle", "placement_group_config.bundle_per_worker")
+        changes.renamed("resources_per_bundle", "placement_group_config.bundle_per_worker")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rayllm.config.legacy.changes import Findings
+from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.secrets import REFERENCE
 
 # Parts of the names of variables that hold secrets.
 _SECRET_PARTS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY"}
@@ -20,7 +21,6 @@ _TOKENS = {
     r"glpat-[A-Za-z0-9_-]{20,}": "GITLAB_TOKEN",
 }
 _IN_ADDRESS = re.compile(r"(?<=://)([^/\s@:]*:[^/\s@]+)(?=@([^/\s:]+))")
-_REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 # Where `${env:NAME}` is read when a model is deployed.
 _ENVIRONMENTS = (("runtime_env",), ("deployment_config", "ray_actor_options", "runtime_env"))
 
@@ -33,30 +33,30 @@ def refer(config: Mapping, names: Iterable[str]) -> None:
         environment["env_vars"] = references | at(environment, "env_vars")
 
 
-def take_secrets(config: Mapping, findings: Findings) -> None:
+def take_secrets(config: Mapping, changes: Changes) -> None:
     """Put a reference in the place of every secret of a model, and refuse those that stand where none is read."""
     for path in _ENVIRONMENTS:
         holder, where = at(config, *path[:-1]), ".".join(path)
         if isinstance(holder.get(path[-1]), dict):
-            take_from_variables(at(holder, path[-1], "env_vars"), f"{where}.env_vars", findings)
-            holder[path[-1]] = _referring(holder[path[-1]], where, findings)
-    refuse_secrets(config, "", findings)
+            take_from_variables(at(holder, path[-1], "env_vars"), f"{where}.env_vars", changes)
+            holder[path[-1]] = _referring(holder[path[-1]], where, changes)
+    refuse_secrets(config, "", changes)
 
 
-def refuse_secrets(value: Any, key: str, findings: Findings) -> None:
+def refuse_secrets(value: Any, key: str, changes: Changes) -> None:
     """Refuse what looks like a secret anywhere in `value`, which stands at `key`."""
     for where, text in _texts(value, key):
         if _found(text):
-            findings.refuse(where, "holds a secret, for which a file is no place; take it out.")
+            changes.refuse(where, "holds a secret, for which a file is no place; take it out.")
 
 
-def take_from_variables(variables: Mapping, where: str, findings: Findings) -> list[str]:
+def take_from_variables(variables: Mapping, where: str, changes: Changes) -> list[str]:
     """Put references in the place of secrets among environment variables; their names."""
     taken = []
     for name, value in variables.items():
-        if isinstance(value, str) and value and not _REFERENCE.fullmatch(value) and _is_secret(name, value):
+        if isinstance(value, str) and value and not REFERENCE.fullmatch(value) and _is_secret(name, value):
             variables[name] = f"${{env:{name}}}"
-            findings.secret(f"{where}.{name}", name)
+            changes.secret(f"{where}.{name}", name)
             taken.append(name)
     return taken
 
@@ -82,15 +82,15 @@ def _variable_of(host: str) -> str:
     return re.sub(r"\W", "_", host).upper() + "_CREDENTIALS"
 
 
-def _referring(value: Any, key: str, findings: Findings) -> Any:
+def _referring(value: Any, key: str, changes: Changes) -> Any:
     if isinstance(value, dict):
-        return {name: _referring(item, f"{key}.{name}", findings) for name, item in value.items()}
+        return {name: _referring(item, f"{key}.{name}", changes) for name, item in value.items()}
     if isinstance(value, list):
-        return [_referring(item, f"{key}.{index}", findings) for index, item in enumerate(value)]
+        return [_referring(item, f"{key}.{index}", changes) for index, item in enumerate(value)]
     for secret, name in _found(value) if isinstance(value, str) else ():
         if secret in value:
             value = value.replace(secret, f"${{env:{name}}}")
-            findings.secret(key, name)
+            changes.secret(key, name)
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import HubSource, ModelConfig, model_from
-from rayllm.config.legacy import upgrade
+from rayllm.config.legacy import Changes, upgrade
 from rayllm.errors import ConfigError
 
 FUNCTION_CALLING_TEMPLATE: dict[str, Any] = {
@@ -204,5 +204,5 @@ def test_the_callers_mapping_is_left_as_it_is() -> None:
     import copy
 
     before = copy.deepcopy(ENGINE_CONFIG_GENERATION)
-    upgrade(ENGINE_CONFIG_GENERATION)
+    upgrade(ENGINE_CONFIG_GENERATION, Changes())
     assert before == ENGINE_CONFIG_GENERATION
