@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.connection import Answer, Connection
-from rayllm.client.figures import percentile
+from rayllm.client.statistics import percentile
 
 CHAT = "/v1/chat/completions"
 QUESTION = "Tell me a story."

@@ -1,4 +1,4 @@
-"""Batch inference: datasets of Ray Data through engines of vLLM, or through any endpoint.
+"""Batch inference over Ray Data datasets, with vLLM engines or any HTTP endpoint.
 
 processor = build_llm_processor(
     VLLMProcessorConfig(model="models/rayllm-demo.yaml"),
@@ -8,7 +8,6 @@ processor = build_llm_processor(
 processor(ray.data.read_parquet("questions/")).write_parquet("answers/")
 """
 
-from rayllm.batch.builder import ProcessorBuilder, build_llm_processor
 from rayllm.batch.config import (
     Checkpoint,
     HTTPRequestProcessorConfig,
@@ -16,11 +15,12 @@ from rayllm.batch.config import (
     RequestProcessorConfig,
     VLLMProcessorConfig,
 )
-from rayllm.batch.http_processor import build_http_request_processor
-from rayllm.batch.processor import Processor
-from rayllm.batch.request_processor import build_request_processor
-from rayllm.batch.stage import ActorStage, Stage
-from rayllm.batch.vllm_processor import build_vllm_processor
+from rayllm.batch.processors.builder import ProcessorBuilder, build_llm_processor
+from rayllm.batch.processors.http import build_http_request_processor
+from rayllm.batch.processors.processor import Processor
+from rayllm.batch.processors.request import build_request_processor
+from rayllm.batch.processors.vllm import build_vllm_processor
+from rayllm.batch.stages.stage import ActorStage, Stage
 
 __all__ = [
     "ActorStage",

@@ -1,4 +1,4 @@
-"""What a processor does, in a few words of configuration."""
+"""Configuration of processors."""
 
 from __future__ import annotations
 
@@ -37,94 +37,91 @@ class _Config(BaseModel):
 
 
 class Checkpoint(_Config):
-    """Where a job notes what it has written, so that it goes on there when it is started again."""
+    """Where a job records the rows it has written, so that it can resume after a restart."""
 
     path: str
-    """Folder for the notes: a path that all nodes see, `s3://…` or `gs://…`."""
+    """Folder for the records: a path visible to all nodes, `s3://…` or `gs://…`."""
     id_column: str
-    """Column of the input that tells its rows apart; it has to stay in the output."""
+    """Input column that identifies a row; it has to stay in the output."""
     delete_on_success: bool = True
-    """Empty the folder when the job is done, so that the next one begins anew."""
+    """Empty the folder when the job is done, so that the next one starts over."""
 
 
 class ProcessorConfig(_Config):
-    """What every processor can be told.
-
-    Source: the batch API of RayLLM.
-    """
+    """Options of every processor."""
 
     batch_size: int = Field(64, ge=1)
-    """Rows that are done, or done again after a failure, together."""
+    """Rows that are processed, or repeated after a failure, together."""
     accelerator_type: str | None = None
-    """Ray's name of the accelerator that each worker of the main stage runs on."""
+    """Ray's name of the accelerator for each worker of the main stage."""
     concurrency: Concurrency = 1
-    """Workers of the main stage: a number, or the least and the most of them."""
+    """Workers of the main stage: a number, or (minimum, maximum)."""
     on_error: Literal["column", "raise"] = "column"
-    """What happens to a row that fails: the reason goes into the column `__error__`, or the job stops with it."""
+    """What happens to a row that fails: `column` puts the reason into the column `__error__`, `raise` stops the job."""
     preserve_order: bool = False
     """Keep the rows in the order of the input, at the price of waiting for slow ones."""
     checkpoint: Checkpoint | None = None
-    """Let a job that was killed go on where it was, once it writes files."""
+    """Let a job that was killed resume, if its output is written to files."""
     show_progress: bool = True
-    """Show rows and tokens a second, and the time left, on standard error."""
+    """Show rows and tokens per second, and the time left, on standard error."""
 
     @field_validator("concurrency", mode="wrap")
     @classmethod
-    def _is_a_number_of_workers(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Concurrency:
+    def _is_a_number_of_workers(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Concurrency:
         try:
-            found: Concurrency = read(value)
-            least, most = pool(found)
+            concurrency: Concurrency = validate(value)
+            minimum, maximum = pool_size(concurrency)
         except ValidationError:
-            least = most = 0
-        if not 1 <= least <= most:
-            raise ValueError(f"{value!r} must be a number from 1, or the least and the most number of workers")
-        return found
+            minimum = maximum = 0
+        if not 1 <= minimum <= maximum:
+            raise ValueError(f"{value!r} must be a number of at least 1, or (minimum, maximum)")
+        return concurrency
 
 
 class VLLMProcessorConfig(ProcessorConfig):
-    """Rows through a vLLM engine in each worker."""
+    """Runs rows through a vLLM engine in each worker."""
 
     model: str | Path | ModelConfig
     """A model file (`.yaml`) as for serving, a hub id, a local folder, `s3://…` or `gs://…`."""
     task_type: TaskType | None = None
     """What the engine does: `generate` (the default), `embed`, `classify` or `score`."""
     engine_kwargs: dict[str, Any] = {}
-    """vLLM's engine arguments, over those of a model file."""
+    """vLLM's engine arguments, merged over the model file's."""
     runtime_env: dict[str, Any] = {}
-    """Ray runtime environment of the workers, over that of a model file."""
+    """Ray runtime environment of the workers, merged over the model file's."""
     is_chat: bool = True
-    """Rows may hold `messages`, which become prompts by the model's `prompt_format` or chat template."""
+    """Render rows' `messages` to prompts, with the model's `prompt_format` or chat template."""
     has_images: bool = False
-    """Rows hold images, in their messages or in `images`; they are fetched and decoded before the engine."""
+    """Fetch and decode the images in rows' messages and in `images` before the engine."""
     need_tokenize: bool = True
-    """Turn prompts into tokens before the engine; else the engine does it."""
+    """Tokenize prompts before the engine; else the engine does it."""
     need_detokenize: bool = True
-    """Turn tokens into text after the engine; else `generated_text` is there only where a stop is a text."""
+    """Detokenize after the engine; else only rows with a stop string have `generated_text`."""
     max_pending_requests: int | None = Field(None, ge=1)
-    """Rows that an engine has in hand at once; null is a tenth more than it works on (`max_num_seqs`)."""
+    """Rows in an engine at once; null is 10 % more than it runs concurrently (`max_num_seqs`)."""
     sort_for_prefix: bool = True
-    """Put rows with equal beginnings next to each other, block by block, so that the engine's prefix cache serves them.
-    `preserve_order` switches it off."""
+    """Sort rows by prompt within each block, so that common prefixes hit the engine's prefix cache. `preserve_order`
+    switches it off."""
     max_engine_restarts: int = Field(3, ge=0)
-    """How often a worker whose engine died is replaced, and its rows are done again, until the job stops."""
+    """How often a worker whose engine died is replaced, and its rows are repeated, before the job stops."""
 
 
 class RequestProcessorConfig(ProcessorConfig):
-    """Rows that are requests in OpenAI's form, through an engine in each worker or through a running application."""
+    """Runs OpenAI-style requests through an engine in each worker, or through a running application."""
 
     model: str | Path | ModelConfig | None = None
-    """The model, as for `VLLMProcessorConfig`; exactly one of this and `app_name`."""
+    """The model, as for `VLLMProcessorConfig`; give exactly one of this and `app_name`."""
     app_name: str | None = None
-    """Name of the RayLLM application on this cluster whose models answer."""
+    """Name of the RayLLM application on this cluster to send requests to."""
     runtime_env: dict[str, Any] = {}
-    """Ray runtime environment of the workers, over that of a model file."""
+    """Ray runtime environment of the workers, merged over the model file's."""
     max_pending_requests: int | None = Field(None, ge=1)
-    """Requests that a worker has in hand at once; null is what an engine works on and a tenth more, or 64."""
+    """Requests of a worker in flight at once; null is 10 % more than an engine runs concurrently, or 64."""
     max_engine_restarts: int = Field(3, ge=0)
     """As for `VLLMProcessorConfig`."""
 
     @model_validator(mode="after")
-    def _somebody_answers(self) -> RequestProcessorConfig:
+    def _has_one_target(self) -> RequestProcessorConfig:
         if (self.model is None) == (self.app_name is None):
             raise ValueError("give either `model` or `app_name`")
         if self.app_name is not None:
@@ -135,26 +132,26 @@ class RequestProcessorConfig(ProcessorConfig):
 
 
 class HTTPRequestProcessorConfig(ProcessorConfig):
-    """Rows as JSON requests to any endpoint."""
+    """Sends rows as JSON requests to any HTTP endpoint."""
 
     url: str
-    """The address, `http://…` or `https://…`."""
+    """URL of the endpoint, `http://…` or `https://…`."""
     header: str | dict[str, str] | None = None
-    """Headers: `Name: value`, one a line, or a mapping. `$NAME`, `${NAME}` and `${env:NAME}` in values are read from
-    the environment of the program that starts the job; secrets stay out of code and logs that way."""
+    """Headers: lines of `Name: value`, or a mapping. `$NAME`, `${NAME}` and `${env:NAME}` in values are read from the
+    environment of the program that starts the job, which keeps secrets out of code and logs."""
     qps: float | None = Field(None, gt=0)
-    """Most requests a second, over all workers; null is no limit."""
+    """Most requests per second, over all workers; null is no limit."""
     max_concurrent_requests: int = Field(32, ge=1)
-    """Requests that a worker has under way at once."""
+    """Requests of a worker in flight at once."""
     max_retries: int = Field(5, ge=0)
-    """Further tries after 408, 429, a status from 500 or a broken connection, each after a longer wait; `Retry-After`
-    is obeyed."""
+    """Retries after 408, 429, a 5xx status or a connection error, with exponential backoff; `Retry-After` is
+    honoured."""
     base_retry_wait_time_in_s: float = Field(1.0, gt=0)
-    """Seconds before the first further try; doubled for each one after it, with some chance in it."""
+    """Seconds before the first retry; doubled for each one after it, with jitter."""
     timeout_s: float = Field(600.0, gt=0)
-    """Seconds that one try may take."""
+    """Seconds that one attempt may take."""
     raise_for_status: bool = True
-    """Take a status from 400 for a row that failed; else it is a result like others, told in `status_code`."""
+    """Treat a status of 400 or above as a failure of the row; else the response is a result, with `status_code`."""
 
     @model_validator(mode="after")
     def _has_no_engine(self) -> HTTPRequestProcessorConfig:
@@ -164,9 +161,9 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
 
     @field_validator("url")
     @classmethod
-    def _is_an_address(cls, value: str) -> str:
+    def _is_http(cls, value: str) -> str:
         if not re.match(r"https?://[^/\s]+", value):
-            raise ValueError(f"`{value}` must be an address that begins with http:// or https://")
+            raise ValueError(f"`{value}` must be a URL that begins with http:// or https://")
         return value
 
     @field_validator("header")
@@ -178,30 +175,27 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
         return value
 
     def headers(self) -> dict[str, str]:
-        """The headers, references to the environment read. JSON is what is sent in any case.
+        """The headers with environment variables expanded. The content type is always JSON.
 
         Raises:
             ConfigError: a variable is not set.
         """
-        given = self.header or {}
-        if isinstance(given, str):
-            lines = [line.partition(":") for line in given.splitlines() if line.strip()]
-            given = {name.strip(): value.strip() for name, _, value in lines}
-        kept = {name: _read(value) for name, value in given.items() if name.lower() != "content-type"}
-        return {**kept, "Content-Type": "application/json"}
+        header = self.header or {}
+        if isinstance(header, str):
+            lines = [line.partition(":") for line in header.splitlines() if line.strip()]
+            header = {name.strip(): value.strip() for name, _, value in lines}
+        headers = {name: _expanded(value) for name, value in header.items() if name.lower() != "content-type"}
+        return {**headers, "Content-Type": "application/json"}
 
 
-def pool(concurrency: Concurrency) -> tuple[int, int]:
-    """The least and the most number of workers."""
-    if isinstance(concurrency, int):
-        return concurrency, concurrency
-    least, most = concurrency
-    return least, most
+def pool_size(concurrency: Concurrency) -> tuple[int, int]:
+    """Minimum and maximum number of workers."""
+    return (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
 
 
-def _read(text: str) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+def _expanded(text: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
         if name not in os.environ:
             raise ConfigError(f"header: the environment variable `{name}` is not set; export it before you start.")
         return os.environ[name]

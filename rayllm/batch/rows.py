@@ -1,7 +1,7 @@
-"""Rows on their way through the stages of a processor.
+"""Rows between the stages of a processor.
 
-The input's own columns stay as they are. What the stages work on is one mapping a row, pickled in a column of its own:
-rows may hold what no common column type has room for, images and parameters that differ from row to row.
+The input's columns pass through untouched. The stages' data is one mapping per row, pickled in a separate column, since
+Arrow has no common type for images, or for parameters that differ from row to row.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from rayllm.errors import RayLLMError
 Row = dict[str, Any]
 
 ERROR = "__error__"
-"""Column, and key of a row, with the reason why a row failed; null where it did not."""
+"""Column, and key of a row, with the reason why the row failed; null if it did not."""
 
 
 class BrokenWorkerError(RayLLMError):
-    """What a stage holds is broken for good: only another process can go on. No row is at fault."""
+    """A stage's state is broken for good, and only another process can go on. No row is at fault."""
 
 
 def unpack(table: pa.Table, column: str) -> list[Row]:
-    """The mappings in `column`, one a row."""
+    """The mappings in `column`, one per row."""
     return [pickle.loads(value.as_buffer()) for value in table.column(column)]
 
 
 def pack(table: pa.Table, column: str, rows: Sequence[Row]) -> pa.Table:
-    """`table` with the mappings in `column`, which is replaced where it is there."""
+    """`table` with the mappings in `column`, which is added or replaced."""
     values = pa.array([pickle.dumps(row, protocol=5) for row in rows], pa.large_binary())
     index = table.schema.get_field_index(column)
     return table.append_column(column, values) if index < 0 else table.set_column(index, column, values)
 
 
 def failed(row: Row, error: BaseException) -> Row:
-    """`row` with the reason in it."""
+    """`row` marked as failed, with the reason."""
     return {**row, ERROR: reason(error)}
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line: ours as they are, others with their type."""
-    # Half of a surrogate pair, as endpoints cut answers, has no place in a column.
+    """An error in one line; errors that are not ours with their type."""
+    # Arrow refuses lone surrogates, which truncated responses may hold.
     text = " ".join(str(error).split())[:2000].encode(errors="replace").decode()
     return text if isinstance(error, RayLLMError) else f"{type(error).__name__}: {text}"
 
 
-def columns(rows: Sequence[Row], others: Sequence[Row]) -> dict[str, list[Any]]:
-    """Rows as columns; a key that a row lacks is the other row's there, else null."""
+def columns(rows: Sequence[Row], defaults: Sequence[Row]) -> dict[str, list[Any]]:
+    """Transpose rows to columns; a key that a row lacks comes from its default row, else is null."""
     names = dict.fromkeys(name for row in rows for name in row)
-    pairs = list(zip(rows, others, strict=True))
-    return {name: [row[name] if name in row else other.get(name) for row, other in pairs] for name in names}
+    pairs = list(zip(rows, defaults, strict=True))
+    return {name: [row[name] if name in row else default.get(name) for row, default in pairs] for name in names}
 
 
 def as_array(name: str, values: Iterable[Any]) -> pa.ChunkedArray:
-    """A column of Python values: Arrow's own type where there is one, else as Ray Data stores such values."""
+    """Build a column of Python values, with an Arrow type if possible, else as Ray Data stores objects."""
     from ray.data.block import BlockAccessor
 
-    # Not as tensors: where a failed row has none, Ray Data could not join them with those of other blocks.
+    # Not tensors: with the null of a failed row, Ray Data could not concatenate the blocks.
     listed = [_nested(value) if isinstance(value, np.ndarray) else value for value in values]
     try:
         return pa.chunked_array([pa.array(listed)])
@@ -70,5 +70,5 @@ def as_array(name: str, values: Iterable[Any]) -> pa.ChunkedArray:
 
 
 def _nested(array: Any) -> Any:
-    """An array as lists of arrays of one dimension, which Arrow knows."""
+    """Nested lists of one-dimensional arrays, which Arrow can convert."""
     return array if array.ndim == 1 else [_nested(part) for part in array] if array.ndim else array.item()

@@ -9,7 +9,7 @@ import sys
 import click
 
 from rayllm import __version__
-from rayllm.cli.signals import hear_interrupts
+from rayllm.cli.terminal.signals import hear_interrupts
 from rayllm.errors import RayLLMError
 
 # verb → what it does; its module is imported when it is used, so that `--help` is quick.

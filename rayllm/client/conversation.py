@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayllm.client.answer import Answer, ToolCall
-from rayllm.client.request import with_system
+from rayllm.client.api.completion import Completion, ToolCall
+from rayllm.client.api.request import with_system
 
 
 @dataclass
@@ -25,13 +25,13 @@ class Conversation:
         """Add a message of the user."""
         self.messages.append({"role": "user", "content": text})
 
-    def take(self, answer: Answer, is_complete: bool) -> list[ToolCall]:
+    def take(self, answer: Completion, is_complete: bool) -> list[ToolCall]:
         """Add an answer, and return the tool calls that it waits for.
 
         One that was broken off counts as far as its text came; without any, the user's message is taken back.
         """
         if not is_complete:
-            answer = Answer(answer.text)
+            answer = Completion(answer.text)
         if not is_complete and not answer.text:
             self.take_back()
         else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayllm.cluster.placement import Bundle, Placement
+from rayllm.cluster.placement import Placement
+from rayllm.config.scaling import Bundle
 
 
 def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> str | None:

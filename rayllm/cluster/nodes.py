@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from rayllm.cluster.placement import Bundle
+from rayllm.config.scaling import Bundle
 
 
 def nodes() -> list[Bundle]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayllm.config import ModelConfig
-
-Bundle = dict[str, float]
+from rayllm.config.scaling import Bundle
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
-from rayllm.config.legacy import upgrade
+from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute, kept_in
 from rayllm.config.yaml import parse_yaml, read_yaml
@@ -41,9 +41,10 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys such as `model_loading_config`, not {_kind(raw)}.")
-    config, warnings = upgrade(raw)
-    for warning in warnings:
-        logger.warning("%s: %s.", name, warning)
+    changes = Changes()
+    config = upgrade(raw, changes)
+    for change in changes.all:
+        logger.warning("%s: %s.", name, change)
     faults = absolute(config, folders, name)
     try:
         model = ModelConfig.model_validate(config)

@@ -137,6 +137,7 @@ class Parallelism(Frozen):
 
 
 Bundle = dict[str, float]
+"""Resources of one bundle of a placement group, in Ray's names and amounts."""
 
 
 class PlacementGroupConfig(Frozen):

@@ -1,4 +1,4 @@
-"""References to secrets: `${env:NAME}` in a configuration file, read where the value is used."""
+"""Expand `${env:NAME}` references to environment variables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 
 from rayllm.errors import ConfigError
 
-_REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
+REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 
 
 def expand(value: Any, environment: Mapping[str, str], where: str) -> Any:
-    """`value` with every `${env:NAME}` in its texts replaced.
+    """Replace every `${env:NAME}` in the strings of a nested value.
+
+    Args:
+        value: the value.
+        environment: the environment variables.
+        where: the value's key, for the error message.
 
     Raises:
-        ConfigError: a variable is not set; the message names it and the key.
+        ConfigError: a variable is not set.
     """
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _read(found[1], environment, where), value)
+        return REFERENCE.sub(lambda match: _read(match[1], environment, where), value)
     if isinstance(value, dict):
         return {key: expand(item, environment, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):

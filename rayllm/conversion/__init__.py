@@ -1,8 +1,8 @@
 """Older files and those of `ray.serve.llm`, converted to today's, with all that changed said key by key."""
 
-from rayllm.conversion.files import Conversion, FolderNeededError, Report, convert_files
-from rayllm.conversion.findings import Note
-from rayllm.conversion.form import Form
+from rayllm.config.legacy import Change
+from rayllm.conversion.convert import Conversion, FolderNeededError, Report, convert_files
+from rayllm.conversion.formats import Format
 from rayllm.conversion.target import Target
 
-__all__ = ["Conversion", "FolderNeededError", "Form", "Note", "Report", "Target", "convert_files"]
+__all__ = ["Change", "Conversion", "FolderNeededError", "Format", "Report", "Target", "convert_files"]

@@ -10,10 +10,9 @@ from pydantic import ValidationError
 
 from rayllm.config import GenerationConfig
 from rayllm.config.faults import config_error
-from rayllm.config.legacy import upgrade
-from rayllm.conversion.findings import Findings
-from rayllm.conversion.source import without_anonymous
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.config.legacy import Changes, upgrade
+from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.conversion.keys.sources import without_anonymous
 
 _KEYS = ("base_model_id", "model_id", "generation", "lora_mirror_config")
 
@@ -36,8 +35,8 @@ class Adapter:
         return {"name": self.name, "path": self.path}
 
 
-def read_adapter(raw: Mapping, findings: Findings) -> Adapter:
-    """The adapter that a mapping describes; what is wrong with it is in `findings`."""
+def read_adapter(raw: Mapping, changes: Changes) -> Adapter:
+    """The adapter that a mapping describes; what is wrong with it is in `changes`."""
     base, model_id, path = (
         raw.get("base_model_id"),
         raw.get("model_id"),
@@ -45,34 +44,33 @@ def read_adapter(raw: Mapping, findings: Findings) -> Adapter:
     )
     for key, value in (("base_model_id", base), ("model_id", model_id), ("lora_mirror_config.bucket_uri", path)):
         if not isinstance(value, str) or not value:
-            findings.refuse(key, "is required.")
+            changes.refuse(key, "is required.")
     for key in raw.keys() - set(_KEYS):
-        findings.not_carried(key, "an adapter has no such key")
+        changes.dropped(key, "an adapter has no such key")
     for key in at(raw, "lora_mirror_config").keys() - {"bucket_uri"}:
-        findings.not_carried(f"lora_mirror_config.{key}", "an adapter has no such key")
-    name = _name(str(base), str(model_id), findings)
-    findings.renamed("lora_mirror_config.bucket_uri", "lora_config.lora_modules")
+        changes.dropped(f"lora_mirror_config.{key}", "an adapter has no such key")
+    name = _name(str(base), str(model_id), changes)
+    changes.renamed("lora_mirror_config.bucket_uri", "lora_config.lora_modules")
     uri = without_anonymous(str(path))[0] if "://" in str(path) else str(path)
-    return Adapter(str(base), name, uri.rstrip("/"), _generation(raw, findings))
+    return Adapter(str(base), name, uri.rstrip("/"), _generation(raw, changes))
 
 
-def _name(base: str, model_id: str, findings: Findings) -> str:
+def _name(base: str, model_id: str, changes: Changes) -> str:
     """Its name below the base: clients ask for `<base>:<name>`, or for the name alone."""
     own = model_id.removeprefix(f"{base}:")
     name = re.sub(r"[^A-Za-z0-9._@+-]+|\.\.+", "-", own).lstrip("._@+-") or "adapter"
     if name == own:
-        findings.renamed("model_id", "lora_config.lora_modules")
+        changes.renamed("model_id", "lora_config.lora_modules")
     else:
-        findings.rewritten("model_id", f"is now `{name}`: clients ask for `{base}:{name}` or `{name}`")
+        changes.rewritten("model_id", f"is now `{name}`: clients ask for `{base}:{name}` or `{name}`")
     return name
 
 
-def _generation(raw: Mapping, findings: Findings) -> Mapping:
-    config, rewritings = upgrade({"generation": copied(raw.get("generation") or {})})
-    findings.take(rewritings)
+def _generation(raw: Mapping, changes: Changes) -> Mapping:
+    config = upgrade({"generation": copied(raw.get("generation") or {})}, changes)
     generation: Any = config.get("generation_config") or {}
     if not isinstance(generation, dict):
-        findings.refuse("generation_config", "must be a mapping.")
+        changes.refuse("generation_config", "must be a mapping.")
         return {}
     said = {key: value for key, value in generation.items() if value not in (None, [], {})}
     try:
@@ -80,5 +78,5 @@ def _generation(raw: Mapping, findings: Findings) -> Mapping:
     except ValidationError as error:
         for line in config_error("", GenerationConfig, error).message.splitlines():
             key, _, what = line.removeprefix(": ").partition(": ")
-            findings.refuse(f"generation_config.{key}", what)
+            changes.refuse(f"generation_config.{key}", what)
     return said

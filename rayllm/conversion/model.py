@@ -11,21 +11,20 @@ from pydantic import BaseModel
 
 from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.config.app import Routing
-from rayllm.config.legacy import upgrade
+from rayllm.config.legacy import Change, Changes, upgrade
+from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.conversion.adapter import Adapter
-from rayllm.conversion.defaults import note_lost_refusal, write_defaults
-from rayllm.conversion.deployment import carry_deployment
-from rayllm.conversion.engine_arguments import carry_engine_arguments
-from rayllm.conversion.findings import Findings, Note
-from rayllm.conversion.form import Form, form_of
-from rayllm.conversion.location import relocate
-from rayllm.conversion.ray_serve_llm import carry_keys
-from rayllm.conversion.sampling import carry_sampling
-from rayllm.conversion.secret import refer, take_secrets
-from rayllm.conversion.source import carry_sources
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.conversion.formats import Format, format_of
+from rayllm.conversion.keys.defaults import note_lost_refusal, write_defaults
+from rayllm.conversion.keys.deployment import carry_deployment
+from rayllm.conversion.keys.engine_arguments import carry_engine_arguments
+from rayllm.conversion.keys.generation import carry_sampling
+from rayllm.conversion.keys.ray_serve_llm import carry_keys
+from rayllm.conversion.keys.secrets import refer, take_secrets
+from rayllm.conversion.keys.sources import carry_sources
+from rayllm.conversion.relative_paths import relocate
 from rayllm.errors import ConfigError
 
 _GONE_ENGINES = {"TRTLLMEngine": "TensorRT-LLM", "TextGenerationInferenceEngine": "Text Generation Inference"}
@@ -45,7 +44,7 @@ class Draft:
     folders: tuple[Path, ...]
     prefix: str = ""
     is_listed: bool = False
-    known: Form | None = None
+    known: Format | None = None
     variables: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     adapter_path: str | None = None
@@ -70,11 +69,11 @@ class Converted:
     gives. `routing` is the way of routing that it asked for, which belongs to the serve config today.
     """
 
-    form: Form
+    form: Format
     config: Mapping
     resolved: Mapping
     model: ModelConfig
-    notes: tuple[Note, ...]
+    changes: tuple[Change, ...]
     routing: Routing | None
 
 
@@ -89,42 +88,41 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
         ConfigError: the result would not load, or it cannot be carried over; every fault, one a line, by the key that
             the file has.
     """
-    form = form_of(draft.raw, draft.name, draft.known)
-    if form is Form.ADAPTER:
+    form = format_of(draft.raw, draft.name, draft.known)
+    if form is Format.ADAPTER:
         raise ConfigError(f"{draft.name}: is an adapter; list it in `multiplex_lora_adapters`.")
-    findings = Findings(draft.prefix)
+    changes = Changes(draft.prefix)
     config, routing = copied(draft.raw), None
-    if form is not Form.CURRENT:
-        config, routing = _carry(config, form, draft.is_listed, findings)
+    if form is not Format.CURRENT:
+        config, routing = _carry(config, form, draft.is_listed, changes)
     _attach(config, draft)
-    take_secrets(config, findings)
-    if form is not Form.CURRENT:
+    take_secrets(config, changes)
+    if form is not Format.CURRENT:
         _tidy(config)
-    config, resolved = relocate(config, draft.folders, place, findings)
-    model = _load(resolved, draft, findings)
-    return Converted(form, config, resolved, model, tuple(findings.notes), routing)
+    config, resolved = relocate(config, draft.folders, place, changes)
+    model = _load(resolved, draft, changes)
+    return Converted(form, config, resolved, model, tuple(changes.all), routing)
 
 
-def _carry(config: Mapping, form: Form, is_listed: bool, findings: Findings) -> tuple[Mapping, Routing | None]:
+def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> tuple[Mapping, Routing | None]:
     """A mapping of an older form in today's, and the way of routing that it asks for."""
     raw = config
     if engine := _GONE_ENGINES.get(str(at(raw, "engine_config").get("type"))):
-        findings.refuse("engine_config.type", f"{engine} is not carried over; the engine is vLLM.")
-    if form is Form.RAY_SERVE_LLM:
-        carry_keys(config, findings)
-    config, rewritings = upgrade(config)
-    findings.take(rewritings)
-    note_lost_refusal(raw, form, findings)
-    carry_engine_arguments(config, findings)
-    carry_sources(config, findings)
-    carry_sampling(config, findings)
-    routing = carry_deployment(config, is_listed, findings)
-    _canonical(config, findings)
-    write_defaults(config, form, findings)
+        changes.refuse("engine_config.type", f"{engine} is not carried over; the engine is vLLM.")
+    if form is Format.RAY_SERVE_LLM:
+        carry_keys(config, changes)
+    config = upgrade(config, changes)
+    note_lost_refusal(raw, form, changes)
+    carry_engine_arguments(config, changes)
+    carry_sources(config, changes)
+    carry_sampling(config, changes)
+    routing = carry_deployment(config, is_listed, changes)
+    _canonical(config, changes)
+    write_defaults(config, form, changes)
     return config, routing
 
 
-def _canonical(config: Mapping, findings: Findings) -> None:
+def _canonical(config: Mapping, changes: Changes) -> None:
     accelerator, engine = config.get("accelerator_type"), config.get("llm_engine")
     try:
         name = canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
@@ -132,10 +130,10 @@ def _canonical(config: Mapping, findings: Findings) -> None:
         return  # Loading it tells what is wrong.
     if name != accelerator:
         config["accelerator_type"] = name
-        findings.rewritten("accelerator_type", f"is `{name}` now, as Ray spells it")
+        changes.rewritten("accelerator_type", f"is `{name}` now, as Ray spells it")
     if engine in ("VLLM", "VLLMEngine", "vllm"):
         config["llm_engine"] = "vLLM"
-        findings.rewritten("llm_engine", "is `vLLM` now")
+        changes.rewritten("llm_engine", "is `vLLM` now")
 
 
 def _attach(config: Mapping, draft: Draft) -> None:
@@ -184,24 +182,24 @@ def _tidy(config: Mapping) -> None:
             del holder[path[-1]]
 
 
-def _load(resolved: Mapping, draft: Draft, findings: Findings) -> ModelConfig:
+def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
     """What loading the result gives.
 
     Raises:
         ConfigError: all faults, those that were found before included.
     """
-    faults, name = [f"{draft.file}: {fault}" for fault in findings.faults], "result"
+    faults, name = [f"{draft.file}: {fault}" for fault in changes.faults], "result"
     try:
         model = model_from(resolved, name, draft.folders)
     except ConfigError as error:
         told = (line.removeprefix(f"{name}: ") for line in error.message.splitlines())
-        faults += [f"{draft.file}: {draft.prefix}{_as_the_file_has_it(line, findings)}" for line in told]
+        faults += [f"{draft.file}: {draft.prefix}{_as_the_file_has_it(line, changes)}" for line in told]
     if faults:
         raise ConfigError("\n".join(dict.fromkeys(faults)))
     return model
 
 
-def _as_the_file_has_it(line: str, findings: Findings) -> str:
+def _as_the_file_has_it(line: str, changes: Changes) -> str:
     """A fault with its key as the file that was read has it."""
     found = re.match(r"([\w.]+)(: .*)", line)
-    return findings.written(found[1]) + found[2] if found else line
+    return changes.original(found[1]) + found[2] if found else line

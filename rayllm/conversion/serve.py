@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rayllm.config.legacy import Changes
+from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.paths import kept_in
 from rayllm.conversion.entries import Entry, expand
-from rayllm.conversion.findings import Findings
-from rayllm.conversion.form import Form
-from rayllm.conversion.location import from_place
-from rayllm.conversion.secret import references_in, take_from_variables
-from rayllm.conversion.source import without_anonymous
-from rayllm.conversion.tree import Mapping, at, copied
+from rayllm.conversion.formats import Format
+from rayllm.conversion.keys.secrets import references_in, take_from_variables
+from rayllm.conversion.keys.sources import without_anonymous
+from rayllm.conversion.relative_paths import from_place
 from rayllm.errors import ConfigError
 
 IMPORT_PATH = "rayllm:app"
@@ -69,7 +69,7 @@ class Served:
     """
 
     where: str
-    form: Form
+    form: Format
     raw: Mapping
     entries: list[Entry] = field(default_factory=list)
     adapters: list[Entry] = field(default_factory=list)
@@ -83,9 +83,9 @@ class Served:
         return self.adapter_path if is_meant else None
 
     @property
-    def known(self) -> Form | None:
+    def known(self) -> Format | None:
         """What the form of its models has to be, where their keys leave it open."""
-        return self.form if self.form in (Form.EARLY, Form.RAY_SERVE_LLM) else None
+        return self.form if self.form in (Format.EARLY, Format.RAY_SERVE_LLM) else None
 
 
 @dataclass
@@ -98,7 +98,7 @@ class ServeDraft:
     file: Path
     raw: Mapping
     around: Mapping
-    findings: Findings
+    changes: Changes
     applications: list[Served | Mapping]
 
     @property
@@ -107,7 +107,7 @@ class ServeDraft:
         return [each for each in self.applications if isinstance(each, Served)]
 
     @property
-    def form(self) -> Form:
+    def form(self) -> Format:
         """The form of its first application."""
         return self.served[0].form
 
@@ -123,29 +123,29 @@ def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
     Raises:
         ConfigError: no application serves models, or one cannot be carried over.
     """
-    listed, findings = raw.get("applications"), Findings()
+    listed, changes = raw.get("applications"), Changes()
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise ConfigError(f"{file}: applications: must be a list of applications, as `serve run` takes it.")
     folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
     is_early = _PLATFORM_KEY in raw
-    applications = list(_applications(listed, is_early, folders, place, findings))
-    draft = ServeDraft(file, raw, _around(raw, findings), findings, applications)
-    if not draft.served and not findings.faults:
+    applications = list(_applications(listed, is_early, folders, place, changes))
+    draft = ServeDraft(file, raw, _around(raw, changes), changes, applications)
+    if not draft.served and not changes.faults:
         known = "`rayllm:app`, `rayllm.backend:router_application` or `ray.serve.llm:build_openai_app`"
-        findings.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
-    if findings.faults:
-        raise ConfigError("\n".join(f"{file}: {fault}" for fault in findings.faults))
+        changes.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
+    if changes.faults:
+        raise ConfigError("\n".join(f"{file}: {fault}" for fault in changes.faults))
     return draft
 
 
-def _around(raw: Mapping, findings: Findings) -> Mapping:
+def _around(raw: Mapping, changes: Changes) -> Mapping:
     for key in raw.keys() - SERVE_KEYS:
-        findings.not_carried(key, "it is no key of Ray Serve; a platform that knows it has a config of its own")
+        changes.dropped(key, "it is no key of Ray Serve; a platform that knows it has a config of its own")
     return {key: copied(value) for key, value in raw.items() if key in SERVE_KEYS}
 
 
 def _applications(
-    listed: list[Mapping], is_early: bool, folders: tuple[Path, ...], place: Path | None, findings: Findings
+    listed: list[Mapping], is_early: bool, folders: tuple[Path, ...], place: Path | None, changes: Changes
 ) -> Iterator[Served | Mapping]:
     for index, application in enumerate(listed):
         where, path = f"applications.{index}.", str(application.get("import_path"))
@@ -153,71 +153,71 @@ def _applications(
         try:
             if builder and builder[1] != _BUILDER:
                 why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
-                findings.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
+                changes.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
             elif _FRONTEND.fullmatch(path):
-                findings.not_carried(where.rstrip("."), "the page to talk with models is gone; `rayllm chat` does")
+                changes.dropped(where.rstrip("."), "the page to talk with models is gone; `rayllm chat` does")
             elif form is None:
-                yield _other(copied(application), where, findings)
+                yield _other(copied(application), where, changes)
             else:
-                yield _served(Served(where, form, copied(application)), folders, place, findings)
+                yield _served(Served(where, form, copied(application)), folders, place, changes)
         except ConfigError as error:
-            findings.faults += error.message.splitlines()
+            changes.faults += error.message.splitlines()
 
 
-def _form(import_path: str, is_early: bool) -> Form | None:
+def _form(import_path: str, is_early: bool) -> Format | None:
     """The form of an application that serves models; None for others."""
     if _ENGINE_CONFIG.fullmatch(import_path):
-        return Form.ENGINE_CONFIG
+        return Format.ENGINE_CONFIG
     if _RAY_SERVE_LLM.fullmatch(import_path):
-        return Form.RAY_SERVE_LLM
+        return Format.RAY_SERVE_LLM
     if import_path == IMPORT_PATH:
-        return Form.EARLY if is_early else Form.CURRENT
+        return Format.EARLY if is_early else Format.CURRENT
     return None
 
 
-def _other(application: Mapping, where: str, findings: Findings) -> Mapping:
+def _other(application: Mapping, where: str, changes: Changes) -> Mapping:
     """An application of somebody else, without the secrets in its environment."""
     variables = at(application, "runtime_env", "env_vars")
-    for name in take_from_variables(variables, f"{where}runtime_env.env_vars", findings):
+    for name in take_from_variables(variables, f"{where}runtime_env.env_vars", changes):
         del variables[name]
         key = f"{where}runtime_env.env_vars.{name}"
-        findings.not_carried(key, "Ray Serve reads no references; set it on the nodes")
+        changes.dropped(key, "Ray Serve reads no references; set it on the nodes")
     return application
 
 
-def _served(served: Served, folders: tuple[Path, ...], place: Path | None, findings: Findings) -> Served:
+def _served(served: Served, folders: tuple[Path, ...], place: Path | None, changes: Changes) -> Served:
     where, raw = served.where, served.raw
     args = raw.get("args")
     args = dict(args) if isinstance(args, dict) else {}
-    served.variables = tuple(_variables(raw, where, findings))
-    if served.form is Form.ENGINE_CONFIG:
-        _engine_config_args(served, args, folders, findings)
+    served.variables = tuple(_variables(raw, where, changes))
+    if served.form is Format.ENGINE_CONFIG:
+        _engine_config_args(served, args, folders, changes)
     else:
         served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
-    if served.form is Form.RAY_SERVE_LLM:
-        _ingress(served, args, findings)
+    if served.form is Format.RAY_SERVE_LLM:
+        _ingress(served, args, changes)
     else:
         served.router = _router(args.pop("router", None) or {}, folders, place)
-    if served.form in (Form.ENGINE_CONFIG, Form.RAY_SERVE_LLM):
-        findings.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
+    if served.form in (Format.ENGINE_CONFIG, Format.RAY_SERVE_LLM):
+        changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
         if raw.pop("deployments", None):
             why = "deployments have other names; put the options into the models' `deployment_config`"
-            findings.not_carried(f"{where}deployments", why)
+            changes.dropped(f"{where}deployments", why)
     # What is left is unknown; loading the result says so.
     raw["args"] = args
     return served
 
 
-def _variables(raw: Mapping, where: str, findings: Findings) -> list[str]:
+def _variables(raw: Mapping, where: str, changes: Changes) -> list[str]:
     """Take references and secrets out of an application's environment: only models' are read when they are deployed."""
     environment = raw.get("runtime_env")
     variables = at(raw, "runtime_env", "env_vars")
-    take_from_variables(variables, f"{where}runtime_env.env_vars", findings)
+    take_from_variables(variables, f"{where}runtime_env.env_vars", changes)
     names = references_in(variables)
     for name in names:
         del variables[name]
         how = "is now in `runtime_env.env_vars` of each model, where references are read when it is deployed"
-        findings.rewritten(f"{where}runtime_env.env_vars.{name}", how)
+        changes.rewritten(f"{where}runtime_env.env_vars.{name}", how)
     if isinstance(environment, dict) and names and not variables:
         del environment["env_vars"]
         if not environment:
@@ -225,50 +225,50 @@ def _variables(raw: Mapping, where: str, findings: Findings) -> list[str]:
     return names
 
 
-def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...], findings: Findings) -> None:
+def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...], changes: Changes) -> None:
     where = f"{served.where}args."
     for key in MODEL_LISTS:
-        entries = list(_enabled(expand(args.pop(key, None), where + key, folders), findings))
+        entries = list(_enabled(expand(args.pop(key, None), where + key, folders), changes))
         if entries:
             served.entries += entries
-            findings.renamed(where + key, "llm_configs")
+            changes.renamed(where + key, "llm_configs")
         if entries and key == "function_calling_models":
-            findings.not_carried(where + key, "name in each model's `tool_calling.parser` how its tool calls are read")
+            changes.dropped(where + key, "name in each model's `tool_calling.parser` how its tool calls are read")
     served.adapters = list(expand(args.pop(_ADAPTERS, None), where + _ADAPTERS, folders))
     if served.adapters:
-        findings.rewritten(where + _ADAPTERS, "is now in `lora_config.lora_modules` of the base models")
+        changes.rewritten(where + _ADAPTERS, "is now in `lora_config.lora_modules` of the base models")
     path = args.pop(_ADAPTER_PATH, None)
     if isinstance(path, str):
         served.adapter_path = without_anonymous(path.rstrip("/"))[0] if "://" in path else path
-        findings.renamed(where + _ADAPTER_PATH, f"lora_config.{_ADAPTER_PATH}")
+        changes.renamed(where + _ADAPTER_PATH, f"lora_config.{_ADAPTER_PATH}")
         why = "an id after the adapter's name; rename folders `<base>:<name>:<id>` in it to `<base>:<name>-<id>`"
-        findings.not_carried(where + _ADAPTER_PATH, why)
+        changes.dropped(where + _ADAPTER_PATH, why)
 
 
-def _enabled(entries: Iterable[Entry], findings: Findings) -> Iterator[Entry]:
+def _enabled(entries: Iterable[Entry], changes: Changes) -> Iterator[Entry]:
     for entry in entries:
         if isinstance(entry.raw, dict) and entry.raw.get("enabled") is False:
-            findings.not_carried(entry.key, "`enabled: false` keeps it from being served")
+            changes.dropped(entry.key, "`enabled: false` keeps it from being served")
         else:
             yield entry
 
 
-def _ingress(served: Served, args: Mapping, findings: Findings) -> None:
+def _ingress(served: Served, args: Mapping, changes: Changes) -> None:
     where = f"{served.where}args."
     ingress = args.pop("ingress_cls_config", None)
     if isinstance(ingress, dict):
         for key in ingress:
-            findings.not_carried(f"{where}ingress_cls_config.{key}", "the router is RayLLM's own; see `args.router`")
+            changes.dropped(f"{where}ingress_cls_config.{key}", "the router is RayLLM's own; see `args.router`")
     options = args.pop("ingress_deployment_config", None)
     for key, value in (options if isinstance(options, dict) else {}).items():
         written = f"{where}ingress_deployment_config.{key}"
         if key in INGRESS_OPTIONS and isinstance(value, int) and value > 0:
             served.router[INGRESS_OPTIONS[key]] = value
-            findings.renamed(written, f"args.router.{INGRESS_OPTIONS[key]}")
+            changes.renamed(written, f"args.router.{INGRESS_OPTIONS[key]}")
         elif key == "autoscaling_config":
-            findings.not_carried(written, "the number of routers is fixed: `args.router.num_replicas`")
+            changes.dropped(written, "the number of routers is fixed: `args.router.num_replicas`")
         else:
-            findings.not_carried(written, "a router has no such option")
+            changes.dropped(written, "a router has no such option")
 
 
 def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:

@@ -215,7 +215,7 @@ def test_a_worker_whose_engine_dies_is_replaced_and_its_rows_are_done_again(serv
         VLLMProcessorConfig(model=DEMO, batch_size=16, is_chat=False), preprocess=long_answers
     )
     dataset = processor(ray.data.range(400))
-    thread = kill_new_engines(before, lambda: ray.get(processor.board.totals.remote()).rows, 1)
+    thread = kill_new_engines(before, lambda: ray.get(processor.progress.totals.remote()).rows, 1)
     rows = dataset.take_all()
     thread.join(1)
     assert not thread.is_alive()
@@ -290,7 +290,7 @@ def test_an_engine_that_dies_again_and_again_ends_the_job(service: Service) -> N
     config = VLLMProcessorConfig(model=DEMO, batch_size=16, is_chat=False, max_engine_restarts=0)
     processor = build_llm_processor(config, preprocess=long_answers)
     dataset = processor(ray.data.range(400))
-    kill_new_engines(before, lambda: ray.get(processor.board.totals.remote()).rows, 1)
+    kill_new_engines(before, lambda: ray.get(processor.progress.totals.remote()).rows, 1)
     with pytest.raises(Exception, match="so the job stops") as raised:
         dataset.take_all()
     assert EngineError.__name__ in repr(raised.value) or "engine" in str(raised.value).lower()

@@ -185,7 +185,7 @@ def test_faulty_files_are_refused_before_anything_runs(tmp_path: Path) -> None:
     faulty.write_text('{"custom_id": "a"}\n{\n' + json.dumps(requests(1)[0]) + "\n")
     told = fails("run", str(faulty), "-o", str(output), "--model", str(DEMO))
     assert "line 1: `url` is missing" in told
-    assert "line 2: this is no JSON" in told
+    assert "line 2: not valid JSON" in told
     assert "nothing was run" in told
     assert list(tmp_path.iterdir()) == [faulty]
     assert "cannot be read" in fails("run", str(tmp_path / "none.jsonl"), "-o", str(output), "--model", str(DEMO))

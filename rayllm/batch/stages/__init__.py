@@ -1,1 +1,1 @@
-"""The stages: one file each. A stage takes rows and gives as many, each with what it adds."""
+"""Stages, one module each. A stage takes rows and returns as many, each with the keys that it adds."""

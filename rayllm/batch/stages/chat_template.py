@@ -1,9 +1,9 @@
-"""Messages to prompts."""
+"""Render messages to prompts."""
 
 from __future__ import annotations
 
-from rayllm.batch.prompter import Prompter
 from rayllm.batch.rows import Row, failed
+from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
 
 
@@ -18,12 +18,12 @@ class ChatTemplateStage:
         self._prompter = Prompter(model)
 
     def __call__(self, rows: list[Row]) -> list[Row]:
-        return [self._prompted(row) for row in rows]
+        return [self._rendered(row) for row in rows]
 
-    def _prompted(self, row: Row) -> Row:
+    def _rendered(self, row: Row) -> Row:
         if row.get("messages") is None:
             return row
         try:
             return {**row, "prompt": self._prompter.prompt(row), "is_rendered": True}
-        except Exception as error:  # a template is a program, and messages are the user's
+        except Exception as error:  # templates are programs, and may raise anything
             return failed(row, error)

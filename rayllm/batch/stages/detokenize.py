@@ -1,17 +1,17 @@
-"""Generated tokens to text."""
+"""Detokenize generated tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from rayllm.batch.prompter import Prompter
 from rayllm.batch.rows import Row
+from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
 
 
 class DetokenizeStage:
-    """Adds `generated_text` where the engine has not written it, to a row and to each of its `choices`.
+    """Adds `generated_text` to a row and each of its `choices`, unless the engine has.
 
     Args:
         model: the model.
@@ -35,6 +35,6 @@ class DetokenizeStage:
     def _text(self, choice: Row, sampling: Mapping[str, Any]) -> str:
         tokens = choice["generated_tokens"]
         if choice.get("finish_reason") == "stop" and not sampling.get("include_stop_str_in_output"):
-            # Without texts that stop, a token did; it is not part of the text, as the engine writes it.
+            # Without stop strings a token stopped it, which the engine does not include in the text either.
             tokens = tokens[:-1]
         return self._prompter.text(tokens, sampling)

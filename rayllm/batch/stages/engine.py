@@ -1,4 +1,4 @@
-"""Prompts through an engine."""
+"""Run prompts through a vLLM engine."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayllm.asgi import call
-from rayllm.batch.engine_worker import EngineWorker
+from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.engine.arguments import Workers
 from rayllm.engine.prompt import Prompt
 from rayllm.errors import EngineError, RequestError
 
-# What vLLM's completion has for each token that was looked at.
 Logprobs = list[list[dict[str, Any]]]
+"""Per position, the candidate tokens with `token_id`, `logprob`, `rank` and `token`."""
 
 
 class VLLMEngineStage:
-    """Adds what the engine makes of each row.
+    """Adds the engine's output to each row.
 
     Args:
         model: the model.
         task: `generate`, `embed`, `classify` or `score`.
         workers, gpu_share, max_pending: as for `EngineWorker`.
-        detokenize: whether the engine writes the text.
+        detokenize: whether the engine detokenizes.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class VLLMEngineStage:
         prompt = _prompt(row)
         output = await self._server.direct.generate(prompt, sampling, row.get("model"), self._detokenize)
         choices = [_choice(choice, self._detokenize) for choice in output.outputs]
-        answer = {
+        result = {
             **row,
             **choices[0],
             "prompt": row.get("prompt") or output.prompt,
@@ -70,8 +70,8 @@ class VLLMEngineStage:
             "num_generated_tokens": sum(choice["num_generated_tokens"] for choice in choices),
         }
         if output.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = _logprobs(output.prompt_logprobs)
-        return {**answer, "choices": choices} if len(choices) > 1 else answer
+            result["prompt_logprobs"] = _logprobs(output.prompt_logprobs)
+        return {**result, "choices": choices} if len(choices) > 1 else result
 
     async def _embed(self, row: Row) -> Row:
         vector, tokens = await self._pool("embed", row)
@@ -92,13 +92,14 @@ class VLLMEngineStage:
             raise RequestError("a row to score needs `text_1` and `text_2`.")
         body = {"model": self._model.model_id, "text_1": row["text_1"], "text_2": row["text_2"]}
         body |= _parameters(row, "pooling_params", "sampling_params")
-        # How two texts become one prompt is the affair of vLLM's own endpoint.
-        answer = await call(self._server.app, "/score", json.dumps(body).encode(), {"content-type": "application/json"})
-        told = json.loads(answer.body)
-        if answer.status >= 400:
-            kind = EngineError if answer.status >= 500 else RequestError
-            raise kind(told["error"]["message"])
-        return {**row, "score": told["data"][0]["score"], "num_input_tokens": told["usage"]["prompt_tokens"]}
+        # vLLM's own endpoint knows how to join the two texts to one prompt.
+        headers = {"content-type": "application/json"}
+        response = await call(self._server.app, "/score", json.dumps(body).encode(), headers)
+        content = json.loads(response.body)
+        if response.status >= 400:
+            error = EngineError if response.status >= 500 else RequestError
+            raise error(content["error"]["message"])
+        return {**row, "score": content["data"][0]["score"], "num_input_tokens": content["usage"]["prompt_tokens"]}
 
 
 def _prompt(row: Row) -> Prompt:
@@ -112,13 +113,13 @@ def _prompt(row: Row) -> Prompt:
 
 
 def _parameters(row: Row, own: str, other: str) -> dict[str, Any]:
-    """The row's parameters: plain values without those that are null, as columns of a dataset have them."""
+    """The row's parameters, without the nulls that columns of a dataset have."""
     if row.get(other):
-        raise RequestError(f"`{other}` has no meaning for this task; use `{own}`.")
-    given = row.get(own) or {}
-    if not isinstance(given, Mapping):
-        raise RequestError(f"`{own}` must be a mapping, not {type(given).__name__}.")
-    return {name: _plain(value) for name, value in given.items() if value is not None}
+        raise RequestError(f"`{other}` does not apply to this task; use `{own}`.")
+    parameters = row.get(own) or {}
+    if not isinstance(parameters, Mapping):
+        raise RequestError(f"`{own}` must be a mapping, not {type(parameters).__name__}.")
+    return {name: _plain(value) for name, value in parameters.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -126,9 +127,9 @@ def _plain(value: Any) -> Any:
 
 
 def _choice(output: Any, has_text: bool) -> Row:
-    # The engine has written it in any case where a stop is a text; where that came at once, there is none.
-    is_at_stop = output.finish_reason == "stop" and isinstance(output.stop_reason, str)
-    has_text = has_text or bool(output.text) or is_at_stop
+    # The engine always detokenizes requests with stop strings; an immediate stop leaves the text empty.
+    is_at_stop_string = output.finish_reason == "stop" and isinstance(output.stop_reason, str)
+    has_text = has_text or bool(output.text) or is_at_stop_string
     choice = {
         "generated_text": output.text if has_text else None,
         "generated_tokens": list(output.token_ids),
@@ -142,11 +143,11 @@ def _choice(output: Any, has_text: bool) -> Row:
 
 
 def _logprobs(positions: Any) -> Logprobs:
-    """vLLM's logprobs of each position as a list of tokens, the chosen one first."""
+    """vLLM's logprobs as plain values, the chosen token of each position first."""
     return [
         [
-            {"token_id": token, "logprob": found.logprob, "rank": found.rank, "token": found.decoded_token}
-            for token, found in (position or {}).items()
+            {"token_id": token, "logprob": each.logprob, "rank": each.rank, "token": each.decoded_token}
+            for token, each in (position or {}).items()
         ]
         for position in positions
     ]

@@ -1,4 +1,4 @@
-"""Requests over HTTP, many at once, at a pace that all workers keep together."""
+"""Send rows as HTTP requests, with retries and a rate limit that all workers share."""
 
 from __future__ import annotations
 
@@ -14,139 +14,139 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.batch.row_loop import RowLoop
+from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.errors import RequestError
 
-_MOST_WAIT_S = 60.0
-_TOLD = 500
+_MAX_WAIT_S = 60.0
+_MAX_ERROR_CHARS = 500
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How often a request is tried again, the seconds before the first further try, and those that one may take."""
+class RetryPolicy:
+    """Number of retries, seconds before the first one, and seconds that one attempt may take."""
 
     retries: int
     first_wait_s: float
     timeout_s: float
 
-    def wait_s(self, tries: int, retry_after: str | None) -> float:
-        """Seconds until the next try after `tries` of them; at least what the endpoint asked for."""
-        grown = min(self.first_wait_s * 2 ** (tries - 1), _MOST_WAIT_S)
-        # By chance, so that those who failed together do not come back together.
-        return max(random.uniform(grown / 2, grown), _seconds(retry_after))
+    def wait_s(self, attempts: int, retry_after: str | None) -> float:
+        """Seconds until the next attempt after `attempts` of them, at least the `Retry-After`."""
+        backoff = min(self.first_wait_s * 2 ** (attempts - 1), _MAX_WAIT_S)
+        # Jitter, so that requests that failed together do not return together.
+        return max(random.uniform(backoff / 2, backoff), _seconds(retry_after))
 
 
-class Pace:
-    """So many requests a second, evenly: gives each one its time. Runs as an actor for all workers.
+class RateLimiter:
+    """Evenly spaced send times for requests. Runs as an actor for all workers.
 
     Args:
-        qps: requests a second.
+        qps: requests per second.
     """
 
     def __init__(self, qps: float) -> None:
-        self._step_s = 1 / qps
+        self._interval_s = 1 / qps
         self._next = 0.0
 
     def wait_s(self) -> float:
-        """Seconds until the next request may go."""
+        """Seconds until the next request may be sent."""
         now = time.monotonic()
-        turn = max(self._next, now)
-        self._next = turn + self._step_s
-        return turn - now
+        send_at = max(self._next, now)
+        self._next = send_at + self._interval_s
+        return send_at - now
 
 
 class HTTPRequestStage:
-    """Adds `status_code`, the answer as `http_response`, its fields, and `generated_text` where it is OpenAI's.
+    """Adds `status_code`, `http_response`, the response's fields, and `generated_text` if it is a completion.
 
     Args:
-        url: where requests go.
-        headers: what goes with each.
-        window: requests under way at once.
-        patience: with requests that fail.
-        raise_for_status: whether a status from 400 means that a row failed.
-        pace: handle of a `Pace`; None is no limit.
+        url: URL of the endpoint.
+        headers: headers of each request.
+        max_concurrent: requests in flight at once.
+        retry_policy: retries and timeout.
+        raise_for_status: whether a row with a status of 400 or above has failed.
+        rate_limiter: handle of a `RateLimiter`; None is no limit.
     """
 
     def __init__(
         self,
         url: str,
         headers: dict[str, str],
-        window: int,
-        patience: Patience,
+        max_concurrent: int,
+        retry_policy: RetryPolicy,
         raise_for_status: bool = True,
-        pace: Any = None,
+        rate_limiter: Any = None,
     ) -> None:
         self._url = url
         self._headers = headers
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._raise_for_status = raise_for_status
-        self._pace = pace
+        self._rate_limiter = rate_limiter
         self._rows = RowLoop()
-        self._rows.open_window(window)
+        self._rows.limit(max_concurrent)
         self._session = self._rows.call(self._open())
 
     def __call__(self, rows: list[Row]) -> list[Row]:
-        return self._rows.map(self._answer, rows)
+        return self._rows.map(self._request, rows)
 
     async def _open(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self._patience.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self._retry_policy.timeout_s)
         return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
-    async def _answer(self, row: Row) -> Row:
+    async def _request(self, row: Row) -> Row:
         body = json.dumps(_body(row), default=_plain).encode()
-        tries = 0
+        attempts = 0
         while True:
-            tries += 1
+            attempts += 1
             problem, retry_after = "", None
             try:
                 status, headers, text = await self._send(body)
-                if not _may_pass(status) or tries > self._patience.retries:
-                    return self._told(status, text, tries)
+                if not _is_transient(status) or attempts > self._retry_policy.retries:
+                    return self._result(status, text, attempts)
                 retry_after = headers.get("Retry-After")
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
-            if problem and tries > self._patience.retries:
-                raise RequestError(f"{self._url} cannot be reached ({_times(tries)}): {problem}")
-            await asyncio.sleep(self._patience.wait_s(tries, retry_after))
+            if problem and attempts > self._retry_policy.retries:
+                raise RequestError(f"{self._url} cannot be reached ({_counted(attempts)}): {problem}")
+            await asyncio.sleep(self._retry_policy.wait_s(attempts, retry_after))
 
     async def _send(self, body: bytes) -> tuple[int, Any, str]:
-        if self._pace is not None:
-            await asyncio.sleep(await self._pace.wait_s.remote())
+        if self._rate_limiter is not None:
+            await asyncio.sleep(await self._rate_limiter.wait_s.remote())
         async with self._session.post(self._url, data=body, headers=self._headers) as response:
             return response.status, response.headers, await response.text(errors="replace")
 
-    def _told(self, status: int, text: str, tries: int) -> Row:
+    def _result(self, status: int, text: str, attempts: int) -> Row:
         try:
-            answer: Any = json.loads(text)
+            content: Any = json.loads(text)
         except ValueError:
-            answer = text
+            content = text
         if self._raise_for_status and status >= 400:
-            told = " ".join(text.split())[:_TOLD]
-            raise RequestError(f"{self._url} answered {status} ({_times(tries)}): {told}")
-        fields = answer if isinstance(answer, dict) else {}
-        return {**fields, **_generated(fields), "http_response": answer, "status_code": status}
+            message = " ".join(text.split())[:_MAX_ERROR_CHARS]
+            raise RequestError(f"{self._url} answered {status} ({_counted(attempts)}): {message}")
+        fields = content if isinstance(content, dict) else {}
+        return {**fields, **_generated(fields), "http_response": content, "status_code": status}
 
 
 def _body(row: Row) -> Any:
-    """What is sent: the row's `body`, else its fields, those of `sampling_params` among them."""
+    """The request body: the row's `body`, else its fields and those of `sampling_params`."""
     if "body" in row:
         if others := [name for name in row if name != "body"]:
-            raise RequestError(f"a row with a `body` has nothing beside it, but this one has {', '.join(others)}.")
+            raise RequestError(f"a row with a `body` must have no other key, but this one has {', '.join(others)}.")
         return row["body"]
     fields = dict(row)
     sampling = fields.pop("sampling_params", None) or {}
     return {name: value for name, value in {**fields, **sampling}.items() if value is not None}
 
 
-def _may_pass(status: int) -> bool:
-    """Whether a failure may be gone the next time."""
+def _is_transient(status: int) -> bool:
+    """Whether a retry may help."""
     return status in (408, 425, 429) or status >= 500
 
 
-def _generated(answer: Row) -> Row:
-    """The text of an answer in OpenAI's form."""
-    choices = answer.get("choices")
+def _generated(response: Row) -> Row:
+    """The text of an OpenAI-style completion."""
+    choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return {}
     message = choices[0].get("message")
@@ -155,7 +155,7 @@ def _generated(answer: Row) -> Row:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """What `Retry-After` says, in seconds or as a date; 0 where it says nothing that can be read.
+    """Parse `Retry-After`, which holds seconds or a date; 0 if it is missing or invalid.
 
     Source: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
@@ -172,12 +172,12 @@ def _seconds(retry_after: str | None) -> float:
         return 0.0
 
 
-def _times(tries: int) -> str:
-    return "one try" if tries == 1 else f"{tries} tries"
+def _counted(attempts: int) -> str:
+    return "one attempt" if attempts == 1 else f"{attempts} attempts"
 
 
 def _plain(value: Any) -> Any:
-    """Values of a dataset's rows that JSON does not know."""
+    """Convert a dataset's values that JSON does not know."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise RequestError(f"a value of type {type(value).__name__} cannot be sent as JSON.")

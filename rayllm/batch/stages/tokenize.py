@@ -1,15 +1,15 @@
-"""Prompts to tokens."""
+"""Tokenize prompts."""
 
 from __future__ import annotations
 
-from rayllm.batch.prompter import Prompter
 from rayllm.batch.rows import Row, failed
+from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
 from rayllm.errors import RequestError
 
 
 class TokenizeStage:
-    """Adds `prompt_token_ids` to rows with a `prompt`. Prompts with images are the engine's: it knows their tokens.
+    """Adds `prompt_token_ids` to rows with a `prompt`. Prompts with images are left to the engine, which expands them.
 
     Args:
         model: the model.

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.cluster import find
-from rayllm.cli.signals import interrupt_on_signals
+from rayllm.cli.deployment.cluster import find
+from rayllm.cli.terminal.signals import interrupt_on_signals
 from rayllm.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
-    from rayllm.batch.job import Job
+    from rayllm.batch.files.job import Job
 
 _STATE = "job.json"
 
@@ -138,7 +138,7 @@ def _job(
     quiet: bool,
 ) -> Job:
     from rayllm.batch.config import RequestProcessorConfig
-    from rayllm.batch.job import Job
+    from rayllm.batch.files.job import Job
 
     executor = RequestProcessorConfig(
         model=model,
@@ -181,7 +181,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 def _publish(work: Path, output: Path, errors: Path) -> None:
     """Put the results where they belong. The answers come last: once they are there, the job is done."""
-    from rayllm.batch.job import ERRORS, OUTPUT
+    from rayllm.batch.files.results import ERRORS, OUTPUT
 
     (work / OUTPUT).touch()
     for name, target in ((ERRORS, errors), (OUTPUT, output)):

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayllm.cli import load_options
-from rayllm.cli.connection import choose_model, server_options
-from rayllm.cli.files import check_place, write_files
-from rayllm.client.address import Address
-from rayllm.client.key import Key
+from rayllm.cli.client import bench_options
+from rayllm.cli.client.server_options import choose_model, server_options
+from rayllm.cli.terminal.output_files import check_place, write_files
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
 from rayllm.client.prompt_file import Line
 
 if TYPE_CHECKING:
-    from rayllm.client.bench import Bench, Range, Wish
-    from rayllm.client.goodput import Limits
-    from rayllm.client.load import Seen
+    from rayllm.client.benchmark.benchmark import Benchmark, LoadSpec, TokenRange
+    from rayllm.client.benchmark.goodput import LatencyTargets
+    from rayllm.client.benchmark.load import RequestTrace
 
 _REQUESTS = 100
 _CONCURRENCY = 8
@@ -55,13 +55,13 @@ _PROGRESS_S = 0.2
 @click.option(
     "--prompt-tokens",
     metavar="N|MIN:MAX",
-    callback=load_options.token_range,
+    callback=bench_options.token_range,
     help=f"Tokens of a prompt, with those that the server puts around it; else {_PROMPT_TOKENS}.",
 )
 @click.option(
     "--output-tokens",
     metavar="N|MIN:MAX",
-    callback=load_options.token_range,
+    callback=bench_options.token_range,
     help=f"Tokens of an answer, exactly; else {_OUTPUT_TOKENS}, or with --dataset as the model likes.",
 )
 @click.option(
@@ -73,7 +73,7 @@ _PROGRESS_S = 0.2
     "--dataset",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    callback=load_options.dataset,
+    callback=bench_options.dataset,
     help="Prompts as `rayllm query --file` takes them, in turn; else they are random words.",
 )
 @click.option(
@@ -88,10 +88,10 @@ _PROGRESS_S = 0.2
     "--goodput",
     "limits",
     metavar="LIMITS",
-    callback=load_options.limits,
+    callback=bench_options.limits,
     help="Count requests that keep to limits in milliseconds, such as ttft:200,itl:50,e2e:5000; tpot is another.",
 )
-@click.option("--percentiles", default="50,90,95,99", show_default=True, callback=load_options.percentiles)
+@click.option("--percentiles", default="50,90,95,99", show_default=True, callback=bench_options.percentiles)
 @click.option("--json", "as_json", is_flag=True, help="Show all of it as JSON, with a row for each request.")
 @click.option("--output", type=click.Path(path_type=Path), help="File for the same JSON.")
 @click.option("--png", type=click.Path(path_type=Path), help="File for a picture of the latencies.")
@@ -99,19 +99,19 @@ _PROGRESS_S = 0.2
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def command(
     url: Address,
-    key: Key,
+    key: ApiKey,
     model: str | None,
     endpoint: str,
     requests: int | None,
     concurrency: int | None,
     rate: float | None,
-    prompt_tokens: Range | None,
-    output_tokens: Range | None,
+    prompt_tokens: TokenRange | None,
+    output_tokens: TokenRange | None,
     shared_prefix_tokens: int | None,
     dataset: list[Line],
     warmup: int,
     seed: int | None,
-    limits: Limits | None,
+    limits: LatencyTargets | None,
     percentiles: list[float],
     as_json: bool,
     output: Path | None,
@@ -119,10 +119,10 @@ def command(
     no_plot: bool,
     force: bool,
 ) -> None:
-    from rayllm.cli import load_report, plots
-    from rayllm.client.bench import Range, Wish
-    from rayllm.client.report import Report
-    from rayllm.client.server import CHAT, COMPLETIONS
+    from rayllm.cli.client import bench_plots, bench_report
+    from rayllm.client.api.server import CHAT, COMPLETIONS
+    from rayllm.client.benchmark.benchmark import LoadSpec, TokenRange
+    from rayllm.client.benchmark.report import Report
 
     if dataset and (prompt_tokens or shared_prefix_tokens is not None):
         raise click.UsageError("--prompt-tokens and --shared-prefix-tokens are for prompts that are made up.")
@@ -132,15 +132,15 @@ def command(
     for path in places:
         check_place(path, force)
     if png:
-        plots.check_png()
-    wish = Wish(
+        bench_plots.check_png()
+    wish = LoadSpec(
         endpoint=CHAT if endpoint == "chat" else COMPLETIONS,
         requests=requests or len(dataset) or _REQUESTS,
         concurrency=concurrency or (_CONCURRENCY if rate is None else None),
         rate=rate,
-        prompt_tokens=prompt_tokens or Range(_PROMPT_TOKENS, _PROMPT_TOKENS),
+        prompt_tokens=prompt_tokens or TokenRange(_PROMPT_TOKENS, _PROMPT_TOKENS),
         shared_prefix_tokens=shared_prefix_tokens or 0,
-        output_tokens=output_tokens or (None if dataset else Range(_OUTPUT_TOKENS, _OUTPUT_TOKENS)),
+        output_tokens=output_tokens or (None if dataset else TokenRange(_OUTPUT_TOKENS, _OUTPUT_TOKENS)),
         dataset=dataset,
         warmup=warmup,
         # The prompts of an earlier load would be in the server's cache.
@@ -154,26 +154,26 @@ def command(
     if output:
         write_files({output: text}, force=True)
     if png:
-        write_files({png: plots.png(report, f"{bench.model} at {url}, {wish.requests} requests")}, force=True)
-    click.echo(text if as_json else load_report.text(report, bench, percentiles))
+        write_files({png: bench_plots.png(report, f"{bench.model} at {url}, {wish.requests} requests")}, force=True)
+    click.echo(text if as_json else bench_report.text(report, bench, percentiles))
     if sys.stdout.isatty() and not as_json and not no_plot and report.completed:
-        click.echo(plots.terminal_plot(report))
-    for line in load_report.warnings(report, bench):
+        click.echo(bench_plots.terminal_plot(report))
+    for line in bench_report.warnings(report, bench):
         click.echo(f"warning: {line}", err=True)
     sys.exit(130 if report.unfinished else int(not report.completed))
 
 
-def _measure(wish: Wish, url: Address, key: Key, model: str | None) -> Bench:
+def _measure(wish: LoadSpec, url: Address, key: ApiKey, model: str | None) -> Benchmark:
     """A benchmark that was run, or broken off after its load had begun."""
-    from rayllm.client.bench import Bench
-    from rayllm.client.server import Server
+    from rayllm.client.api.server import Server
+    from rayllm.client.benchmark.benchmark import Benchmark
 
-    made: list[Bench] = []
+    made: list[Benchmark] = []
 
     async def run() -> None:
         async with Server(url, key) as server:
             chosen = await choose_model(server, model)
-            made.append(Bench(server, chosen, wish, _tell, _Progress(wish.requests).count))
+            made.append(Benchmark(server, chosen, wish, _tell, _Progress(wish.requests).count))
             await made[0].run()
 
     with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -208,7 +208,7 @@ class _Progress:
         self._next = 0.0
         self._is_shown = sys.stderr.isatty()
 
-    def count(self, seen: Seen) -> None:
+    def count(self, seen: RequestTrace) -> None:
         """Count one more."""
         self._done += 1
         self._failed += seen.failure is not None

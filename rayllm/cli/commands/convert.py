@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.option("--json", "as_json", is_flag=True, help="Show what became of each file as JSON; needs --output.")
 def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> None:
-    from rayllm.cli.files import write_files
+    from rayllm.cli.terminal.output_files import write_files
     from rayllm.conversion import FolderNeededError, convert_files
 
     if as_json and output is None:
@@ -58,8 +58,8 @@ def _target(output: Path | None) -> Target:
 def _tell(report: Report) -> None:
     if report.is_as_it_was:
         click.echo(f"{report.source}: is in today's form, and left as it is", err=True)
-    for note in report.notes:
-        click.echo(f"{report.source}: {note.key}: {note.text}", err=True)
+    for change in report.changes:
+        click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
 
 
 def _as_json(conversion: Conversion) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _as_json(conversion: Conversion) -> dict[str, Any]:
                 "from": str(report.source),
                 "form": str(report.form),
                 "to": str(report.to),
-                "notes": [{"key": note.key, "kind": note.kind, "text": note.text} for note in report.notes],
+                "notes": [{"key": change.key, "kind": change.kind, "text": change.text} for change in report.changes],
             }
             for report in conversion.reports
         ]

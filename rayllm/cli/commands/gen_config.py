@@ -37,14 +37,14 @@ _COUNT = click.IntRange(min=1)
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 def command(non_interactive: bool, output_dir: Path, force: bool, **given: Any) -> None:
     from rayllm.authoring.rendering import model_config, render_model, render_serve_config
-    from rayllm.cli.asking import Asker
-    from rayllm.cli.files import write_files
-    from rayllm.cli.interview import Interview, Options
+    from rayllm.cli.authoring.interview import Interview, Options
+    from rayllm.cli.terminal.output_files import write_files
+    from rayllm.cli.terminal.user_input import UserInput
     from rayllm.config.named import file_name
 
     options = Options(**given)
     _check(options)
-    interview = Interview(options, asker := Asker(not non_interactive))
+    interview = Interview(options, asker := UserInput(not non_interactive))
     profile = interview.profile()
     answers, room = interview.answers(profile)
     name = file_name(profile.model.model_id)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayllm.cli.connection import server_options
-from rayllm.cli.table import Table
-from rayllm.client.address import Address
-from rayllm.client.key import Key
+from rayllm.cli.client.server_options import server_options
+from rayllm.cli.terminal.table import Table
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
 
 if TYPE_CHECKING:
-    from rayllm.client.card import Card
+    from rayllm.client.api.model_card import ModelCard
 
 
 @click.command("models", help="List the models and adapters that a server has.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Show them as JSON.")
-def command(url: Address, key: Key, as_json: bool) -> None:
+def command(url: Address, key: ApiKey, as_json: bool) -> None:
     cards = asyncio.run(_cards(url, key))
     if as_json:
         click.echo(json.dumps([asdict(card) | {"kind": card.kind(cards)} for card in cards], indent=1))
@@ -32,14 +32,14 @@ def command(url: Address, key: Key, as_json: bool) -> None:
         click.echo("no models.", err=True)
 
 
-async def _cards(url: Address, key: Key) -> list[Card]:
-    from rayllm.client.server import Server
+async def _cards(url: Address, key: ApiKey) -> list[ModelCard]:
+    from rayllm.client.api.server import Server
 
     async with Server(url, key) as server:
         return await server.models()
 
 
-def table(cards: Sequence[Card]) -> Table:
+def table(cards: Sequence[ModelCard]) -> Table:
     """The models of a server: what each is, and the tokens of its longest sequence."""
     made = Table(["model", "kind", "context"])
     for card in cards:

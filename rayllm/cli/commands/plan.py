@@ -56,7 +56,7 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    from rayllm.cli.fits import introduction, table
+    from rayllm.cli.authoring.fit_tables import introduction, table
     from rayllm.sizing.gpus import GPUS, find_gpu
 
     config = named_model(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rayllm.cli.progress import progress
+from rayllm.cli.terminal.download_progress import progress
 from rayllm.config import ModelConfig, named_model
 from rayllm.errors import ConfigError, RayLLMError, SourceError
 from rayllm.lora import AdapterLimits, AdapterName, AdapterStore, BaseModules

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rayllm.cli.connection import choose_model, server_options
-from rayllm.cli.files import check_place, write_files
-from rayllm.client.address import Address
-from rayllm.client.errors import ServerError
-from rayllm.client.key import Key
+from rayllm.cli.client.server_options import choose_model, server_options
+from rayllm.cli.terminal.output_files import check_place, write_files
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
+from rayllm.client.api.errors import ServerError
 from rayllm.client.prompt_file import Line, read_lines
 from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rayllm.client.exchange import Exchange
-    from rayllm.client.questions import Question
-    from rayllm.client.request import Form
+    from rayllm.client.api.exchange import Exchange
+    from rayllm.client.api.request import RequestTemplate
+    from rayllm.client.bulk import Query
 
 
 @click.command(
@@ -50,7 +50,7 @@ def command(
     prompt: str | None,
     file: str | None,
     url: Address,
-    key: Key,
+    key: ApiKey,
     model: str | None,
     system: str,
     max_tokens: int | None,
@@ -64,8 +64,8 @@ def command(
     as_json: bool,
     stats: bool,
 ) -> None:
-    from rayllm.client.request import Form
-    from rayllm.client.server import CHAT, COMPLETIONS
+    from rayllm.client.api.request import RequestTemplate
+    from rayllm.client.api.server import CHAT, COMPLETIONS
 
     if (prompt is None) == (file is None):
         raise click.UsageError("takes one of PROMPT and --file.")
@@ -77,7 +77,7 @@ def command(
         check_place(output, force)
     given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": list(stop) or None}
     options = {name: value for name, value in given.items() if value is not None}
-    form = Form(COMPLETIONS if raw else CHAT, options, system)
+    form = RequestTemplate(COMPLETIONS if raw else CHAT, options, system)
     lines = [_line(prompt)] if prompt is not None else _lines(str(file))
     with asyncio.Runner() as runner:
         if prompt is not None and not as_json and not output:
@@ -104,13 +104,13 @@ def _line(prompt: str) -> Line:
     return Line(1, {"prompt": text})
 
 
-async def _show(form: Form, line: Line, url: Address, key: Key, model: str | None, stats: bool) -> None:
+async def _show(form: RequestTemplate, line: Line, url: Address, key: ApiKey, model: str | None, stats: bool) -> None:
     """Show the answer to one prompt as it comes."""
-    from rayllm.cli.screen import Screen
-    from rayllm.client.exchange import Exchange
-    from rayllm.client.server import Server
+    from rayllm.cli.terminal.stream_printer import StreamPrinter
+    from rayllm.client.api.exchange import Exchange
+    from rayllm.client.api.server import Server
 
-    screen = Screen()
+    screen = StreamPrinter()
     async with Server(url, key) as server:
         chosen = await choose_model(server, model)
         exchange = Exchange(form.endpoint, form.fill(chosen, line.request))
@@ -129,14 +129,16 @@ async def _show(form: Form, line: Line, url: Address, key: Key, model: str | Non
 class _Answers:
     """Answers as JSON lines: in a file, or on standard output as soon as those before them are there."""
 
-    def __init__(self, form: Form, lines: list[Line], output: Path | None) -> None:
-        from rayllm.client.questions import Questions
+    def __init__(self, form: RequestTemplate, lines: list[Line], output: Path | None) -> None:
+        from rayllm.client.bulk import BulkQuery
 
-        self._questions = Questions(lines, form)
+        self._questions = BulkQuery(lines, form)
         self._output = output
         self._shown = 0
 
-    def get(self, runner: asyncio.Runner, url: Address, key: Key, model: str | None, at_once: int, stats: bool) -> int:
+    def get(
+        self, runner: asyncio.Runner, url: Address, key: ApiKey, model: str | None, at_once: int, stats: bool
+    ) -> int:
         """Ask for them; the exit status. Where that is broken off, what is not answered says so."""
         began, status = time.perf_counter(), 0
         try:
@@ -154,8 +156,8 @@ class _Answers:
             click.echo(_stats(self._questions.answered, time.perf_counter() - began), err=True)
         return status or int(failed > 0)
 
-    async def _ask(self, url: Address, key: Key, model: str | None, at_once: int) -> None:
-        from rayllm.client.server import Server
+    async def _ask(self, url: Address, key: ApiKey, model: str | None, at_once: int) -> None:
+        from rayllm.client.api.server import Server
 
         async with Server(url, key) as server:
             await self._questions.ask(server, await choose_model(server, model), at_once, self._show)
@@ -169,14 +171,14 @@ class _Answers:
             self._shown += 1
 
 
-def _line_of(question: Question) -> bytes:
+def _line_of(question: Query) -> bytes:
     # An answer may hold halves of characters, which have no place in a file.
     return json.dumps(question.as_json(), ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
 def _stats(answered: list[Exchange], took_s: float) -> str:
     """What the answers took, in one line."""
-    from rayllm.client.figures import percentile
+    from rayllm.client.statistics import percentile
 
     first = [1000 * exchange.first_s for exchange in answered if exchange.first_s is not None]
     counts = [exchange.tokens for exchange in answered]

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from rayllm.cli.application import Application, read_application, reason
-from rayllm.cli.cluster import find
-from rayllm.cli.listening import check_free, check_private, listeners, reach, with_address
-from rayllm.cli.signals import interrupt_on_signals
+from rayllm.cli.deployment.application import Application, read_application, reason
+from rayllm.cli.deployment.cluster import find
+from rayllm.cli.deployment.listeners import check_free, check_private, listeners, reach, with_address
+from rayllm.cli.terminal.signals import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.errors import ClusterError
 
@@ -63,7 +63,7 @@ def _application(model: str, tensor_parallel: int | None, context: int | None, a
             raise click.UsageError(
                 "--address needs a file: `rayllm gen-config` writes it for the GPUs of that cluster."
             )
-        from rayllm.cli.single import single_model
+        from rayllm.cli.authoring.single_model import single_model
 
         return Application(AppConfig(models=(single_model(model, tensor_parallel, context),)))
     if tensor_parallel or context:

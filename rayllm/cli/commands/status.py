@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.application import reason
-from rayllm.cli.cluster import connected
-from rayllm.cli.table import Table
+from rayllm.cli.deployment.application import reason
+from rayllm.cli.deployment.cluster import connected
+from rayllm.cli.terminal.table import Table
 
 if TYPE_CHECKING:
     from rayllm.serving.cluster.status_report import ModelReport, ReplicaReport

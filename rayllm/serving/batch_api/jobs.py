@@ -13,7 +13,7 @@ from rayllm.serving.batch_api.stores import Stores
 from rayllm.serving.router.model_registry import ModelRegistry
 
 if TYPE_CHECKING:
-    from rayllm.batch.job import Executor, Job
+    from rayllm.batch.files.job import Executor, Job
 
 # No request is longer.
 _LONGEST_LINE = 32 * 1024 * 1024
@@ -42,14 +42,14 @@ class Jobs:
             RequestError: the batch's first request names no model of this service, which engines of its own need.
             StorageError: the input cannot be read now.
         """
-        from rayllm.batch.job import Job
+        from rayllm.batch.files.job import Job
 
         lines, folder = self._files.address(batch.input_file_id), self._batches.job_folder(batch.id).uri
         return Job(lines, folder, self.executor(batch), batch.endpoint, self._options.max_requests)
 
     def executor(self, batch: Batch) -> Executor:
         """Who answers the requests of a batch. Raises as `open`."""
-        from rayllm.batch.job import deployed, engines
+        from rayllm.batch.files.job import deployed, engines
 
         if self._options.execution == "deployed":
             return deployed(self._app_name, self._options.concurrency)

@@ -35,7 +35,7 @@ _EXPIRED = ("batch_expired", "This request could not be executed before the comp
 
 
 class Job(Protocol):
-    """The execution of a batch's requests: `rayllm.batch.job.Job`, which says more of each method."""
+    """The execution of a batch's requests: `rayllm.batch.files.job.Job`, which says more of each method."""
 
     counts: Any
     """`total`, `completed` and `failed`; the first is known when the input is validated."""

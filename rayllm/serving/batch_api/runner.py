@@ -94,7 +94,7 @@ class Runner:
         self._me.leave.remote()
 
     def _work(self) -> None:
-        from rayllm.batch.lines import Fault
+        from rayllm.batch.files.jsonl import Fault
 
         options = self._config.router.batches
         assert options is not None  # noqa: S101  (else there is no batch)

@@ -80,6 +80,7 @@ class Receiver:
                 return
 
     def _accept(self) -> None:
+        assert self._socket  # noqa: S101 (called only while it listens)
         try:
             connection, _ = self._socket.accept()
         except OSError:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.batch import Checkpoint, HTTPRequestProcessorConfig, RequestProcessorConfig, VLLMProcessorConfig
-from rayllm.batch.config import pool
+from rayllm.batch.config import pool_size
 from rayllm.errors import ConfigError
 
 URL = "http://127.0.0.1/v1"
@@ -45,7 +45,7 @@ def test_what_an_engine_refuses(keys: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"url": "ftp://x"}, "url: `ftp://x` must be an address that begins with http:// or https://"),
+        ({"url": "ftp://x"}, "url: `ftp://x` must be a URL that begins with http:// or https://"),
         ({"url": "http://"}, "url: "),
         ({"qps": 0}, "qps: input should be greater than 0"),
         ({"max_concurrent_requests": 0}, "max_concurrent_requests: input should be greater than or equal to 1"),
@@ -66,13 +66,13 @@ def test_what_requests_refuse(keys: dict[str, Any], told: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, (0, 2), (3, 2), (1, 2, 3), (1,), "many", 1.5, None])
 def test_a_wrong_number_of_workers(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"concurrency: .* must be a number from 1, or the least and the most"):
+    with pytest.raises(ConfigError, match=r"concurrency: .* must be a number of at least 1, or \(minimum, maximum\)"):
         vllm(concurrency=value)
 
 
 @pytest.mark.parametrize(("value", "workers"), [(3, (3, 3)), ((1, 4), (1, 4)), ([2, 2], (2, 2)), ("2", (2, 2))])
 def test_numbers_of_workers(value: Any, workers: tuple[int, int]) -> None:
-    assert pool(vllm(concurrency=value).concurrency) == workers
+    assert pool_size(vllm(concurrency=value).concurrency) == workers
 
 
 def test_every_fault_is_told_at_once() -> None:

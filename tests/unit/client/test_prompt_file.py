@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rayllm.client.api.request import RequestTemplate
 from rayllm.client.prompt_file import Line, read_lines
-from rayllm.client.request import Form
 from rayllm.errors import ConfigError
 
 USER = {"role": "user", "content": "a"}
@@ -62,12 +62,12 @@ def test_a_faulty_line_says_what_is_wrong_and_spoils_no_other(line: str, said: s
     ],
 )
 def test_a_conversation_gets_a_system_message_unless_it_has_one(given: dict[str, Any], messages: list[Any]) -> None:
-    assert Form(system="s").fill("m", given)["messages"] == messages
+    assert RequestTemplate(system="s").fill("m", given)["messages"] == messages
 
 
 def test_a_lines_own_fields_win_over_options() -> None:
     given = {"prompt": "a", "temperature": 1, "model": "own", "stream": False}
-    body = Form("completions", {"temperature": 0, "seed": 3}).fill("m", given)
+    body = RequestTemplate("completions", {"temperature": 0, "seed": 3}).fill("m", given)
     assert body == {
         "model": "own",
         "prompt": "a",
@@ -80,4 +80,4 @@ def test_a_lines_own_fields_win_over_options() -> None:
 
 def test_a_completion_takes_no_messages() -> None:
     with pytest.raises(ConfigError, match="`messages` are for chat"):
-        Form("completions").fill("m", {"messages": [USER]})
+        RequestTemplate("completions").fill("m", {"messages": [USER]})

@@ -12,9 +12,10 @@ from ray.serve.schema import RayActorOptionsSchema, ServeDeploySchema
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import OWNED
 from rayllm.config.scaling import ActorOptions, DeploymentConfig
-from rayllm.conversion import deployment, engine_arguments, serve
-from rayllm.conversion.document import PARAGRAPHS
-from rayllm.conversion.form import RAY_SERVE_LLM_KEYS
+from rayllm.conversion import serve
+from rayllm.conversion.formats import RAY_SERVE_LLM_KEYS
+from rayllm.conversion.keys import deployment, engine_arguments
+from rayllm.conversion.rendering import PARAGRAPHS
 
 
 def fields_of(module: str, name: str) -> set[str]:

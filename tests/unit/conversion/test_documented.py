@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayllm.conversion import Form, Note
+from rayllm.conversion import Change, Format
 from rayllm.conversion.model import Draft, convert_model
 from rayllm.conversion.serve import INGRESS_OPTIONS, MODEL_LISTS, ServeDraft, read_serve
 from tests.unit.conversion.forms import Mapping
@@ -79,14 +79,14 @@ def model(form: str, theirs: str) -> Mapping:
     """A model of the form with their key; `key: value` says the value as well."""
     key, _, said = theirs.partition(": ")
     value = yaml.safe_load(said) if said else VALUES.get(key, 1)
-    base: Mapping = {"engine_config": {"model_id": "m"}} if form == Form.ENGINE_CONFIG else {}
-    if form == Form.ENGINE_CONFIG and "generation" not in theirs:
+    base: Mapping = {"engine_config": {"model_id": "m"}} if form == Format.ENGINE_CONFIG else {}
+    if form == Format.ENGINE_CONFIG and "generation" not in theirs:
         base["engine_config"]["generation"] = {"prompt_format": TEMPLATES}
-    if form != Form.ENGINE_CONFIG:
+    if form != Format.ENGINE_CONFIG:
         base = {"model_loading_config": {"model_id": "m"}}
-    if form == Form.RAY_SERVE_LLM and theirs != "log_engine_metrics":
+    if form == Format.RAY_SERVE_LLM and theirs != "log_engine_metrics":
         base["log_engine_metrics"] = True
-    if form == Form.EARLY and theirs != "input_modality":
+    if form == Format.EARLY and theirs != "input_modality":
         base["input_modality"] = "text"
     if "tools_list" in theirs:
         base["generation_config"] = {"prompt_format": TEMPLATES}
@@ -97,7 +97,7 @@ def model(form: str, theirs: str) -> Mapping:
     return merged(base, holding(key, value))
 
 
-def kinds(notes: tuple[Note, ...] | list[Note], key: str) -> set[str]:
+def kinds(notes: tuple[Change, ...] | list[Change], key: str) -> set[str]:
     return {note.kind for note in notes if note.key == key}
 
 
@@ -112,7 +112,7 @@ def holds(config: Any, path: str) -> bool:
 @pytest.mark.parametrize(("form", "theirs", "ours"), list(rows("Keys of a model")), ids=lambda text: text[:60])
 def test_keys_of_a_model(form: str, theirs: str, ours: str) -> None:
     converted = convert_model(Draft(Path("old.yaml"), model(form, theirs), ()), None)
-    said = kinds(converted.notes, theirs.partition(": ")[0])
+    said = kinds(converted.changes, theirs.partition(": ")[0])
     assert converted.form == form
     if ours.startswith("nothing"):
         assert said == {"not_carried"}
@@ -125,7 +125,7 @@ def test_keys_of_a_model(form: str, theirs: str, ours: str) -> None:
 
 
 def served(form: str, theirs: str) -> ServeDraft:
-    path = "rayllm.backend:router_application" if form == Form.ENGINE_CONFIG else "ray.serve.llm:build_openai_app"
+    path = "rayllm.backend:router_application" if form == Format.ENGINE_CONFIG else "ray.serve.llm:build_openai_app"
     value: Any = 2
     if theirs in MODEL_LISTS:
         value = [{"engine_config": {"model_id": "m"}}]
@@ -142,7 +142,7 @@ def served(form: str, theirs: str) -> ServeDraft:
 @pytest.mark.parametrize(("form", "theirs", "ours"), list(rows("`args` of a serve config")), ids=lambda text: text[:60])
 def test_arguments_of_a_serve_config(form: str, theirs: str, ours: str) -> None:
     draft = served(form, theirs)
-    notes = [note for note in draft.findings.notes if note.key.startswith(f"applications.0.args.{theirs}")]
+    notes = [note for note in draft.changes.all if note.key.startswith(f"applications.0.args.{theirs}")]
     is_carried = not ours.startswith("nothing")
     assert ("renamed" if is_carried else "not_carried") in {note.kind for note in notes}
     [application] = draft.served
@@ -160,4 +160,4 @@ def test_the_tables_name_everything_that_is_listed_in_the_code() -> None:
 
 def test_every_form_has_a_row() -> None:
     first = PAGE.partition("\n| form | what it is |\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `([\w.-]+)`", first, re.MULTILINE) == [str(form) for form in Form]
+    assert re.findall(r"^\| `([\w.-]+)`", first, re.MULTILINE) == [str(form) for form in Format]

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from rayllm.config import BucketSource, HubSource, ModelConfig, load_model
-from rayllm.config.legacy import upgrade
+from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.yaml import dump_yaml
-from rayllm.conversion import Form, Report, Target, convert_files
+from rayllm.conversion import Format, Report, Target, convert_files
 from rayllm.conversion.model import Draft, convert_model
 from rayllm.errors import ConfigError
 from tests.unit.conversion.forms import (
@@ -46,7 +46,7 @@ def converted(raw: Mapping, folder: Path) -> ModelConfig:
 
 
 def told(report: Report, kind: str) -> dict[str, str]:
-    return {note.key: note.text for note in report.notes if note.kind == kind}
+    return {note.key: note.text for note in report.changes if note.kind == kind}
 
 
 def minimal(**keys: Any) -> Mapping:
@@ -61,8 +61,9 @@ def test_the_result_loads_without_a_warning(raw: Mapping, tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         converted(raw, tmp_path)
     assert not caplog.messages
-    assert upgrade(config)[1] == []
-    assert report.form != Form.CURRENT
+    upgrade(config, changes := Changes())
+    assert changes.all == []
+    assert report.form != Format.CURRENT
     assert raw == before
 
 
@@ -293,7 +294,7 @@ def test_arguments_of_vllm_that_rayllm_says_elsewhere(
     config, report = convert(minimal(log_engine_metrics=True, engine_kwargs=engine_kwargs), tmp_path)
     assert config == minimal() | expected
     moved = engine_kwargs.keys() - {"max_model_len"}
-    assert {f"engine_kwargs.{name}" for name in moved} <= {note.key for note in report.notes}
+    assert {f"engine_kwargs.{name}" for name in moved} <= {note.key for note in report.changes}
 
 
 def test_the_downloader_of_ray_serve_llm_is_extra_files(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_bundles_of_the_first_releases_of_ray_serve_llm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", [ENGINE_CONFIG, EARLY, RAY_SERVE_LLM], ids=["rayllm-0", "rayllm-1", "ray.serve.llm"])
 def test_secrets_are_not_written(raw: Mapping, tmp_path: Path) -> None:
     config, report = convert(raw, tmp_path)
-    everything = yaml.safe_dump(config) + str(report.notes)
+    everything = yaml.safe_dump(config) + str(report.changes)
     for secret in (TOKEN, "user:pass", "whoever-knows-this", "insert your token"):
         assert secret not in everything
     assert told(report, "secret")
@@ -364,7 +365,7 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
     conversion = convert_files([file], Target())
     [report] = conversion.reports
     assert conversion.texts == {None: file.read_text()}
-    assert (report.form, report.notes, report.is_as_it_was) == (Form.CURRENT, (), True)
+    assert (report.form, report.changes, report.is_as_it_was) == (Format.CURRENT, (), True)
 
 
 @pytest.mark.parametrize(
@@ -441,13 +442,13 @@ def test_anything_in_the_place_of_anything_is_converted_or_refused(raw: Mapping)
         except ConfigError:
             continue
         twice = convert_model(Draft(Path("new.yaml"), once.config, ()), None)
-        assert (twice.form, twice.config, twice.notes) == (Form.CURRENT, once.config, ()), place
+        assert (twice.form, twice.config, twice.changes) == (Format.CURRENT, once.config, ()), place
 
 
 def test_current_is_the_form_of_what_shipped() -> None:
     shipped = sorted((Path(__file__).parents[3] / "models").glob("*.yaml"))
     conversion = convert_files(shipped, Target(folder=Path("nowhere")))
-    assert all(report.form is Form.CURRENT for report in conversion.reports)
+    assert all(report.form is Format.CURRENT for report in conversion.reports)
 
 
 def test_a_prompt_format_at_the_top_stays(tmp_path: Path) -> None:
@@ -472,4 +473,4 @@ def test_aliases_of_yaml_are_written_out(tmp_path: Path) -> None:
 def test_a_model_of_today_with_a_secret_is_rewritten(tmp_path: Path) -> None:
     config, report = convert(CURRENT | {"runtime_env": {"env_vars": {"HF_TOKEN": TOKEN}}}, tmp_path)
     assert config == CURRENT | {"runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}
-    assert (report.form, report.is_as_it_was) == (Form.CURRENT, False)
+    assert (report.form, report.is_as_it_was) == (Format.CURRENT, False)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rayllm.config import AppConfig, load_app, load_model, load_serve_file
-from rayllm.conversion import Conversion, FolderNeededError, Form, Target, convert_files
+from rayllm.conversion import Conversion, FolderNeededError, Format, Target, convert_files
 from rayllm.errors import ConfigError
 from tests.unit.conversion.forms import (
     ADAPTER,
@@ -71,7 +71,7 @@ def converted(file: Path, folder: Path) -> tuple[AppConfig, dict[str, list[str]]
     assert application["import_path"] == OUR_APP
     notes: dict[str, list[str]] = {}
     for report in conversion.reports:
-        for note in report.notes:
+        for note in report.changes:
             notes.setdefault(f"{report.source.name}: {note.key}", []).append(note.text)
     return load_app(application["args"], folder), notes
 
@@ -144,7 +144,7 @@ def test_an_adapter_with_its_bases_settings_has_none_of_its_own(old: Path, tmp_p
     write(old / "models/chat.yaml", ENGINE_CONFIG | {"engine_config": base})
     conversion = convert_files([old / "models/chat.yaml", old / "adapters/sql.yaml"], Target(folder=tmp_path))
     assert list(conversion.texts) == [tmp_path / "model_config/org--chat-7b.yaml"]
-    assert [report.form for report in conversion.reports] == [Form.ENGINE_CONFIG, Form.ADAPTER]
+    assert [report.form for report in conversion.reports] == [Format.ENGINE_CONFIG, Format.ADAPTER]
 
 
 def test_an_adapter_needs_its_base(old: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_token_of_another_application_is_left_out(old: Path, tmp_path: Path) -
     conversion = convert_files([write(file, {"applications": [*raw["applications"], other]})], Target(folder=tmp_path))
     applications = yaml.safe_load(conversion.texts[tmp_path / "serve.yaml"])["applications"]
     assert applications[1] == other | {"runtime_env": {"env_vars": {}}}
-    notes = conversion.reports[0].notes
+    notes = conversion.reports[0].changes
     assert {"not_carried", "secret"} <= {note.kind for note in notes if note.key.startswith("applications.1")}
 
 
@@ -245,7 +245,7 @@ def test_models_in_a_serve_config_stay_in_it(old: Path) -> None:
     app = load_app(application["args"])
     assert [model.model_id for model in app.models] == ["org/chat-1b", "as-text"]
     [report] = conversion.reports
-    assert "applications.0.args.llm_configs.0.log_engine_metrics" in {note.key for note in report.notes}
+    assert "applications.0.args.llm_configs.0.log_engine_metrics" in {note.key for note in report.changes}
 
 
 @pytest.mark.parametrize("entry", ["models", "models/*.yaml", "./models/"])

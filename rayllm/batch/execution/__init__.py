@@ -1,0 +1,1 @@
+"""How Ray Data runs a processor: placement, engine workers, checkpoints and progress."""

@@ -1,0 +1,98 @@
+"""The serving engine inside a batch worker, without its HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from math import ceil
+
+from rayllm.batch.execution.row_loop import RowLoop
+from rayllm.batch.rows import BrokenWorkerError, Row
+from rayllm.cluster.gpu_group import configure_on_gpu
+from rayllm.config import ModelConfig
+from rayllm.engine.adapters import MAX_STOPS
+from rayllm.engine.arguments import Workers
+from rayllm.engine.server import EngineServer
+from rayllm.engine.vllm import prepare_environment
+from rayllm.errors import EngineError
+from rayllm.observability.logs import set_up_logging
+from rayllm.settings import settings
+from rayllm.sources import fetch
+
+_HEALTH_CHECK_S = 60.0
+_STOP_S = 30.0
+
+
+class EngineWorker:
+    """Starts an engine and keeps it busy with rows.
+
+    Args:
+        model: the model.
+        workers: where the engine's own workers run.
+        gpu_share: share of a GPU for each of them, if Ray places them.
+        max_pending: rows in the engine at once; None is 10 % more than it runs concurrently.
+
+    Raises:
+        RayLLMError: the model cannot be fetched, or vLLM refuses its configuration.
+    """
+
+    def __init__(self, model: ModelConfig, workers: Workers, gpu_share: float, max_pending: int | None) -> None:
+        set_up_logging(settings().log_level)
+        stops = len(model.generation_config.stopping_sequences)
+        prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
+        self._rows = RowLoop()
+        model = _without_stats(model)
+        self.server = EngineServer(model)
+        self._rows.call(self._start(model, workers))
+        self._rows.limit(max_pending or ceil(1.1 * self.server.direct.max_concurrent))
+
+    async def _start(self, model: ModelConfig, workers: Workers) -> None:
+        loading = model.model_loading_config
+        is_distributed = workers == "ray"
+        weights = model.streamed_from
+        if weights is None:
+            source = (model.source, model.model_id, loading.allow_pickle_weights)
+            # Workers on other nodes expect the weights at the same path.
+            weights = str((await asyncio.to_thread(fetch, *source, in_cache=is_distributed)).folder)
+        tokenizer = None
+        if tokenizer_source := loading.tokenizer_source:
+            tokenizer = (await asyncio.to_thread(fetch, tokenizer_source, model.model_id, weights=False)).folder
+        configure = configure_on_gpu if is_distributed else None
+        async with asyncio.timeout(settings().engine_start_timeout_s):
+            await self.server.start(weights, tokenizer, configure, workers=workers)
+
+    def close(self) -> None:
+        """Stop the engine, once no row is in it."""
+        self._rows.call(self.server.stop(timeout_s=1), _STOP_S)
+
+    def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
+        """Apply `work` to each row, as `RowLoop.map` does.
+
+        Raises:
+            BrokenWorkerError: the engine has died.
+        """
+
+        async def checked(row: Row) -> Row:
+            try:
+                return await work(row)
+            except EngineError:
+                await self.check()
+                raise
+
+        return self._rows.map(checked, rows)
+
+    async def check(self) -> None:
+        """Check the engine's health.
+
+        Raises:
+            BrokenWorkerError: the engine has died.
+        """
+        try:
+            await self.server.check(_HEALTH_CHECK_S)
+        except EngineError as error:
+            raise BrokenWorkerError(error.message) from None
+
+
+def _without_stats(model: ModelConfig) -> ModelConfig:
+    """The model with `disable_log_stats`, unless its file says otherwise: nothing reads them here."""
+    return model.model_copy(update={"engine_kwargs": {"disable_log_stats": True, **model.engine_kwargs}})

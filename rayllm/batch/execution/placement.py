@@ -1,0 +1,91 @@
+"""Resources of an engine's actor, as arguments of Ray Data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayllm.cluster import nodes
+from rayllm.cluster.capacity import shortage
+from rayllm.cluster.environment import has_cpu_engine, runtime_env
+from rayllm.cluster.placement import Placement, place
+from rayllm.config import ModelConfig
+from rayllm.engine.arguments import Workers
+from rayllm.errors import ClusterError
+from rayllm.settings import settings
+
+
+class EnginePlacement:
+    """Placement of a job's engines.
+
+    An engine that fits on one node takes all its resources with its actor. One that spans nodes gets a placement
+    group, as in serving.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._placement = place(model, has_cpu_engine())
+        self._groups: list[PlacementGroup] = []
+
+    @property
+    def workers(self) -> Workers:
+        """Where the engine's workers run."""
+        if not self._placement.gpu_share:
+            return "cpu"
+        return "ray" if self._spans_nodes else "gpu"
+
+    @property
+    def gpu_share(self) -> float:
+        """Share of a GPU for each worker that Ray places; else 0."""
+        return self._placement.gpu_share if self._spans_nodes else 0.0
+
+    @property
+    def _spans_nodes(self) -> bool:
+        return self._placement.strategy != "STRICT_PACK"
+
+    def map_kwargs(self) -> dict[str, Any]:
+        """Arguments of `Dataset.map_batches` for the engine's stage."""
+        environment = runtime_env(self._model)
+        options: dict[str, Any] = {"runtime_env": environment} if environment else {}
+        if self._spans_nodes and self._placement.gpu_share:
+            actor = self._placement.bundles[0]
+            return {**options, "num_cpus": actor.get("CPU", 0), "ray_remote_args_fn": self._create_group}
+        return {**options, **_actor_resources(self._placement)}
+
+    def check(self) -> None:
+        """Check that the connected cluster can hold one engine.
+
+        Raises:
+            ClusterError: it never can; says what is missing.
+        """
+        mode, capacities = settings().resource_check, nodes.nodes()
+        if mode == "never" or not capacities or (mode == "auto" and nodes.may_grow()):
+            return
+        if message := shortage(self._model.model_id, self._placement, capacities):
+            raise ClusterError(message)
+
+    def release(self) -> None:
+        """Remove the engines' placement groups."""
+        while self._groups:
+            remove_placement_group(self._groups.pop())
+
+    def _create_group(self) -> dict[str, Any]:
+        """Create a placement group; Ray Data calls this before it starts an actor."""
+        group = placement_group([dict(b) for b in self._placement.bundles], strategy=self._placement.strategy)
+        self._groups.append(group)
+        strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+        return {"scheduling_strategy": strategy}
+
+
+def _actor_resources(placement: Placement) -> dict[str, Any]:
+    total = placement.total()
+    resources = {name: amount for name, amount in total.items() if name not in ("CPU", "GPU")}
+    options: dict[str, Any] = {"num_cpus": total.get("CPU", 0)}
+    if total.get("GPU"):
+        options["num_gpus"] = total["GPU"]
+    return {**options, "resources": resources} if resources else options

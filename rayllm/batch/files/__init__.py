@@ -1,0 +1,1 @@
+"""JSONL files of requests, as OpenAI's Batch API takes them."""

@@ -1,0 +1,184 @@
+"""Run a JSONL file of OpenAI-style requests, from validation to the output and error files.
+
+Results are kept in parts in the job's folder. An interrupted job resumes with the requests that have none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import ray
+from ray.data import ExecutionResources
+from ray.data.exceptions import UserCodeException
+from ray.exceptions import RayError
+
+from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
+from rayllm.batch.execution.callback import StoppedError, stop
+from rayllm.batch.files.datasource import LineSource, open_lines
+from rayllm.batch.files.jsonl import Fault, Line, check, read
+from rayllm.batch.files.results import PARTS, Counts, ResultCounter, write_results
+from rayllm.batch.processors.request import STAGE, RequestProcessor
+from rayllm.config import ModelConfig
+from rayllm.errors import ClusterError, ConfigError, RayLLMError, StorageError
+from rayllm.storage import Folder, open_folder
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINTS = "written"
+_PERIOD_S = 1.0
+# For the tasks that read, check and write, beside the workers.
+_EXTRA_CPUS = 2
+
+Executor = RequestProcessorConfig
+
+
+def deployed(app_name: str, concurrency: int) -> Executor:
+    """Send requests to a running application, `concurrency` at once."""
+    return RequestProcessorConfig(app_name=app_name, max_pending_requests=concurrency, show_progress=False)
+
+
+def engines(model: ModelConfig, concurrency: int) -> Executor:
+    """Send requests to an engine of the job's own, `concurrency` at once."""
+    return RequestProcessorConfig(model=model, max_pending_requests=concurrency, show_progress=False)
+
+
+class Job:
+    """One file of requests.
+
+    Args:
+        lines: the file: a path, `s3://…` or `gs://…`.
+        folder: folder for the job's state and results, which survives restarts.
+        executor: what processes the requests.
+        endpoint: path that all requests must be for; None allows any.
+        max_requests: most requests; None is no limit.
+    """
+
+    def __init__(
+        self, lines: str, folder: str, executor: Executor, endpoint: str | None = None, max_requests: int | None = None
+    ) -> None:
+        self._lines = lines
+        self._folder = Folder(folder)
+        self._endpoint = endpoint
+        self._max_requests = max_requests
+        path = self._folder.address(_CHECKPOINTS)
+        checkpoint = Checkpoint(path=path, id_column="custom_id", delete_on_success=False)
+        # A failed request is a result too: it goes into the error file.
+        config = executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
+        self._processor = RequestProcessor(config, preprocess_fn=_request, postprocess_fn=_result)
+        self._results = ResultCounter(self._folder)
+        self._is_done = threading.Event()
+        self.counts = Counts()
+
+    def validate(self) -> list[Fault]:
+        """Check the file and set `counts.total`; returns its faults.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        with self._open() as lines:
+            self.counts.total, faults = check(lines, self._endpoint, self._max_requests)
+        return faults
+
+    def run(self, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
+        """Process the requests that have no result yet; returns when all are done, or after `stop`.
+
+        Args:
+            on_progress: called about once per second from another thread, with the counts.
+
+        Raises:
+            RayLLMError: the job cannot run, or was interrupted.
+        """
+        reporter = threading.Thread(target=self._report, args=(on_progress,), daemon=True)
+        try:
+            dataset = self._processor(ray.data.read_datasource(LineSource(self._lines, _rows)))
+            # The caller reports progress.
+            dataset.context.enable_progress_bars = False
+            dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpu_limit())
+            reporter.start()
+            filesystem, path = open_folder(self._folder.address(PARTS))
+            dataset.drop_columns(["url", "body"]).write_parquet(path, filesystem=filesystem)
+        except StoppedError:
+            pass
+        except (RayError, UserCodeException) as error:
+            raise _root_cause(error) from error
+        finally:
+            self._is_done.set()
+
+    def stop(self) -> None:
+        """Make `run` return soon. Results so far are kept."""
+        stop(self._processor.execution_id)
+
+    def finish(self, unfinished: Fault | None = None) -> Counts:
+        """Write the output and error files, in the order of the requests.
+
+        Args:
+            unfinished: error for requests without a result; None leaves them out.
+        """
+        counts = write_results(self._folder, self._requests(), unfinished)
+        counts.total = self.counts.total
+        return counts
+
+    def progress(self) -> Counts:
+        """Count the results kept so far, whoever runs the job. Those in flight may still be lost."""
+        self._results.update()
+        self.counts.completed, self.counts.failed = self._results.completed, self._results.failed
+        return self.counts
+
+    def _open(self) -> BinaryIO:
+        try:
+            return open_lines(self._lines)
+        except OSError as error:
+            raise ConfigError(f"{self._lines}: cannot be read: {error.strerror or error}.") from None
+
+    def _requests(self) -> Iterator[Line]:
+        with self._open() as lines:
+            yield from (line for line in read(lines) if isinstance(line, Line))
+
+    def _cpu_limit(self) -> float:
+        """CPUs of the whole job: reading and writing lines is little work, and others need some too."""
+        options = self._processor.get_stage_by_name(STAGE).map_kwargs
+        return float(pool_size(options["concurrency"])[1] * options.get("num_cpus", 0) + _EXTRA_CPUS)
+
+    def _report(self, on_progress: Callable[[Counts], None]) -> None:
+        while not self._is_done.wait(_PERIOD_S):
+            try:
+                on_progress(self.progress())
+            except (StorageError, OSError) as error:
+                logger.warning("The job's progress cannot be read: %s", error)
+
+
+def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
+    """Dataset rows for some lines of a validated file, of which the first has the number `first`."""
+    requests = [line for line in read(lines) if isinstance(line, Line)]
+    return [
+        {
+            "custom_id": request.custom_id,
+            "line": request.number + first - 1,
+            "url": request.url,
+            "body": json.dumps(request.body),
+        }
+        for request in requests
+    ]
+
+
+def _request(row: dict[str, Any]) -> dict[str, Any]:
+    return {"url": row["url"], "body": json.loads(row["body"])}
+
+
+def _result(row: dict[str, Any]) -> dict[str, Any]:
+    return {"status_code": row["status_code"], "response": json.dumps(row["response"])}
+
+
+def _root_cause(error: BaseException) -> RayLLMError:
+    """Our own error beneath an error of Ray's, if any."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, RayLLMError):
+            return current
+        cause = getattr(current, "cause", None)
+        current = cause if isinstance(cause, BaseException) else current.__cause__
+    return ClusterError(f"the job was interrupted: {' '.join(str(error).split())[:1000]}")

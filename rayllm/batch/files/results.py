@@ -1,0 +1,119 @@
+"""Results of a job: parts in Parquet while it runs, JSONL files at its end."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayllm.batch.files.jsonl import Fault, Line, response_line
+from rayllm.batch.rows import ERROR
+from rayllm.storage import Folder
+
+PARTS = "parts"
+"""Folder of the parts, within the job's."""
+OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
+_MAX_OPEN_PARTS = 16
+
+
+@dataclass
+class Counts:
+    """Requests of a job: total, completed and failed."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class ResultCounter:
+    """Counts the results in a job's parts, incrementally.
+
+    Args:
+        folder: the job's folder.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._counted: set[str] = set()
+        self.completed = 0
+        self.failed = 0
+
+    def update(self) -> None:
+        """Count the parts that are new."""
+        for name in set(self._folder.names(PARTS)) - self._counted:
+            try:
+                table = _read_part(self._folder, name, ["status_code", ERROR])
+            except (pa.ArrowInvalid, FileNotFoundError):
+                continue  # It is being written, or an interrupted write was cleaned up.
+            failed = sum(_has_failed(row) for row in table.to_pylist())
+            self._counted.add(name)
+            self.failed += failed
+            self.completed += table.num_rows - failed
+
+
+def write_results(folder: Folder, requests: Iterable[Line], unfinished: Fault | None) -> Counts:
+    """Write the output and error files, in the order of the requests.
+
+    Args:
+        folder: the job's folder.
+        requests: the requests of the job.
+        unfinished: error for requests without a result; None leaves them out.
+
+    Returns:
+        How many requests completed and failed; the total is left at 0.
+    """
+    parts, counts = _Parts(folder), Counts()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        for request in requests:
+            if (result := parts.result(request, unfinished)) is None:
+                continue
+            line, has_failed = result
+            (errors if has_failed else output).write(line)
+            counts.failed += has_failed
+            counts.completed += not has_failed
+        for name, file in ((OUTPUT, output), (ERRORS, errors)):
+            if file.tell():
+                file.seek(0)
+                folder.write(name, file)
+    return counts
+
+
+class _Parts:
+    """Results by line number."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._positions: dict[int, tuple[str, int]] = {}
+        for name in folder.names(PARTS):
+            # An interrupted write leaves a truncated part.
+            with suppress(pa.ArrowInvalid, FileNotFoundError):
+                for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
+                    self._positions[number] = (name, index)
+        # Results are roughly in the order of their requests, so few parts are needed at a time.
+        self._part = lru_cache(_MAX_OPEN_PARTS)(lambda name: _read_part(folder, name))
+
+    def result(self, request: Line, unfinished: Fault | None) -> tuple[bytes, bool] | None:
+        """The line for the output or error file, and whether the request failed; None if it has no result."""
+        if request.number not in self._positions:
+            return (response_line(request.custom_id, None, None, unfinished), True) if unfinished else None
+        name, index = self._positions[request.number]
+        row = self._part(name).slice(index, 1).to_pylist()[0]
+        if row[ERROR] is not None:
+            return response_line(request.custom_id, None, None, Fault("request_failed", row[ERROR])), True
+        response = json.loads(row["response"])
+        return response_line(request.custom_id, row["status_code"], response, None), _has_failed(row)
+
+
+def _read_part(folder: Folder, name: str, columns: list[str] | None = None) -> pa.Table:
+    with folder.open(f"{PARTS}/{name}") as file:
+        return pq.read_table(pa.BufferReader(file.read()), columns=columns)
+
+
+def _has_failed(row: dict[str, Any]) -> bool:
+    return row[ERROR] is not None or row["status_code"] >= 400

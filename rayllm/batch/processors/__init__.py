@@ -1,0 +1,1 @@
+"""Processors: pipelines of stages over a Ray Data dataset."""

@@ -1,0 +1,197 @@
+"""A stage of a processor: a function on rows, run by Ray Data in tasks or actors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
+
+import pyarrow as pa
+import ray
+from pydantic import BaseModel, ConfigDict, Field
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
+
+from rayllm.batch.config import pool_size
+from rayllm.batch.execution.progress import count
+from rayllm.batch.rows import ERROR, BrokenWorkerError, Row, pack, unpack
+from rayllm.errors import ConfigError, EngineError, RequestError
+
+logger = logging.getLogger(__name__)
+
+
+class Stage(BaseModel):
+    """One step of a processor, run in tasks.
+
+    `fn` is a class, instantiated once per process with `fn_constructor_kwargs`. The instance is called with rows and
+    returns as many, in order: a list of mappings with `batching`, else one mapping. A row that fails gets the reason
+    under `__error__`; an exception ends the job. `map_kwargs` are passed on to `Dataset.map_batches`.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    fn: Callable[..., Any]
+    fn_constructor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    batching: bool = True
+    map_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
+        """Apply the stage to a dataset.
+
+        Args:
+            dataset: rows with the stages' data in `column`.
+            column: the column.
+            stop_at_error: end the job at the first row that fails.
+            progress: handle of the `JobProgress` actor that counts the main stage's rows.
+        """
+        options = {"batch_size": None, **self.map_kwargs}
+        if (size := options.pop("concurrency", None)) is not None:
+            options["compute"] = TaskPoolStrategy(size=size)
+        return dataset.map_batches(self._call(column, stop_at_error), batch_format="pyarrow", **options)
+
+    def _call(self, column: str, stop_at_error: bool) -> StageCall:
+        return StageCall(self.fn, self.fn_constructor_kwargs, self.batching, column, stop_at_error)
+
+
+class ActorStage(Stage):
+    """A stage that runs in actors, as its function is expensive to create or needs exclusive resources.
+
+    If the function raises BrokenWorkerError, the actor is replaced and its rows are repeated, at most `max_deaths`
+    times for the stage.
+    """
+
+    max_deaths: int = 0
+
+    def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
+        """As `Stage.apply`; `concurrency` in `map_kwargs` is the number of actors, or (minimum, maximum)."""
+        options = dict(self.map_kwargs)
+        minimum, maximum = pool_size(options.pop("concurrency", 1))
+        calls = options.pop("max_concurrency", 1)
+        strategy = ActorPoolStrategy(
+            min_size=minimum,
+            max_size=maximum,
+            max_concurrent_calls_per_actor=calls,
+            # For each running call, one is queued.
+            max_tasks_in_flight_per_actor=2 * calls,
+            enable_true_multi_threading=True,
+        )
+        kwargs = {"call": self._call(column, stop_at_error), "progress": progress, "max_deaths": self.max_deaths}
+        with warnings.catch_warnings():
+            # The only way to a placement group for each actor before Ray 2.64.
+            warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated")
+            return dataset.map_batches(
+                ActorCall, fn_constructor_kwargs=kwargs, compute=strategy, batch_format="pyarrow", **options
+            )
+
+
+class StageCall:
+    """A stage's function, applied to the data in a table."""
+
+    # Instances of this process, by stage: tasks reuse those of earlier tasks.
+    _instances: ClassVar[OrderedDict[str, Any]] = OrderedDict()
+    _MAX_INSTANCES = 16
+
+    def __init__(
+        self, fn: Callable[..., Any], kwargs: dict[str, Any], batching: bool, column: str, stop_at_error: bool
+    ) -> None:
+        self._fn = fn
+        self._kwargs = kwargs
+        self._batching = batching
+        self._column = column
+        self._stop_at_error = stop_at_error
+        self._id = uuid.uuid4().hex
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return self.pack(table, self.process(table))
+
+    def pack(self, table: pa.Table, rows: list[Row]) -> pa.Table:
+        """`table` with `rows` as its data."""
+        return pack(table, self._column, rows)
+
+    def process(self, table: pa.Table) -> list[Row]:
+        """Apply the function to the data in `table`; failed rows are left as they are."""
+        rows = unpack(table, self._column)
+        pending = [index for index, row in enumerate(rows) if row.get(ERROR) is None]
+        for index, row in zip(pending, self._apply([rows[index] for index in pending]), strict=True):
+            rows[index] = row
+            if self._stop_at_error and row.get(ERROR) is not None:
+                raise RequestError(row[ERROR])
+        return rows
+
+    def instance(self) -> Any:
+        """This process's instance of the function, created on first use."""
+        instances = StageCall._instances
+        if self._id not in instances:
+            instances[self._id] = self._fn(**self._kwargs)
+            while len(instances) > StageCall._MAX_INSTANCES:
+                instances.popitem(last=False)
+        return instances[self._id]
+
+    def close(self) -> None:
+        """Close this process's instance, if it has a `close`."""
+        close = getattr(StageCall._instances.pop(self._id, None), "close", None)
+        if close is not None:
+            close()
+
+    def _apply(self, rows: list[Row]) -> list[Row]:
+        if not rows:
+            return []
+        function = self.instance()
+        results: list[Row] = function(rows) if self._batching else [function(row) for row in rows]
+        if len(results) != len(rows):
+            raise ConfigError(f"{self._fn.__name__} returned {len(results)} rows for {len(rows)}.")
+        return results
+
+
+class ActorCall:
+    """A `StageCall` in an actor, which creates its function when the actor starts."""
+
+    def __init__(self, call: StageCall, progress: Any, max_deaths: int) -> None:
+        self._call = call
+        self._progress = progress
+        self._max_deaths = max_deaths
+        self._dying = threading.Lock()
+        if ray.is_initialized():
+            _die_with_raylet()
+        call.instance()
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        try:
+            rows = self._call.process(table)
+        except BrokenWorkerError as error:
+            self._die(error)
+        self._progress.add.remote(count(rows))
+        return self._call.pack(table, rows)
+
+    def __del__(self) -> None:
+        # Ray Data deletes it when the actor is no longer needed.
+        self._call.close()
+
+    def _die(self, error: BrokenWorkerError) -> NoReturn:
+        """Exit this process, so that Ray starts another and repeats the rows there.
+
+        Raises:
+            EngineError: that has happened too often.
+        """
+        # Several batches fail at the same time; only the first counts the death.
+        with self._dying:
+            deaths = ray.get(self._progress.add_death.remote())
+            if deaths > self._max_deaths:
+                raise EngineError(f"{error.message} It happened {deaths} times, so the job stops.")
+            logger.error("%s This worker exits; another repeats its rows.", error.message)
+            os._exit(1)
+
+
+def _die_with_raylet() -> None:
+    """Ask the kernel to kill this process when its raylet dies.
+
+    An actor that hangs on exit, as engines may, has already left Ray, so nothing else would end it.
+    """
+    from ray._private.utils import detect_fate_sharing_support_linux, set_kill_on_parent_death_linux
+
+    if detect_fate_sharing_support_linux():
+        set_kill_on_parent_death_linux()

@@ -1,0 +1,1 @@
+"""Choosing a model's configuration, for `rayllm gen-config` and `rayllm run MODEL`."""

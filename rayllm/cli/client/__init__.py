@@ -1,0 +1,1 @@
+"""What `rayllm chat`, `query`, `models` and `bench` share."""

@@ -1,0 +1,67 @@
+"""Pictures of a load."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rayllm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rayllm.client.benchmark.report import Report
+
+_TITLES = {"ttft": "time to first token", "itl": "inter-token latency", "e2e": "end-to-end latency"}
+_BINS = 20
+_ROWS = 16
+
+
+def terminal_plot(report: Report) -> str:
+    """How long first tokens took, and the output over time, in characters."""
+    import plotext  # type: ignore[import-untyped]
+
+    figure = plotext.figure
+    figure.clear()
+    figure.subplots(1, 2)
+    figure.plot_size(figure.size()[0], _ROWS)
+    left, right = figure.subplot(1, 1), figure.subplot(1, 2)
+    left.draw(left.hist(report.measures["ttft"].values, _BINS))
+    right.draw(right.signal(*report.timeline()).lines())
+    for panel, title, unit in ((left, "time to first token", "ms"), (right, "output tokens a second", "s")):
+        panel.theme("colorless")
+        panel.title(title)
+        panel.label(unit)
+    return str(figure.build().string()).rstrip()
+
+
+def check_png() -> None:
+    """Refuse where no picture can be made.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError("--png needs matplotlib.\nhint: pip install 'rayllm[plots]'") from None
+
+
+def png(report: Report, title: str) -> bytes:
+    """The shares of requests by each latency, and the output over time, as a PNG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    panels = figure.subplots(2, 2).flat
+    for panel, (name, of_what) in zip(panels, _TITLES.items(), strict=False):
+        _draw_shares(panel, report.measures[name].values)
+        panel.set(title=of_what, xlabel="ms", ylabel="% at most", ylim=(0, 100))
+    panels[3].plot(*report.timeline())
+    panels[3].set(title="output tokens a second", xlabel="s", ylim=(0, None))
+    figure.suptitle(title)
+    made = io.BytesIO()
+    figure.savefig(made, format="png", dpi=120)
+    return made.getvalue()
+
+
+def _draw_shares(panel: Any, values: list[float]) -> None:
+    panel.plot(values, [100 * (rank + 1) / len(values) for rank in range(len(values))])
+    panel.grid(alpha=0.3)

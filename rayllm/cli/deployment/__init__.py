@@ -1,0 +1,1 @@
+"""Applications, clusters and addresses, for `rayllm run`, `apply`, `build` and `status`."""

@@ -1,0 +1,123 @@
+"""What `rayllm apply` shows before it deploys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rayllm.cli.deployment.application import IMPORT_PATH
+from rayllm.config import AppConfig, load_app
+from rayllm.serving.cluster.deployed import configuration, declared
+from rayllm.serving.cluster.diff import Change, Effect, changes, different, router_keys
+
+_SIGNS = {
+    Effect.ADDED: "+",
+    Effect.REMOVED: "-",
+    Effect.ROLLED: "~",
+    Effect.IN_PLACE: "=",
+    Effect.UNTOUCHED: " ",
+    Effect.UNKNOWN: "?",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to one application.
+
+    `router_keys` are options of its router that differ, `keys` those that stand beside its `args`.
+    """
+
+    name: str
+    effect: Effect
+    models: tuple[Change, ...] = ()
+    router_keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to each application, and the services that there will be."""
+
+    steps: tuple[Step, ...]
+    configs: tuple[AppConfig, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The applications that there will be."""
+        return [step.name for step in self.steps if step.effect is not Effect.REMOVED]
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {"applications": [asdict(step) for step in self.steps]}
+
+    def as_text(self) -> str:
+        """For people: a line for each application and each of its models."""
+        return "\n".join(line for step in self.steps for line in _lines(step))
+
+
+def plan(running: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Any]) -> Plan:
+    """Hold a serve config with inlined models against what Ray Serve tells of what runs."""
+    steps, configs, kept = [], [], set()
+    for application in wanted["applications"]:
+        name = application.get("name", "default")
+        kept.add(name)
+        details = running.get(name)
+        if application.get("import_path") == IMPORT_PATH:
+            config = load_app(application.get("args") or {})
+            configs.append(config)
+            steps.append(_ours(name, details, application, config))
+        else:
+            steps.append(Step(name, _effect(details, application), keys=_keys(details, application, set())))
+    for name, details in running.items():
+        # Applications of `serve.run` stay, as they do with `serve deploy`.
+        if name not in kept and declared(details):
+            steps.append(Step(name, Effect.REMOVED, tuple(changes(configuration(details), None))))
+    return Plan(tuple(steps), tuple(configs))
+
+
+def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str, Any], config: AppConfig) -> Step:
+    before = configuration(details) if details else None
+    running = frozenset(model.model_id for model in config.models) if details and before is None else frozenset()
+    keys = _keys(details, application, {"args"})
+    models = changes(before, config, running)
+    if any(key.partition(".")[0] == "runtime_env" for key in keys):
+        # Every process of the application has it.
+        models = [_rolled(change) for change in models]
+    return Step(name, _effect(details, application), tuple(models), router_keys(before, config), keys)
+
+
+def _rolled(change: Change) -> Change:
+    if change.effect not in (Effect.IN_PLACE, Effect.UNTOUCHED):
+        return change
+    return Change(change.model_id, Effect.ROLLED, (*change.keys, "runtime_env"))
+
+
+def _effect(details: Mapping[str, Any] | None, application: Mapping[str, Any]) -> Effect:
+    if details is None:
+        return Effect.ADDED
+    config = declared(details)
+    if config is None:
+        return Effect.UNKNOWN
+    return Effect.IN_PLACE if different(config, application) else Effect.UNTOUCHED
+
+
+def _keys(details: Mapping[str, Any] | None, application: Mapping[str, Any], apart_from: set[str]) -> tuple[str, ...]:
+    config = declared(details) if details else None
+    if config is None:
+        return ()
+    old, new = ({key: value for key, value in c.items() if key not in apart_from} for c in (config, application))
+    return different(old, new)
+
+
+def _lines(step: Step) -> Iterator[str]:
+    yield f"application {step.name}: {_told(step.effect, step.keys)}"
+    for change in step.models:
+        yield f"  {_SIGNS[change.effect]} {change.model_id}: {_told(change.effect, change.keys)}"
+    if step.router_keys:
+        yield f"  {_SIGNS[Effect.IN_PLACE]} router: {', '.join(step.router_keys)}"
+
+
+def _told(effect: Effect, keys: tuple[str, ...]) -> str:
+    word = "changed" if effect is Effect.IN_PLACE and not keys else effect.value
+    return f"{word} ({', '.join(keys)})" if keys else word

@@ -1,0 +1,1 @@
+"""Input and output of commands: tables, prompts, progress bars, files, signals."""

@@ -1,0 +1,1 @@
+"""HTTP client for one OpenAI-compatible server."""

@@ -1,0 +1,102 @@
+"""Which generation a model's file is of."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from rayllm.config.engine_arguments import settable_arguments, vllm_names
+from rayllm.config.legacy import Changes, upgrade
+from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.model import canonical_accelerator
+from rayllm.config.scaling import DeploymentConfig
+from rayllm.errors import ConfigError
+
+RAY_SERVE_LLM_KEYS = frozenset(
+    [
+        "accelerator_config",
+        "callback_config",
+        "experimental_configs",
+        "log_engine_metrics",
+        "resources_per_bundle",
+        "server_cls",
+    ]
+)
+"""Keys of `ray.serve.llm.LLMConfig` that no RayLLM ever had."""
+
+
+_HINT = (
+    "hint: a model has `model_loading_config` or `engine_config`, an adapter `base_model_id`, "
+    "a serve config `applications`."
+)
+
+
+class Format(StrEnum):
+    """A generation of files."""
+
+    ENGINE_CONFIG = "rayllm-0"
+    """Aviary, RayLLM 0 and Anyscale's endpoints: `engine_config` and `scaling_config`."""
+    ADAPTER = "rayllm-0-adapter"
+    """A LoRA adapter of theirs: `base_model_id` and `lora_mirror_config`."""
+    EARLY = "rayllm-1"
+    """RayLLM 1: `model_loading_config`, with names that changed since."""
+    RAY_SERVE_LLM = "ray.serve.llm"
+    """`ray.serve.llm.LLMConfig`."""
+    CURRENT = "rayllm"
+    """Today's."""
+
+
+def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
+    """The form of a model's parsed file.
+
+    Args:
+        raw: what was read.
+        name: what errors call it.
+        known: the form that the serve config which lists it is of; decides where several would do.
+
+    Raises:
+        ConfigError: it is no model.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
+    if isinstance(raw.get("engine_config"), dict):
+        return Format.ENGINE_CONFIG
+    if "base_model_id" in raw:
+        return Format.ADAPTER
+    if "model_config" in raw:
+        raise ConfigError(
+            f"{name}: model_config: Aviary's engines before vLLM have no successor.\n"
+            "hint: take the model's file of RayLLM 0.3 or later, which has `engine_config`."
+        )
+    if "model_loading_config" not in raw:
+        raise ConfigError(f"{name}: is neither a model nor a serve config of any form that is known here.\n{_HINT}")
+    return known or _by_its_keys(raw)
+
+
+def _by_its_keys(raw: Mapping) -> Format:
+    if RAY_SERVE_LLM_KEYS & raw.keys():
+        return Format.RAY_SERVE_LLM
+    changes = Changes()
+    upgrade(raw, changes)
+    if changes.all or _spells_as_before(raw):
+        return Format.EARLY
+    engine, deployment = at(raw, "engine_kwargs"), at(raw, "deployment_config")
+    # It hands every argument to vLLM and every option to Ray Serve, where RayLLM has keys of its own.
+    is_theirs = (
+        engine.keys() - (settable_arguments() - {"lora_modules"})
+        or deployment.keys() - DeploymentConfig.model_fields.keys()
+        or deployment.get("num_replicas") == "auto"
+    )
+    return Format.RAY_SERVE_LLM if is_theirs else Format.CURRENT
+
+
+def _spells_as_before(raw: Mapping) -> bool:
+    if raw.get("llm_engine", "vLLM") != "vLLM" or "anytensor_config" in at(raw, "model_loading_config"):
+        return True
+    if at(raw, "generation_config", "generate_kwargs").keys() - vllm_names()["request"]:
+        return True
+    accelerator = raw.get("accelerator_type")
+    try:
+        return isinstance(accelerator, str) and canonical_accelerator(accelerator) != accelerator
+    except ValueError:
+        return False

@@ -1,0 +1,68 @@
+"""What older files meant where they said nothing, as far as today's default is another and would cost or surprise."""
+
+from __future__ import annotations
+
+from rayllm.config.legacy import Changes
+from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.scaling import AutoscalingConfig
+from rayllm.conversion.formats import Format
+
+_CONTEXT, _EMBEDDING_CONTEXT = 2048, 512
+_MOST_REPLICAS = {Format.ENGINE_CONFIG: 1, Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
+
+
+def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
+    """Write out the defaults of `form` where today's differ.
+
+    Args:
+        config: the model, in today's layout.
+        form: an older form.
+        changes: takes a note of each.
+    """
+    if form is not Format.RAY_SERVE_LLM:
+        _context(config, changes)
+    if form is Format.EARLY:
+        _autoscaling(config, changes)
+    _most_replicas(config, form, changes)
+
+
+def note_lost_refusal(raw: Mapping, form: Format, changes: Changes) -> None:
+    """Tell where a file switched chat off, which nothing does today. `raw` is the file as it was read."""
+    below = ("engine_config", "generation") if form is Format.ENGINE_CONFIG else ("generation_config",)
+    generation = at(raw, *below) or at(raw, "generation")
+    is_embedding = at(raw, "engine_config").get("type") == "EmbeddingEngine"
+    said = "prompt_format" in generation or (form is Format.ENGINE_CONFIG and not is_embedding)
+    if form is not Format.RAY_SERVE_LLM and said and generation.get("prompt_format") is None:
+        why = "null switched chat off; the model's own chat template is taken today, if it has one"
+        changes.dropped("generation_config.prompt_format", why)
+
+
+def _context(config: Mapping, changes: Changes) -> None:
+    key = "max_request_context_length"
+    if config.get(key) is None and "max_model_len" not in at(config, "engine_kwargs"):
+        config[key] = _EMBEDDING_CONTEXT if config.get("task") == "embed" else _CONTEXT
+        changes.added(key, f"is written as {config[key]}, what it was by itself; today's default is the model's most")
+
+
+def _autoscaling(config: Mapping, changes: Changes) -> None:
+    deployment = config.setdefault("deployment_config", {})
+    if isinstance(deployment, dict) and not {"autoscaling_config", "num_replicas"} & deployment.keys():
+        deployment["autoscaling_config"] = {"min_replicas": 1, "max_replicas": _MOST_REPLICAS[Format.EARLY]}
+        changes.added("deployment_config.autoscaling_config", "is written as 1 to 100 replicas, what it was by itself")
+    autoscaling = at(config, "deployment_config", "autoscaling_config")
+    if autoscaling.get("min_replicas") == 0 and "initial_replicas" not in autoscaling:
+        autoscaling["initial_replicas"] = 1
+        key = "deployment_config.autoscaling_config.initial_replicas"
+        changes.added(key, "is written as 1, what it was by itself; today's default is `min_replicas`")
+
+
+def _most_replicas(config: Mapping, form: Format, changes: Changes) -> None:
+    autoscaling, most = at(config, "deployment_config").get("autoscaling_config"), _MOST_REPLICAS[form]
+    if not isinstance(autoscaling, dict) or "max_replicas" in autoscaling:
+        return
+    fewest = autoscaling.get("min_replicas", 1)
+    if isinstance(fewest, int) and fewest <= most:
+        autoscaling["max_replicas"] = most
+        today = AutoscalingConfig.model_fields["max_replicas"].default
+        how = f"is written as {most}, what it was by itself; today's default is {today}"
+        changes.added("deployment_config.autoscaling_config.max_replicas", how)

@@ -1,0 +1,107 @@
+"""Secrets that stand in files: tokens and keys in environment variables, passwords in addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rayllm.config.legacy import Changes
+from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.secrets import REFERENCE
+
+# Parts of the names of variables that hold secrets.
+_SECRET_PARTS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY"}
+# What well-known tokens look like → the variable that usually holds one.
+_TOKENS = {
+    r"hf_[A-Za-z0-9]{16,}": "HF_TOKEN",
+    r"A(?:KIA|SIA)[0-9A-Z]{16}": "AWS_ACCESS_KEY_ID",
+    r"sk-[A-Za-z0-9_-]{20,}": "OPENAI_API_KEY",
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}": "GITHUB_TOKEN",
+    r"glpat-[A-Za-z0-9_-]{20,}": "GITLAB_TOKEN",
+}
+_IN_ADDRESS = re.compile(r"(?<=://)([^/\s@:]*:[^/\s@]+)(?=@([^/\s:]+))")
+# Where `${env:NAME}` is read when a model is deployed.
+_ENVIRONMENTS = (("runtime_env",), ("deployment_config", "ray_actor_options", "runtime_env"))
+
+
+def refer(config: Mapping, names: Iterable[str]) -> None:
+    """Give a model's processes environment variables of the deploying process, unless the model sets them itself."""
+    references = {name: f"${{env:{name}}}" for name in names}
+    if references:
+        environment = config["runtime_env"] = dict(at(config, "runtime_env"))
+        environment["env_vars"] = references | at(environment, "env_vars")
+
+
+def take_secrets(config: Mapping, changes: Changes) -> None:
+    """Put a reference in the place of every secret of a model, and refuse those that stand where none is read."""
+    for path in _ENVIRONMENTS:
+        holder, where = at(config, *path[:-1]), ".".join(path)
+        if isinstance(holder.get(path[-1]), dict):
+            take_from_variables(at(holder, path[-1], "env_vars"), f"{where}.env_vars", changes)
+            holder[path[-1]] = _referring(holder[path[-1]], where, changes)
+    refuse_secrets(config, "", changes)
+
+
+def refuse_secrets(value: Any, key: str, changes: Changes) -> None:
+    """Refuse what looks like a secret anywhere in `value`, which stands at `key`."""
+    for where, text in _texts(value, key):
+        if _found(text):
+            changes.refuse(where, "holds a secret, for which a file is no place; take it out.")
+
+
+def take_from_variables(variables: Mapping, where: str, changes: Changes) -> list[str]:
+    """Put references in the place of secrets among environment variables; their names."""
+    taken = []
+    for name, value in variables.items():
+        if isinstance(value, str) and value and not REFERENCE.fullmatch(value) and _is_secret(name, value):
+            variables[name] = f"${{env:{name}}}"
+            changes.secret(f"{where}.{name}", name)
+            taken.append(name)
+    return taken
+
+
+def references_in(variables: Mapping) -> list[str]:
+    """Names of the variables that are nothing but a reference to that of the same name."""
+    return [name for name, value in variables.items() if value == f"${{env:{name}}}"]
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(_SECRET_PARTS & set(name.upper().split("_"))) or any(re.fullmatch(shape, value) for shape in _TOKENS)
+
+
+def _found(text: str) -> list[tuple[str, str]]:
+    """The secrets in a text, each with the name of a variable for it."""
+    found = [(match[1], _variable_of(match[2])) for match in _IN_ADDRESS.finditer(text) if "${env:" not in match[1]]
+    for shape, name in _TOKENS.items():
+        found += [(secret, name) for secret in re.findall(shape, text)]
+    return found
+
+
+def _variable_of(host: str) -> str:
+    return re.sub(r"\W", "_", host).upper() + "_CREDENTIALS"
+
+
+def _referring(value: Any, key: str, changes: Changes) -> Any:
+    if isinstance(value, dict):
+        return {name: _referring(item, f"{key}.{name}", changes) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_referring(item, f"{key}.{index}", changes) for index, item in enumerate(value)]
+    for secret, name in _found(value) if isinstance(value, str) else ():
+        if secret in value:
+            value = value.replace(secret, f"${{env:{name}}}")
+            changes.secret(key, name)
+    return value
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Every text below `value`, with the way down to it."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    elif isinstance(value, str):
+        yield key, value
+    for name, item in items:
+        yield from _texts(item, f"{key}.{name}" if key else str(name))

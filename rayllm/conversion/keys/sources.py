@@ -1,0 +1,84 @@
+"""Where weights, tokenizers and adapters come from, as older files say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.config.legacy import Changes
+from rayllm.config.legacy.nested import Mapping
+from rayllm.config.source import S3Options
+
+_OPTIONS = {"--" + name.replace("_", "-") for name in S3Options.model_fields}
+
+
+def carry_sources(config: Mapping, changes: Changes) -> None:
+    """Rewrite `model_loading_config` and the place of adapters, in today's layout."""
+    loading, lora = config.get("model_loading_config"), config.get("lora_config")
+    if isinstance(loading, dict):
+        if loading.pop("anytensor_config", None):
+            why = "weights are fetched in parallel anyway; `engine_kwargs.load_format: runai_streamer` streams them"
+            changes.dropped("model_loading_config.anytensor_config", why)
+        for key in ("model_source", "tokenizer_source"):
+            if key in loading:
+                loading[key] = _source(loading[key], f"model_loading_config.{key}", changes)
+    if isinstance(lora, dict):
+        _adapters(lora, changes)
+
+
+def without_anonymous(uri: str) -> tuple[str, bool]:
+    """An address without the `anonymous@` that `ray.serve.llm` has in some, and whether it was there."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{rest.removeprefix('anonymous@')}", rest.startswith("anonymous@")
+
+
+def _source(value: Any, key: str, changes: Changes) -> Any:
+    if isinstance(value, str) and "://" in value:
+        uri, anonymous = without_anonymous(value)
+        if anonymous:
+            changes.rewritten(key, "has no `anonymous@` any more: `anonymous: true` says it")
+        return {"bucket_uri": uri, "anonymous": True} if anonymous else value
+    if not isinstance(value, dict) or "bucket_uri" not in value:
+        return value
+    source = {name: given for name, given in value.items() if given is not None}
+    if "bucket_uri" not in source:
+        for name in source:
+            if source[name]:
+                changes.dropped(f"{key}.{name}", "only a source with a `bucket_uri` has it")
+        return None
+    if not isinstance(source["bucket_uri"], str):
+        return source
+    source["bucket_uri"], anonymous = without_anonymous(source["bucket_uri"])
+    if anonymous:
+        source["anonymous"] = True
+        changes.rewritten(f"{key}.bucket_uri", "has no `anonymous@` any more: `anonymous: true` says it")
+    if isinstance(arguments := source.get("s3_sync_args"), list):
+        source["s3_sync_args"] = _understood(arguments, f"{key}.s3_sync_args", changes)
+    return {name: given for name, given in source.items() if given != []}
+
+
+def _understood(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
+    """The options that mean something to RayLLM, with their values; others are noted."""
+    kept, is_known = list[Any](), True
+    for argument in arguments:
+        option = str(argument).partition("=")[0]
+        if option.startswith("--"):
+            is_known = option in _OPTIONS
+            if not is_known:
+                changes.dropped(key, f"`{option}` means nothing here: RayLLM fetches only what serving needs")
+        if is_known:
+            kept.append(argument)
+    return kept
+
+
+def _adapters(lora: Mapping, changes: Changes) -> None:
+    where = "lora_config."
+    path, timeout = lora.get("dynamic_lora_loading_path"), lora.get("download_timeout_s")
+    if isinstance(path, str) and "://" in path:
+        uri, anonymous = without_anonymous(path.rstrip("/"))
+        lora["dynamic_lora_loading_path"] = uri
+        if anonymous:
+            why = "has no `anonymous@` any more: who has no credentials asks anonymously"
+            changes.rewritten(f"{where}dynamic_lora_loading_path", why)
+    if isinstance(timeout, int | float) and timeout <= 0:
+        lora["download_timeout_s"] = None
+        changes.rewritten(f"{where}download_timeout_s", "is null now, which is no limit")

@@ -1,0 +1,49 @@
+"""Converted mappings as the text of files."""
+
+from __future__ import annotations
+
+from rayllm.config.legacy.nested import Mapping
+from rayllm.config.yaml import dump_yaml
+
+# Keys that stand together, in the order of the shipped files; others, such as a `prompt_format` at the top, come last.
+PARAGRAPHS = (
+    ("model_loading_config",),
+    ("generation_config", "chat_template", "chat_template_kwargs"),
+    ("tool_calling", "reasoning_parser", "guided_decoding", "allowed_request_fields"),
+    ("task",),
+    (
+        "accelerator_type",
+        "tensor_parallelism",
+        "pipeline_parallelism",
+        "placement_group_config",
+        "max_request_context_length",
+        "llm_engine",
+        "engine_kwargs",
+    ),
+    ("lora_config",),
+    ("deployment_config",),
+    ("runtime_env",),
+)
+
+
+def model_text(config: Mapping) -> str:
+    """A model's file."""
+    return "\n".join(dump_yaml(part) for part in _parts(config))
+
+
+def ordered(config: Mapping) -> Mapping:
+    """A model's mapping in the order of its file, for a serve config that holds it."""
+    return {key: value for part in _parts(config) for key, value in part.items()}
+
+
+def _parts(config: Mapping) -> list[Mapping]:
+    rest = tuple(key for key in config if not any(key in keys for keys in PARAGRAPHS))
+    parts = ({key: config[key] for key in keys if key in config} for keys in (*PARAGRAPHS, rest))
+    return [part for part in parts if part]
+
+
+def serve_text(config: Mapping) -> str:
+    """A serve config."""
+    head = {key: value for key, value in config.items() if key != "applications"}
+    parts = [head, {"applications": config["applications"]}]
+    return "\n".join(dump_yaml(part) for part in parts if part)

@@ -1,0 +1,52 @@
+"""A model that is served without a file, on a machine without GPUs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rayllm.cli.authoring import interview
+from rayllm.cli.authoring import single_model as module
+from rayllm.cli.authoring.single_model import single_model
+from rayllm.errors import ClusterError, ConfigError
+
+WEIGHTS = Path(__file__).parents[4] / "models" / "rayllm-demo" / "weights"
+
+
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """vLLM's CPU build, and a tool of NVIDIA's that finds nothing."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    tool.chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(interview, "has_cpu_engine", lambda: True)
+    monkeypatch.setattr(module, "has_cpu_engine", lambda: True)
+
+
+def test_it_runs_as_the_machine_can() -> None:
+    model = single_model(str(WEIGHTS), None, None)
+    assert (model.model_id, model.accelerator_type, model.max_model_len) == ("weights", None, 2048)
+    assert model.engine_kwargs == {"enforce_eager": True}
+    assert model.runtime_env["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert model.deployment_config.autoscaling_config is None
+    assert single_model(str(WEIGHTS), None, 512).max_model_len == 512
+
+
+def test_what_is_too_large_for_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interview.os, "sysconf", lambda name: 1000)
+    with pytest.raises(
+        ClusterError, match=r"weights: its weights, 0\.0 GiB, are more than half.*\nhint: `rayllm plan`"
+    ):
+        single_model(str(WEIGHTS), None, None)
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--max-model-len: 4,096 is more than the 2,048"):
+        single_model(str(WEIGHTS), None, 4096)
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        single_model(str(tmp_path), None, None)
