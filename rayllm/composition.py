@@ -24,9 +24,9 @@ from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving.cluster.autoscaling import serve_scaling
-from rayllm.serving.cluster.code_version import versioned
+from rayllm.serving.cluster.deployment.code_version import versioned
+from rayllm.serving.cluster.deployment.restart_scope import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
-from rayllm.serving.cluster.restart_scope import process_part
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import Router
 from rayllm.settings import settings

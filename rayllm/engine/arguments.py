@@ -111,7 +111,11 @@ def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:
         return {}
     slots = model.lora_config.max_num_adapters_per_replica
     values: dict[str, Any] = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
-    return values if workers != "cpu" else {**values, "worker_extension_cls": "rayllm.engine.cpu_lora.CpuLoraRepair"}
+    return (
+        values
+        if workers != "cpu"
+        else {**values, "worker_extension_cls": "rayllm.engine.vllm.cpu_lora_patches.CpuLoraRepair"}
+    )
 
 
 def _conversation(model: ModelConfig) -> dict[str, Any]:

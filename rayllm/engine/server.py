@@ -18,20 +18,25 @@ from starlette.types import ASGIApp
 
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.engine import vllm
-from rayllm.engine.adapter_pool import AdapterPool
-from rayllm.engine.adapters import adapter_pool_of, load_modules
+from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.constraints import ConstraintGate, Sandbox
-from rayllm.engine.direct import DirectCalls
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
-from rayllm.engine.layers.adapters import AdapterGate, adapters_plan
-from rayllm.engine.layers.names import NameKeeper, answer_by_name
-from rayllm.engine.layers.replies import ErrorTranslator
-from rayllm.engine.layers.shaping import RequestShaper
-from rayllm.engine.layers.tasks import TaskGate
-from rayllm.engine.plan import RequestPlan, plan_requests
-from rayllm.engine.processes import processor_seconds
+from rayllm.engine.in_process import InProcessClient
+from rayllm.engine.middleware.adapter_loading import AdapterGate, adapters_plan
+from rayllm.engine.middleware.error_translation import ErrorTranslator
+from rayllm.engine.middleware.model_name import NameKeeper, answer_by_name
+from rayllm.engine.middleware.request_rewriting import RequestShaper
+from rayllm.engine.middleware.supported_tasks import TaskGate
+from rayllm.engine.process.cpu_time import processor_seconds
+from rayllm.engine.request_plan import RequestPlan, plan_requests
+from rayllm.engine.structured_output import ConstraintGate, Sandbox
+from rayllm.engine.vllm import application as vllm_application
+from rayllm.engine.vllm import engine as vllm_engine
+from rayllm.engine.vllm import errors as vllm_errors
+from rayllm.engine.vllm import metadata as vllm_metadata
+from rayllm.engine.vllm import per_request as vllm_per_request
+from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
 from rayllm.sources import LoggedProgress, Progress
@@ -54,7 +59,7 @@ class EngineServer:
         self._open = AsyncExitStack()
         self.adapter_pool: AdapterPool | None = None
         self.app: ASGIApp
-        self.direct: DirectCalls
+        self.in_process: InProcessClient
 
     async def start(
         self,
@@ -84,15 +89,15 @@ class EngineServer:
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
-        config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
-        server_arguments = vllm.make_server_arguments(arguments)
-        self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
+        config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
+        server_arguments = vllm_application.make_server_arguments(arguments)
+        self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments)
         await self._build(server_arguments, weights, progress)
 
     async def warm_up(self) -> None:
         """Have the model write one token, so that the first client does not wait for what happens only once."""
         if self._generates():
-            await vllm.generate_one(self._engine)
+            await vllm_engine.generate_one(self._engine)
 
     async def _start_guided(self, host: str) -> GuidedService | None:
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
@@ -110,39 +115,44 @@ class EngineServer:
         if plan.owns_template:
             # The compiled template takes plain texts; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
-        vllm.stop_at(self._engine, lambda: (adapters_plan() or plan).stop_token_ids)
-        server = self._server = await vllm.make_server(self._engine, arguments)
-        _check_packages(vllm.paths(server), self._model.model_id)
+        vllm_per_request.stop_at(self._engine, lambda: (adapters_plan() or plan).stop_token_ids)
+        server = self._server = await vllm_application.make_server(self._engine, arguments)
+        _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
             self._guided.attach(server.state)
         answer_by_name(server.state.openai_serving_models, self._names)
         self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
-        gate = ConstraintGate(self._start_sandbox(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
-        vllm.guard_generation(self._engine, gate.admit_compiled)
-        vllm.keep_stream_errors(server)
+        gate = ConstraintGate(
+            self._start_sandbox(),
+            vllm_structured_output.as_ebnf,
+            vllm_structured_output.can_enforce,
+            vllm_structured_output.held_options(self._engine),
+        )
+        vllm_structured_output.guard_generation(self._engine, gate.admit_compiled)
+        vllm_application.keep_stream_errors(server)
         self.app = self._layers(server, plan, gate)
-        self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.adapter_pool)
+        self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
         if self.adapter_pool:
-            vllm.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
+            vllm_per_request.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
             await load_modules(self.adapter_pool, self._model)
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
         """What a configuration of the model, its own or changed by an adapter, means for a request."""
-        own_template = partial(vllm.own_chat_template, self._engine)
+        own_template = partial(vllm_application.own_chat_template, self._engine)
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         return replace(plan, takes_backends=self._guided is not None)
 
     def _layers(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
         """What a request passes on its way into vLLM's application, the last one first."""
         app: ASGIApp = RequestShaper(server, lambda: adapters_plan() or plan, gate.admit)
-        app = ErrorTranslator(app, vllm.error_object)
+        app = ErrorTranslator(app, vllm_errors.error_object)
         if self.adapter_pool:
             app = AdapterGate(app, self.adapter_pool, self._model.model_id)
-        return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))
+        return NameKeeper(TaskGate(app, vllm_application.paths(server), self._model.model_id))
 
     def _start_sandbox(self) -> Sandbox | None:
-        vocabulary = vllm.grammar_vocabulary(self._engine) if self._generates() else None
+        vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
         config = self._engine.vllm_config.structured_outputs_config
@@ -176,7 +186,7 @@ class EngineServer:
     @property
     def has_died(self) -> bool:
         """Whether the engine's process has ended."""
-        return self._engine is not None and vllm.has_died(self._engine)
+        return self._engine is not None and vllm_engine.has_died(self._engine)
 
     @property
     def is_busy(self) -> bool:
@@ -189,11 +199,11 @@ class EngineServer:
 
     def processor_seconds(self) -> float | None:
         """Seconds of processor time that the engine's processes have used; None where its workers are elsewhere."""
-        return None if self._workers == "ray" else processor_seconds(vllm.process_ids(self._engine))
+        return None if self._workers == "ray" else processor_seconds(vllm_engine.process_ids(self._engine))
 
     def kill(self) -> None:
         """End the engine's processes at once. What is in hand fails."""
-        for process_id in vllm.process_ids(self._engine):
+        for process_id in vllm_engine.process_ids(self._engine):
             with suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
 
@@ -203,17 +213,17 @@ class EngineServer:
 
     def load(self) -> dict[str, float]:
         """What the engine has to do: prompt tokens that wait, and the share of its KV cache that requests use."""
-        return {"queued_tokens": float(vllm.waiting_tokens(self._engine)), "kv_use": vllm.kv_use()}
+        return {"queued_tokens": float(vllm_engine.waiting_tokens(self._engine)), "kv_use": vllm_engine.kv_use()}
 
     def generated_tokens(self) -> int:
         """Tokens generated since the start."""
-        return vllm.generated_tokens()
+        return vllm_engine.generated_tokens()
 
     def describe(self) -> dict[str, Any]:
         """The model's `max_model_len` in tokens, the engine's version, and the names of the adapters it holds."""
         return {
             "max_model_len": self._engine.model_config.max_model_len,
-            "vllm_version": vllm.version(),
+            "vllm_version": vllm_metadata.version(),
             "adapters": self.adapter_pool.names if self.adapter_pool else [],
         }
 

@@ -7,8 +7,8 @@ import uuid
 import pytest
 import ray
 
-from rayllm.serving.cluster.adapter_registry import Ledger, LoadedAdapter
-from rayllm.serving.cluster.detached_actors import detached_actor
+from rayllm.serving.cluster.state.adapter_registry import Ledger, LoadedAdapter
+from rayllm.serving.cluster.state.detached_actor import detached_actor
 
 X = LoadedAdapter("m", "x", "/x")
 

@@ -11,11 +11,11 @@ from starlette.routing import Route
 from rayllm.config import BatchesConfig
 from rayllm.errors import PermissionDeniedError, RequestError, RouteNotFoundError
 from rayllm.hosts import is_loopback
-from rayllm.serving.batch_api.batches_api import BatchesApi
-from rayllm.serving.batch_api.files_api import FilesApi
-from rayllm.serving.batch_api.quota import StorageQuota
-from rayllm.serving.batch_api.scheduler import BatchScheduler
-from rayllm.serving.batch_api.stores import Stores, open_stores
+from rayllm.serving.batch_api.endpoints.batches import BatchesApi
+from rayllm.serving.batch_api.endpoints.files import FilesApi
+from rayllm.serving.batch_api.execution.scheduler import BatchScheduler
+from rayllm.serving.batch_api.storage.quota import StorageQuota
+from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 
 FILES, BATCHES = "/v1/files", "/v1/batches"
 

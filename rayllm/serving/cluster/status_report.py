@@ -16,8 +16,8 @@ from ray.serve.exceptions import RayServeException
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, wait_for
 from rayllm.cluster.placement import Placement
-from rayllm.serving.cluster import deployed
-from rayllm.serving.cluster.start_progress import Start, starts
+from rayllm.serving.cluster.deployment import deployed
+from rayllm.serving.cluster.state.start_progress import Start, starts
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,6 @@ listening for the client's farewell and for its next request.
 
 from rayllm.serving.handover.channel import Message
 from rayllm.serving.handover.receiver import Receiver
-from rayllm.serving.handover.sender import GoneError, Handover, Outcome, Sender
+from rayllm.serving.handover.sender import Handover, Outcome, ReplicaGoneError, Sender
 
-__all__ = ["GoneError", "Handover", "Message", "Outcome", "Receiver", "Sender"]
+__all__ = ["ReplicaGoneError", "Handover", "Message", "Outcome", "Receiver", "Sender"]

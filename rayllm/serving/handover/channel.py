@@ -42,9 +42,9 @@ class Kind(IntEnum):
     """To a router: the reply was begun and cannot be completed."""
     REFUSED = 6
     """To a router: nothing was written; answer with this."""
-    ROOM = 7
+    SLOT_FREE = 7
     """To a router that was refused for want of a slot: one is free again."""
-    LEAVING = 8
+    DRAINING = 8
     """To a router: the replica takes no more requests. What it has in hand, it answers."""
 
 
@@ -87,7 +87,7 @@ class Channel:
         """Whether the other end is there, as far as is known."""
         return self._is_open
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message. Its files are copies for the other end; the caller keeps and closes its own.
 
         Raises:

@@ -50,7 +50,7 @@ class Receiver:
         self._socket.listen(128)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Take no more routers, and tell those that are here to send nothing more. What is in hand goes on."""
         if self._socket.fileno() < 0:
             return
@@ -58,23 +58,23 @@ class Receiver:
         self._socket.close()
         self.path.unlink(missing_ok=True)
         for channel in list(self._channels):
-            _tell(channel, Message(Kind.LEAVING, 0))
+            _tell(channel, Message(Kind.DRAINING, 0))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Leave all routers; what is not answered yet breaks off."""
-        self.leave()
+        self.drain()
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort()
             channel.close()
 
-    def room(self) -> None:
+    def notify_slot_free(self) -> None:
         """A slot is free: tell one of the routers that were refused for want of it, the one that waits longest."""
         while self._refused:
             channel = next(iter(self._refused))
             del self._refused[channel]
             if channel.is_open:
-                _tell(channel, Message(Kind.ROOM, 0))
+                _tell(channel, Message(Kind.SLOT_FREE, 0))
                 return
 
     def _accept(self) -> None:
@@ -243,7 +243,7 @@ class _Exchange:
 
 def _tell(channel: Channel, message: Message) -> None:
     if channel.is_open:
-        channel.tell(message)
+        channel.send(message)
 
 
 def _folder() -> Path:

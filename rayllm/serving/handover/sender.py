@@ -32,7 +32,7 @@ class Outcome(Enum):
     """The replica is gone, or failed, in the middle of the reply."""
 
 
-class GoneError(Exception):
+class ReplicaGoneError(Exception):
     """The replica takes no requests any more, and never will again; nothing was sent."""
 
 
@@ -64,7 +64,7 @@ class Sender:
         self._channel: Channel | None = None
         self._is_closed = False
 
-    def give(self, file: int, head: Mapping[str, Any], body: bytes) -> Handover:
+    def hand_over(self, file: int, head: Mapping[str, Any], body: bytes) -> Handover:
         """Hand a request over.
 
         Args:
@@ -73,14 +73,14 @@ class Sender:
             body: the request's.
 
         Raises:
-            GoneError: the replica takes no requests any more.
+            ReplicaGoneError: the replica takes no requests any more.
             OSError: the replica cannot be reached this way; nothing was sent.
         """
         handover = Handover(next(self._numbers), asyncio.get_running_loop().create_future())
         channel = self._open()
         self._handover[handover.number] = handover
         try:
-            channel.tell(Message(Kind.REQUEST, handover.number, dict(head), body, (file,)))
+            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, (file,)))
         except OSError:
             del self._handover[handover.number]
             raise
@@ -92,7 +92,7 @@ class Sender:
         Returns BROKEN for a replica that does not say: it may have written, and may still write.
         """
         if not handover.outcome.done() and self._channel is not None and self._channel.is_open:
-            self._channel.tell(Message(Kind.ABORT, handover.number))
+            self._channel.send(Message(Kind.ABORT, handover.number))
         await asyncio.wait((handover.outcome,), timeout=_LAST_WORD_S)
         self._handover.pop(handover.number, None)
         if not handover.outcome.done():
@@ -117,7 +117,7 @@ class Sender:
             except (ConnectionRefusedError, FileNotFoundError):
                 # The path is of one process's life, and nobody listens there.
                 connection.close()
-                raise GoneError from None
+                raise ReplicaGoneError from None
             except OSError:
                 connection.close()
                 raise
@@ -125,9 +125,9 @@ class Sender:
         return self._channel
 
     def _receive(self, message: Message) -> None:
-        if message.kind is Kind.ROOM:
+        if message.kind is Kind.SLOT_FREE:
             self._room()
-        elif message.kind is Kind.LEAVING:
+        elif message.kind is Kind.DRAINING:
             self._leaving()
         elif message.kind is Kind.STARTED:
             if handover := self._handover.get(message.exchange):
@@ -148,7 +148,7 @@ class Sender:
         """See whether the replica is gone, or only its end of the channel."""
         try:
             self._open()
-        except GoneError:
+        except ReplicaGoneError:
             self._leaving()
         except OSError as error:
             logger.warning("A replica closed its channel and cannot be reached now: %r", error)

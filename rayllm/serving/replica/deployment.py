@@ -16,19 +16,20 @@ from ray import serve
 
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
-from rayllm.engine.adapters import MAX_STOPS
+from rayllm.engine.adapters.setup import MAX_STOPS
+from rayllm.engine.process.watchdog import wait_until_lost
 from rayllm.engine.server import EngineServer
-from rayllm.engine.vllm import prepare_environment
-from rayllm.engine.watchdog import wait_until_lost
+from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
-from rayllm.serving.cluster.start_progress import StartProgress
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
-from rayllm.serving.replica.gates import DrainGate, KeyGate, LookupGate, SlotGate
+from rayllm.serving.http.uvicorn_server import EmbeddedServer
+from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
 from rayllm.serving.replica.slots import ServeCount, Slots
-from rayllm.serving.replica.termination import drain_on_sigterm, end_process
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
 
@@ -101,7 +102,7 @@ class ModelReplica:
         if sys.platform == "linux":
             self._receiver = Receiver(self._gate)
             self._receiver.start()
-            self._slots.freed = self._receiver.room
+            self._slots.freed = self._receiver.notify_slot_free
         config = uvicorn.Config(
             KeyGate(LookupGate(self._gate, self._engine.adapter_pool), self._key),
             host=host,
@@ -113,7 +114,7 @@ class ModelReplica:
             # Routers keep their connections; Serve's drain decides when they end.
             timeout_keep_alive=3600,
         )
-        self._http = _Server(config)
+        self._http = EmbeddedServer(config)
         self._serving = asyncio.create_task(self._http.serve())
         while not self._http.started:
             if self._serving.done():
@@ -212,12 +213,7 @@ class ModelReplica:
 
     async def _leave(self, timeout_s: float) -> None:
         """Take no more requests, answer those in hand if they end in time, and end this process."""
-        self._gate.is_draining = True
-        if self._receiver:
-            self._receiver.leave()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._slots.all_free.wait()
+        await drain(self._gate, self._receiver, self._slots, timeout_s)
         with suppress(Exception):
             await self.__del__()
         end_process()
@@ -228,20 +224,8 @@ class ModelReplica:
         if watching and watching is not asyncio.current_task():
             watching.cancel()
         if receiver := getattr(self, "_receiver", None):
-            receiver.stop()
+            receiver.close()
         if hasattr(self, "_http"):
             self._http.should_exit = True
             await asyncio.wait([self._serving], timeout=5)
         await self._engine.stop(timeout_s=5)
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn inside another process: signals are Ray's."""
-
-    def install_signal_handlers(self) -> None:
-        pass
-
-    def capture_signals(self) -> Any:
-        from contextlib import nullcontext
-
-        return nullcontext()

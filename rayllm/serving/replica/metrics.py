@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ray.util.metrics import Counter, Gauge
 
-from rayllm.serving.cluster.start_progress import StartProgress
+from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)

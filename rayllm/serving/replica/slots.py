@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import ray
 from ray import serve
 from ray.serve._private.common import RequestMetadata
+
+from rayllm.cluster.ray_internals import this_replica
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,7 @@ class ServeCount:
     """
 
     def __init__(self) -> None:
-        worker: Any = ray._private.worker.global_worker
-        actor = worker.actors[worker.actor_id]
-        self._replica: Any = actor._replica_impl
+        self._replica: Any = this_replica()
         self._loop: AbstractEventLoop = self._replica._event_loop
         self._metadata = RequestMetadata(request_id="", internal_request_id="")
         prefix = serve.get_replica_context().replica_id.unique_id

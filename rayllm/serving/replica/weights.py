@@ -11,7 +11,7 @@ from ray import serve
 
 from rayllm.cluster.gpu_group import call_on_other_nodes
 from rayllm.config import LocalSource, ModelConfig, Source
-from rayllm.serving.cluster.served_versions import ServedVersion
+from rayllm.serving.cluster.state.served_versions import ServedVersion
 from rayllm.sources import Fetched, Progress, Version, fetch
 
 

@@ -18,18 +18,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rayllm.asgi import call
 from rayllm.config import AppConfig
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.batch_api.runner import start_runner
+from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.replica_updates import unsubscribe
-from rayllm.serving.router.client_limits import ClientLimits
-from rayllm.serving.router.http_server import HttpServer, open_http_server
-from rayllm.serving.router.listening import listening_hosts
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.router.application import RouterApplication
+from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.http.listen_addresses import listening_hosts
+from rayllm.serving.router.http.server import HttpServer, open_http_server
 from rayllm.serving.router.readiness import Readiness, controllers_statuses
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
-from rayllm.serving.router.service import Service
 from rayllm.settings import settings
 
 # A router that is stopped gives its clients this long to hear the rest of their answers.
@@ -53,7 +53,7 @@ class Router:
         self._replica_sets: dict[str, ReplicaSet] = {}
         self._http_server: HttpServer | None = None
         self._batch_service: BatchService | None = None
-        self._current = _Current()
+        self._current = _CurrentApplication()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Ray Serve takes the application from here once the constructor is done."""
@@ -78,7 +78,7 @@ class Router:
         )
         dispatcher = Dispatcher(replica_sets)
         states = Readiness(config, names, dispatcher.has_replicas, partial(controllers_statuses, self._name))
-        self._current.app = Service(
+        self._current.app = RouterApplication(
             config,
             states,
             handles,
@@ -141,7 +141,7 @@ class Router:
             await self._transport.close()
 
 
-class _Current:
+class _CurrentApplication:
     """ASGI application that is the current service's."""
 
     def __init__(self) -> None:

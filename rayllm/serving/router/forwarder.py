@@ -15,25 +15,23 @@ from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
 from rayllm.lora import AdapterName
-from rayllm.routing import Ask
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
+from rayllm.routing import RoutingRequest
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.adapters.lookup import AdapterLookup
+from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
-from rayllm.serving.router.paths import path_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError
-from rayllm.serving.router.replicas.sender import ReplicaRequest, RequestSender
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
+from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
 from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-# Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
-# off deadlines or choose replicas by header.
-_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
 
 
 class Forwarder:
@@ -105,42 +103,42 @@ class Forwarder:
         name = AdapterName(resolved.model_id, resolved.adapter)
         if not resolved.adapter or resolved.path or name in self._models.modules or self._lookup.knows(name):
             return
-        members = self._dispatcher.members(resolved.model_id)
+        replicas = self._dispatcher.replicas(resolved.model_id)
         # Without a replica nobody can tell: the request waits for one like all others.
-        if members and not any(resolved.adapter in member.candidate.adapters for member in members):
+        if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
             await unless_gone(client.request.receive, self._lookup.check(name))
 
     async def _ask(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         request = client.request
-        ask = payload.ask.of(resolved.adapter, request.headers.get(headers.SESSION, ""))
-        sent_headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
+        routing = payload.routing.with_target(resolved.adapter, request.headers.get(headers.SESSION, ""))
+        sent_headers = forwarded_headers(request)
         sent_headers |= {
             "content-type": payload.content_type,
-            headers.WORK: str(ask.work),
+            headers.WORK: str(routing.work),
             **resolved.headers(payload.model),
         }
         await unless_gone(
-            request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, sent_headers), ask)
+            request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, sent_headers), routing)
         )
 
-    async def _in_time(self, client: ClientRequest, outgoing: ReplicaRequest, ask: Ask) -> None:
+    async def _in_time(self, client: ClientRequest, outgoing: ReplicaRequest, routing: RoutingRequest) -> None:
         """Find a replica and have it answer: its first byte in time, the rest as it comes."""
         seconds = self._config.request_timeout_s
         try:
             async with asyncio.timeout(seconds) as limit:
-                await self._find_and_carry(client, outgoing, ask, limit)
+                await self._dispatch(client, outgoing, routing, limit)
         except TimeoutError:
             message = f"The model gave no answer within {seconds:g} s (router.request_timeout_s)."
             raise RequestTimeoutError(message) from None
 
-    async def _find_and_carry(
-        self, client: ClientRequest, outgoing: ReplicaRequest, ask: Ask, limit: asyncio.Timeout
+    async def _dispatch(
+        self, client: ClientRequest, outgoing: ReplicaRequest, routing: RoutingRequest, limit: asyncio.Timeout
     ) -> None:
-        async def carry(member: Member) -> None:
+        async def send(replica: Replica) -> None:
             client.wait_no_more()
             try:
-                member.replied(await self._sender.carry(client, outgoing, limit, member))
-            except (FullError, UnreachableError, LostError):
+                replica.on_reply(await self._sender.send(client, outgoing, limit, replica))
+            except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError):
                 wait()
                 raise
 
@@ -150,7 +148,7 @@ class Forwarder:
 
         wait()
         try:
-            await self._dispatcher.run(outgoing.model_id, ask, carry)
+            await self._dispatcher.dispatch(outgoing.model_id, routing, send)
         finally:
             client.wait_no_more()
 

@@ -12,7 +12,7 @@ from rayllm import headers
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
 from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName, parse_name
-from rayllm.serving.cluster.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import LoadedAdapter
 
 OWNER = "rayllm"
 

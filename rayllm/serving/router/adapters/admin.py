@@ -26,12 +26,12 @@ from rayllm.errors import (
 )
 from rayllm.headers import ADAPTER_ANEW
 from rayllm.lora import AdapterName
-from rayllm.routing import Ask
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry, LoadedAdapter
+from rayllm.routing import RoutingRequest
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, LoadedAdapter
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
-from rayllm.serving.router.replicas.member import Member
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.requests.body import parse_body, read_body
 
 _MAX_BYTES = 65536
@@ -128,11 +128,11 @@ class AdapterAdmin:
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {"content-type": "application/json", ADAPTER_ANEW: "1", **resolved.headers(name)}
 
-        async def ask(member: Member) -> tuple[int, bytes]:
-            async with self._transport.send(member, "POST", DETOKENIZE, body, headers) as reply:
+        async def ask(replica: Replica) -> tuple[int, bytes]:
+            async with self._transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
                 return reply.status, await reply.content.read()
 
-        status, answer = await self._dispatcher.run(loaded.base, Ask(adapter=loaded.adapter), ask)
+        status, answer = await self._dispatcher.dispatch(loaded.base, RoutingRequest(adapter=loaded.adapter), ask)
         error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)

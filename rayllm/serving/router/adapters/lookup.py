@@ -20,8 +20,9 @@ from rayllm.errors import UnavailableError
 from rayllm.headers import ADAPTERS_PATH
 from rayllm.lora import AdapterName, no_adapter
 from rayllm.serving.cluster.background import in_background
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
 from rayllm.serving.router.replicas.http_transport import HttpTransport
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError
+from rayllm.serving.router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ AskMissing = Callable[[str, list[str]], Awaitable[Collection[str]]]
 
 
 @dataclass
-class _Question:
+class _PendingLookup:
     """One name, and how many clients wait for what it means."""
 
     is_missing: asyncio.Future[bool]
@@ -59,7 +60,7 @@ class AdapterLookup:
     def __init__(self, ask: AskMissing) -> None:
         self._ask = ask
         self._known: OrderedDict[AdapterName, tuple[bool, float]] = OrderedDict()
-        self._questions: dict[AdapterName, _Question] = {}
+        self._questions: dict[AdapterName, _PendingLookup] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     def knows(self, name: AdapterName) -> bool:
@@ -88,7 +89,7 @@ class AdapterLookup:
         if question is None:
             if len(self._questions) >= _MOST_WAITING:
                 raise UnavailableError("Too many adapters are being looked up.", "model", retry_after_s=5)
-            question = self._questions[name] = _Question(asyncio.get_running_loop().create_future())
+            question = self._questions[name] = _PendingLookup(asyncio.get_running_loop().create_future())
         question.clients += 1
         try:
             self._go_on()
@@ -138,16 +139,16 @@ class AdapterLookup:
             self._known.popitem(last=False)
 
 
-class ReplicaQuestions:
+class ReplicaAdapterLookup:
     """Asks replicas, outside their slots.
 
     Args:
-        members: gives the replicas of a model.
+        replicas: gives the replicas of a model.
         transport: the way to them.
     """
 
-    def __init__(self, members: Callable[[str], Collection[Member]], transport: HttpTransport) -> None:
-        self._members = members
+    def __init__(self, replicas: Callable[[str], Collection[Replica]], transport: HttpTransport) -> None:
+        self._members = replicas
         self._transport = transport
 
     async def missing(self, model_id: str, names: list[str]) -> Collection[str]:
@@ -159,11 +160,17 @@ class ReplicaQuestions:
         body = json.dumps({"names": names}).encode()
         # A question may be asked again: it changes nothing.
         for _ in range(_TRIES):
-            for member in sorted(self._members(model_id), key=lambda member: member.candidate.requests):
+            for replica in sorted(self._members(model_id), key=lambda replica: replica.candidate.requests):
                 try:
-                    async with self._transport.send(member, "POST", ADAPTERS_PATH, body, {}) as reply:
+                    async with self._transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
                         if reply.status == 200:
                             return frozenset(json.loads(await reply.content.read())["missing"])
-                except (UnreachableError, FullError, LostError, aiohttp.ClientError, ConnectionError) as error:
-                    logger.info("The replica %s does not look up adapters: %r", member.id, error)
+                except (
+                    ReplicaUnreachableError,
+                    ReplicaFullError,
+                    ReplicaLostError,
+                    aiohttp.ClientError,
+                    ConnectionError,
+                ) as error:
+                    logger.info("The replica %s does not look up adapters: %r", replica.id, error)
         raise UnavailableError(f"No replica of the model `{model_id}` looks up adapters.", "model")

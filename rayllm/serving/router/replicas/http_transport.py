@@ -12,7 +12,13 @@ from typing import Any
 import aiohttp
 
 from rayllm.headers import FULL, KEY, LEAVING, LOST
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError, WithdrawnError
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaUnreachableError,
+)
+from rayllm.serving.router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -50,36 +56,36 @@ class HttpTransport:
 
     @asynccontextmanager
     async def send(
-        self, member: Member, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, replica: Replica, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
         """Send a request to a replica.
 
         Leaving the block before the body's end closes the connection, which aborts the request in the engine.
 
         Raises:
-            FullError: the replica has no room.
-            WithdrawnError: the replica takes no more requests.
-            UnreachableError: the replica cannot be reached; nothing was sent.
-            LostError: the replica broke off before it sent a reply's head.
+            ReplicaFullError: the replica has no room.
+            ReplicaDrainingError: the replica takes no more requests.
+            ReplicaUnreachableError: the replica cannot be reached; nothing was sent.
+            ReplicaLostError: the replica broke off before it sent a reply's head.
             aiohttp.ClientError: from reading the reply's content: the replica broke off.
         """
         try:
             response = await self._http().request(
-                method, member.address + path, data=body, headers={**headers, KEY: member.key}
+                method, replica.address + path, data=body, headers={**headers, KEY: replica.key}
             )
         except _NOT_SENT as error:
-            logger.warning("The replica %s cannot be reached: %r", member.candidate.id, error)
-            raise UnreachableError from None
+            logger.warning("The replica %s cannot be reached: %r", replica.candidate.id, error)
+            raise ReplicaUnreachableError from None
         except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("The replica %s broke off: %r", member.id, error)
-            raise LostError from None
+            logger.warning("The replica %s broke off: %r", replica.id, error)
+            raise ReplicaLostError from None
         try:
             if FULL in response.headers:
-                raise FullError
+                raise ReplicaFullError
             if LEAVING in response.headers:
-                raise WithdrawnError
+                raise ReplicaDrainingError
             if LOST in response.headers:
-                raise LostError
+                raise ReplicaLostError
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
         finally:

@@ -14,22 +14,23 @@ from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
 from rayllm.errors import UnavailableError
-from rayllm.routing import Ask, Policy, policy
+from rayllm.routing import Policy, RoutingRequest, create_policy
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
-from rayllm.serving.router.replicas.member import FullError, LostError, Member
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
 
 
 @dataclass
-class Visit:
+class ReplicaSearch:
     """One request's search for a replica, over all its tries.
 
     `deadline` is when it ends, in the event loop's time; `tried` are replicas that did not work out; `is_new` says
     that the request has not stood in line yet.
     """
 
-    ask: Ask
+    request: RoutingRequest
     deadline: float
     tried: list[str] = field(default_factory=list)
     is_new: bool = True
@@ -53,12 +54,12 @@ class ReplicaSet:
         self._routing = ""
         self._policy: Policy
         self.change(routing, queue_timeout_s)
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Replica] = {}
         self._turns: deque[asyncio.Future[None]] = deque()
         self._waiting = 0
 
     @property
-    def members(self) -> dict[str, Member]:
+    def replicas(self) -> dict[str, Replica]:
         """The replicas, by id."""
         return self._members
 
@@ -70,7 +71,7 @@ class ReplicaSet:
     def change(self, routing: str, queue_timeout_s: float) -> None:
         """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
         if routing != self._routing:
-            self._routing, self._policy = routing, policy(routing)
+            self._routing, self._policy = routing, create_policy(routing)
         self._queue_timeout_s = queue_timeout_s
 
     def update(self, updates: list[ReplicaUpdate]) -> None:
@@ -79,100 +80,100 @@ class ReplicaSet:
         for update in updates:
             if "address" not in update.metadata:
                 continue
-            member = before.pop(update.id, None)
-            if member is None:
-                member = Member(update, update.metadata["node_id"] == self._node_id, self._wake, self._judge)
+            replica = before.pop(update.id, None)
+            if replica is None:
+                replica = Replica(update, update.metadata["node_id"] == self._node_id, self._wake, self._judge)
             else:
-                member.update(update)
-            self._members[update.id] = member
-        for member_id, member in before.items():
-            self._policy.gone(member_id)
+                replica.update(update)
+            self._members[update.id] = replica
+        for replica_id, replica in before.items():
+            self._policy.on_removed(replica_id)
             # What it still answers, it answers to the end.
-            if not member.candidate.requests:
-                member.close()
+            if not replica.candidate.requests:
+                replica.close()
         if not self._queue.is_available:
             self._give_up()
         self._wake()
 
-    def visit(self, ask: Ask) -> Visit:
+    def search(self, request: RoutingRequest) -> ReplicaSearch:
         """The search for a replica for a request that comes now.
 
         Args:
-            ask: what the request asks of a replica.
+            request: its routing features.
         """
-        return Visit(ask, asyncio.get_running_loop().time() + self._queue_timeout_s)
+        return ReplicaSearch(request, asyncio.get_running_loop().time() + self._queue_timeout_s)
 
     @asynccontextmanager
-    async def member(self, visit: Visit) -> AsyncIterator[Member]:
+    async def acquire(self, search: ReplicaSearch) -> AsyncIterator[Replica]:
         """A replica that has room, for the body of the block, in which it has the request in hand.
 
         Args:
-            visit: the request's; replicas that it has tried are taken only if there are no others.
+            search: the request's; replicas that it has tried are taken only if there are no others.
 
         Raises:
             UnavailableError: none has room in time, or too many wait already.
         """
         # A request that comes now does not overtake those that wait.
-        member = None if self._waiting else self._choose(visit)
-        member = member or await self._wait(visit)
-        with self._in_hand(visit.ask, member):
-            yield member
+        replica = None if self._waiting else self._choose(search)
+        replica = replica or await self._wait(search)
+        with self._in_hand(search.request, replica):
+            yield replica
 
     def close(self) -> None:
         """Leave all replicas."""
-        for member in self._members.values():
-            member.close()
+        for replica in self._members.values():
+            replica.close()
 
-    def _choose(self, visit: Visit) -> Member | None:
-        members = self._members
-        candidates = [member.candidate for member in members.values() if member.room > 0]
-        candidates = [candidate for candidate in candidates if candidate.id not in visit.tried] or candidates
-        return members[self._policy.rank(visit.ask, candidates)[0].id] if candidates else None
+    def _choose(self, search: ReplicaSearch) -> Replica | None:
+        replicas = self._members
+        candidates = [replica.candidate for replica in replicas.values() if replica.room > 0]
+        candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
+        return replicas[self._policy.rank(search.request, candidates)[0].id] if candidates else None
 
     @contextmanager
-    def _in_hand(self, ask: Ask, member: Member) -> Iterator[None]:
-        candidate = member.candidate
-        self._policy.sent(ask, candidate)
+    def _in_hand(self, request: RoutingRequest, replica: Replica) -> Iterator[None]:
+        candidate = replica.candidate
+        self._policy.on_sent(request, candidate)
         candidate.requests += 1
-        candidate.work += ask.work
-        member.sent()
+        candidate.work += request.work
+        replica.on_sent()
         is_full = False
         try:
             yield
-        except FullError:
+        except ReplicaFullError:
             is_full = True
             raise
-        except LostError:
-            member.replied(is_good=False)
+        except ReplicaLostError:
+            replica.on_reply(is_good=False)
             raise
         finally:
             candidate.requests -= 1
-            candidate.work -= ask.work
-            if not candidate.requests and self._members.get(candidate.id) is not member:
-                member.close()
+            candidate.work -= request.work
+            if not candidate.requests and self._members.get(candidate.id) is not replica:
+                replica.close()
             if is_full:
-                member.full()
+                replica.on_full()
             else:
-                member.freed()
+                replica.on_slot_freed()
 
-    def _judge(self, member: Member) -> None:
+    def _judge(self, replica: Replica) -> None:
         """Leave a replica that failed on a request out for a while, if the others do not fail as well."""
-        others = [other.record for other in self._members.values() if other is not member and other.is_open]
-        if member.is_open and is_outlier(member.record, others):
-            member.eject()
+        others = [other.record for other in self._members.values() if other is not replica and other.is_open]
+        if replica.is_open and is_outlier(replica.record, others):
+            replica.eject()
 
-    async def _wait(self, visit: Visit) -> Member:
+    async def _wait(self, search: ReplicaSearch) -> Replica:
         """Wait in line for a replica with room. A request that has waited before goes to the head of the line."""
-        self._check_may_wait(visit)
+        self._check_may_wait(search)
         self._waiting += 1
         self._queue.enter()
         try:
-            async with asyncio.timeout_at(visit.deadline):
+            async with asyncio.timeout_at(search.deadline):
                 while True:
-                    await self._turn(at_head=not visit.is_new)
-                    visit.is_new = False
-                    if member := self._choose(visit):
-                        return member
+                    await self._turn(at_head=not search.is_new)
+                    search.is_new = False
+                    if replica := self._choose(search):
+                        return replica
         except TimeoutError:
             message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
             raise UnavailableError(message, "model", retry_after_s=30) from None
@@ -180,11 +181,11 @@ class ReplicaSet:
             self._waiting -= 1
             self._queue.leave()
 
-    def _check_may_wait(self, visit: Visit) -> None:
+    def _check_may_wait(self, search: ReplicaSearch) -> None:
         if not self._queue.is_available:
             raise self._unavailable()
         limit = self._queue.limit
-        if visit.is_new and 0 <= limit <= self._waiting:
+        if search.is_new and 0 <= limit <= self._waiting:
             raise UnavailableError(f"The model `{self._model_id}` has no room for more requests now.", "model")
 
     async def _turn(self, at_head: bool) -> None:
@@ -208,7 +209,7 @@ class ReplicaSet:
 
     def _wake(self) -> None:
         """Let as many go on as may find room now."""
-        room = sum(max(0, member.room) for member in self._members.values())
+        room = sum(max(0, replica.room) for replica in self._members.values())
         while self._turns and room > 0:
             turn = self._turns.popleft()
             if not turn.done():

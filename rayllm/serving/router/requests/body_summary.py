@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayllm.errors import ModelNotFoundError, RequestError
-from rayllm.routing.ask import Ask, ask_of
+from rayllm.routing.request import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body import parse_body
 
 _MAX_NAME = 1024
@@ -18,7 +18,7 @@ class Summary:
 
     model: str
     wants_stream: bool
-    ask: Ask
+    routing: RoutingRequest
 
 
 def summarize(raw: bytes) -> Summary:
@@ -28,7 +28,7 @@ def summarize(raw: bytes) -> Summary:
         RequestError: it is no JSON object fit for an engine, or names no model.
     """
     body = parse_body(raw)
-    return Summary(checked_model(body.get("model")), bool(body.get("stream")), ask_of(body, len(raw)))
+    return Summary(checked_model(body.get("model")), bool(body.get("stream")), routing_request(body, len(raw)))
 
 
 def checked_model(model: Any) -> str:

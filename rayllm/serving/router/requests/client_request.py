@@ -12,8 +12,8 @@ from starlette.types import Send
 
 from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
-from rayllm.serving.router.connection import CONNECTION, Connection
-from rayllm.serving.router.http_errors import error_response
+from rayllm.serving.router.http.connection import CONNECTION, Connection
+from rayllm.serving.router.http.errors import error_response
 
 # Seconds between two signs of life in a stream that waits.
 _BEAT_S = 10.0

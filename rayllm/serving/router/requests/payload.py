@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from rayllm.errors import RequestError
-from rayllm.routing import Ask, ask_of
+from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
 
 # A form holds a file and a handful of fields; more is an attack.
@@ -43,7 +43,7 @@ class Payload(ABC):
 
     @property
     @abstractmethod
-    def ask(self) -> Ask:
+    def routing(self) -> RoutingRequest:
         """What it means for the choice of a replica, as a request to a base."""
 
     @property
@@ -72,8 +72,8 @@ class JsonPayload(Payload):
         return self.summary.wants_stream
 
     @property
-    def ask(self) -> Ask:
-        return self.summary.ask
+    def routing(self) -> RoutingRequest:
+        return self.summary.routing
 
     @property
     def for_log(self) -> str:
@@ -120,8 +120,8 @@ class FormPayload(Payload):
         return self.form.get("stream") in ("true", "True", "1")
 
     @property
-    def ask(self) -> Ask:
-        return ask_of({}, len(self.raw))
+    def routing(self) -> RoutingRequest:
+        return routing_request({}, len(self.raw))
 
     @property
     def for_log(self) -> str:

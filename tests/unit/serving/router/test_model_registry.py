@@ -9,7 +9,7 @@ import pytest
 from rayllm.config import load_app
 from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName
-from rayllm.serving.cluster.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import LoadedAdapter
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 
 
