@@ -128,8 +128,8 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
     part = process_part(model)
-    made_of = [part.model_dump(mode="json"), aliases, placement.gpu_share]
-    return versioned(deployment, made_of).bind(part, tuple(aliases), placement.gpu_share)
+    depends_on = [part.model_dump(mode="json"), aliases, placement.gpu_share]
+    return versioned(deployment, depends_on).bind(part, tuple(aliases), placement.gpu_share)
 
 
 def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:

@@ -1,6 +1,6 @@
-"""Calls of an engine without HTTP: a prompt in, tokens or a vector out.
+"""Requests to an engine in the same process, without HTTP; used by batch.
 
-What a request means is what it means online: the same names, defaults, stops, constraints and adapters.
+Names, defaults, stops, constraints and adapters mean what they mean online.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rayllm.config.engine_arguments import request_fields
 from rayllm.config.faults import did_you_mean
 from rayllm.endpoints import COMPLETIONS
 from rayllm.engine.adapters.pool import AdapterPool
-from rayllm.engine.middleware.adapter_loading import adapters_plan, use_adapter
+from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
 from rayllm.engine.middleware.deprecated_fields import OLD_NAMES
-from rayllm.engine.middleware.request_rewriting import shape, with_one_bos
+from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one_bos
 from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import generation
@@ -29,25 +29,25 @@ from rayllm.lora import adapter_of
 
 Body = dict[str, Any]
 
-# Fields of a request that say what is answered or how it is sent, instead of how tokens are chosen.
+# Fields that do not concern sampling.
 _NOT_SAMPLING = {"model", "prompt", "prompt_embeds", "stream", "stream_options", "echo", "suffix", "user", "request_id"}
-# OpenAI's other names of fields that vLLM's completions take.
-_ALSO = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "top_logprobs": "logprobs"}
+# OpenAI's aliases of fields of vLLM's completions.
+_ALIASES = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "top_logprobs": "logprobs"}
 _POOLING = ("dimensions", "use_activation")
-_REMEMBERED = 256
-# vLLM reads no request without a prompt; the real one goes to the engine beside it.
-_ANY_TOKEN = [0]
+_CACHED_REQUESTS = 256
+# A placeholder: vLLM parses no request without a prompt, but the real one is passed beside it.
+_PLACEHOLDER_PROMPT = [0]
 
 
 class InProcessClient:
-    """The calls.
+    """A client of one engine.
 
     Args:
         engine: vLLM's AsyncLLM.
         model: the model.
-        plan: what the configuration means for a request.
-        admit: refuses constraints that the engine should not see.
-        adapter_pool: the adapters in the engine; None where it takes none.
+        plan: the model's request plan.
+        admit: refuses constraints that are unsafe for the engine.
+        adapter_pool: the adapters in the engine; None if it takes none.
     """
 
     def __init__(
@@ -64,38 +64,40 @@ class InProcessClient:
         self._admit = admit
         self._adapter_pool = adapter_pool
         self._ids = count()
-        # Most rows of a job ask for the same: request → parsed request, and the plan whose id is in the key.
+        # Most rows of a job have the same parameters. The plan is kept because its id is in the key.
         self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
 
     @property
     def max_concurrent(self) -> int:
-        """Requests that the engine works on at once."""
+        """Sequences that the engine processes at once."""
         return generation.max_num_seqs(self._engine)
 
     async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
-        """vLLM's `RequestOutput` for one prompt.
+        """Generate for one prompt; returns vLLM's `RequestOutput`.
 
         Args:
-            prompt: what the model reads.
+            prompt: the prompt.
             sampling: fields of a completion request, such as `temperature` or `guided_choice`.
-            model: the model's name or an adapter's; None is the model.
-            detokenize: whether the engine writes the text; it does in any case where a stop is a text.
+            model: name of the model or an adapter; the model by default.
+            detokenize: whether to return text; forced where a stop is a text.
 
         Raises:
-            RequestError: a field or the prompt is wrong.
-            ModelNotFoundError: there is no such adapter.
+            RequestError: a field or the prompt is invalid.
+            ModelNotFoundError: the adapter does not exist.
             EngineError: the engine died.
         """
         async with self._using(model) as lora:
             request = await self._request(sampling)
-            return await generation.generate(self._engine, self._seen(prompt), request, self._id(), lora, detokenize)
+            return await generation.generate(
+                self._engine, self._with_bos(prompt), request, self._id(), lora, detokenize
+            )
 
     async def pool(self, task: str, prompt: Prompt, pooling: Body, model: str | None) -> tuple[list[float], int]:
-        """What the model's pooler gives for one prompt: a vector or probabilities, and the number of prompt tokens.
+        """Pool one prompt; returns a vector or probabilities, and the number of prompt tokens.
 
         Args:
             task: `embed` or `classify`.
-            prompt: what the model reads.
+            prompt: the prompt.
             pooling: `dimensions` or `use_activation`.
             model: as for `generate`.
 
@@ -103,13 +105,13 @@ class InProcessClient:
             RequestError, ModelNotFoundError, EngineError: as `generate`.
         """
         for name in pooling.keys() - set(_POOLING):
-            known = did_you_mean(name, _POOLING) or f"; known are {', '.join(_POOLING)}."
-            raise RequestError(f"`pooling_params.{name}` means nothing here{known}", "pooling_params")
+            hint = did_you_mean(name, _POOLING) or f"; use {' or '.join(_POOLING)}."
+            raise RequestError(f"`pooling_params.{name}` is not a known parameter{hint}", "pooling_params")
         async with self._using(model) as lora:
-            return await generation.pool(self._engine, self._seen(prompt), task, pooling, self._id(), lora)
+            return await generation.pool(self._engine, self._with_bos(prompt), task, pooling, self._id(), lora)
 
     def labels(self) -> dict[int, str]:
-        """Names of the classes by index, where the model has any."""
+        """Names of the classes by index, if the model has any."""
         return generation.labels(self._engine)
 
     @asynccontextmanager
@@ -119,45 +121,45 @@ class InProcessClient:
             yield None
             return
         assert self._adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
-        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as pooled:
-            yield pooled.loaded
+        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as loaded:
+            yield loaded.lora_request
 
-    def _seen(self, prompt: Prompt) -> Prompt:
-        """`prompt` with exactly one BOS, where the engine makes tokens of a text that no template wrote."""
+    def _with_bos(self, prompt: Prompt) -> Prompt:
+        """Add exactly one BOS to a text that no chat template has rendered."""
         if prompt.token_ids is not None or prompt.is_rendered:
             return prompt
-        return replace(prompt, text=with_one_bos(prompt.text, adapters_plan() or self._plan))
+        return replace(prompt, text=with_one_bos(prompt.text, adapter_plan() or self._plan))
 
     async def _request(self, sampling: Body) -> Any:
-        plan = adapters_plan() or self._plan
+        plan = adapter_plan() or self._plan
         key = json.dumps([sampling, id(plan)], sort_keys=True, default=str)
         if (known := self._parsed.get(key)) is None:
-            known = self._parsed[key] = await self._parse(sampling, plan), plan
-            if len(self._parsed) > _REMEMBERED:
+            cached = self._parsed[key] = await self._parse(sampling, plan), plan
+            if len(self._parsed) > _CACHED_REQUESTS:
                 self._parsed.popitem(last=False)
-        return known[0]
+        return cached[0]
 
     async def _parse(self, sampling: Body, plan: RequestPlan) -> Any:
-        body = _todays(sampling)
-        shaped = await self._admit(shape(COMPLETIONS, {"prompt": _ANY_TOKEN, **body}, plan))
-        return generation.completion_request(shaped)
+        body = _normalize(sampling)
+        rewritten = await self._admit(rewrite_request(COMPLETIONS, {"prompt": _PLACEHOLDER_PROMPT, **body}, plan))
+        return generation.completion_request(rewritten)
 
     def _id(self) -> str:
         return f"row-{next(self._ids)}"
 
 
-def _todays(sampling: Body) -> Body:
-    """Sampling values by the names of completions; unknown ones are refused."""
-    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | OLD_NAMES | _ALSO.keys()
+def _normalize(sampling: Body) -> Body:
+    """Sampling parameters under the names of vLLM's completions."""
+    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | OLD_NAMES | _ALIASES.keys()
     body: Body = {}
     for name, value in sampling.items():
         if name not in known:
-            hint = did_you_mean(name, known) or "; docs/batch.md lists what may stand there."
-            raise RequestError(f"`sampling_params.{name}` means nothing here{hint}", "sampling_params")
+            hint = did_you_mean(name, known) or "; docs/batch.md lists them."
+            raise RequestError(f"`sampling_params.{name}` is not a known parameter{hint}", "sampling_params")
         if value is not None:
-            body[_ALSO.get(name, name)] = value
+            body[_ALIASES.get(name, name)] = value
     if body.get("logprobs") is True:
-        # As in chat: so many beside the chosen one as `top_logprobs` says.
+        # As in chat: `top_logprobs` alternatives to the chosen token.
         body["logprobs"] = sampling.get("top_logprobs") or 0
     elif body.get("logprobs") is False:
         del body["logprobs"]

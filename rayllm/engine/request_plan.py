@@ -1,4 +1,4 @@
-"""What a model's configuration means for each request, once its tokenizer is known."""
+"""The request plan of a model: what its configuration adds to each request, given its tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayllm.prompt import compile_template
 
 
 class Tokenizer(Protocol):
-    """The part of a HuggingFace tokenizer that is needed here."""
+    """The part of a HuggingFace tokenizer that is used here."""
 
     bos_token_id: int | None
 
@@ -20,18 +20,17 @@ class Tokenizer(Protocol):
         """Token ids of `text`."""
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of `ids`."""
+        """Text of `ids`."""
 
 
 @dataclass(frozen=True)
 class RequestPlan:
     """What is added to each request.
 
-    `chat_template` is the template for vLLM, or None for the model's own; `owns_template` marks one compiled from a
-    `prompt_format`. `bos` is the text of the beginning-of-sequence token that a prompt must have exactly once ("" for a
-    model without one), and `tokenizer_adds_bos` says whether the tokenizer writes it by itself. `takes_backends` says
-    that requests may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients
-    may send.
+    `chat_template` is passed to vLLM, None keeps the model's own; `owns_template` marks one compiled from a
+    `prompt_format`. `bos` is the beginning-of-sequence text that a prompt must have exactly once ("" for a model
+    without one), and `tokenizer_adds_bos` says whether the tokenizer adds it. `takes_backends` says whether requests
+    may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients may send.
     """
 
     chat_template: str | None = None
@@ -48,12 +47,12 @@ class RequestPlan:
 def plan_requests(
     model: ModelConfig, tokenizer: Tokenizer | None, own_template: Callable[[], str | None] = lambda: None
 ) -> RequestPlan:
-    """The plan for `model`. A model without a tokenizer gets no template, and its stops stay texts.
+    """The request plan of `model`. Without a tokenizer there is no template, and stops stay texts.
 
     Args:
         model: the model.
         tokenizer: its tokenizer.
-        own_template: gives the chat template that the model brings along for requests without tools.
+        own_template: returns the model's own chat template for requests without tools.
     """
     generation = model.generation_config
     texts, ids = _split_stops(generation.stopping_sequences, tokenizer)
@@ -61,7 +60,7 @@ def plan_requests(
     prompt_format = generation.prompt_format
     bos = prompt_format.bos if prompt_format else ""
     if not bos and adds_bos and tokenizer:
-        # Mistral's own tokenizer has the id but not the text; no format can be written for it.
+        # Mistral's own tokenizer has the id but not the text; it supports no prompt_format.
         bos = getattr(tokenizer, "bos_token", None) or ""
     template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, own_template)
     return RequestPlan(
@@ -77,10 +76,10 @@ def plan_requests(
 
 
 def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tuple[str, ...], list[int]]:
-    """Stops as texts, and as ids those that are special tokens.
+    """Split stops into texts, and ids of those that are special tokens.
 
-    vLLM looks for stop texts in what it has detokenized, and special tokens are left out there: one of them as a text
-    would never be found. An ordinary word stays a text even where it is one token, since other tokens spell it too.
+    vLLM looks for stop texts in detokenized text, which lacks special tokens. An ordinary word stays a text even if it
+    is one token, since other tokens may spell it too.
     """
     texts, ids = list[str](), list[int]()
     for stop in stops:
@@ -99,7 +98,7 @@ def _adds_bos(tokenizer: Tokenizer | None) -> bool:
 
 
 def _template_of(model: ModelConfig, own_template: Callable[[], str | None]) -> str | None:
-    """The configured chat template as text, joined with the one for tools; None leaves the model's own in place."""
+    """The configured chat template, combined with the one for tools; None keeps the model's own."""
     plain = read_template(model.chat_template)
     tools = read_template(model.tool_calling.chat_template if model.tool_calling else None)
     if tools is None:

@@ -7,10 +7,10 @@ import uuid
 import pytest
 import ray
 
-from rayllm.serving.cluster.state.adapter_registry import Ledger, LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import Ledger, RegisteredAdapter
 from rayllm.serving.cluster.state.detached_actor import detached_actor
 
-X = LoadedAdapter("m", "x", "/x")
+X = RegisteredAdapter("m", "x", "/x")
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

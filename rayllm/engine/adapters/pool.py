@@ -1,7 +1,7 @@
-"""The adapters that one engine holds: loaded when asked for, once however many ask, and kept up to date.
+"""The adapters loaded in one engine: loaded on demand, once however many requests wait, and kept up to date.
 
-vLLM finds an adapter by the name of the model that a request asks for. Here that name leads to a version of the
-adapter, which the engine knows by a name of its own: vLLM tells adapters apart by name alone, in its prefix cache too.
+vLLM finds an adapter by the model name in a request. Its prefix cache also tells adapters apart by name, so here each
+version of an adapter gets a name of its own in the engine.
 """
 
 from __future__ import annotations
@@ -24,45 +24,50 @@ from rayllm.sources import node_cache
 
 logger = logging.getLogger(__name__)
 
-# Names are the clients' to invent: of what failed, only so much is remembered.
-_MOST_FAILURES = 1024
-_EXPECTED_S = 5.0
-# Places that are looked into at once for names that may be invented.
-_LOOKUPS_AT_ONCE = 8
+# Failed loads remembered; clients may invent names.
+_MAX_FAILURES = 1024
+_RESERVED_S = 5.0
+# Concurrent lookups of names, which clients may invent.
+_MAX_LOOKUPS = 8
 
 
 class AdapterEngine(Protocol):
-    """The part of vLLM that adapters need; see `rayllm.engine.vllm.AdapterSlots`."""
+    """The part of vLLM that adapters need; see `rayllm.engine.vllm.adapters.AdapterSlots`."""
 
-    async def add(self, name: str, key: str, folder: Path) -> Any:
-        """Load the adapter `name`, which lies in `folder`, as `key`; returns what the engine calls it.
+    async def add(self, adapter_id: str, key: str, folder: Path) -> Any:
+        """Load an adapter; returns vLLM's LoRARequest.
+
+        Args:
+            adapter_id: its full id, for messages.
+            key: its name in the engine, with its version.
+            folder: its files.
 
         Raises:
-            RequestError: its files are at fault.
-            UnavailableError: the engine failed on it.
-            EngineError: the engine is dead.
+            RequestError: its files are invalid.
+            UnavailableError: the engine failed to load it.
+            EngineError: the engine has died.
         """
 
-    def answer_to(self, name: str, loaded: Any) -> None:
-        """Let requests for the model `name` use what `add` returned."""
+    def serve_as(self, model: str, lora_request: Any) -> None:
+        """Use the adapter for requests to the model name `model`."""
 
-    async def remove(self, loaded: Any) -> None:
-        """Forget what `add` returned, under all its names."""
+    async def remove(self, lora_request: Any) -> None:
+        """Unload the adapter, under all its names."""
 
 
 @dataclass
-class PooledAdapter:
+class LoadedAdapter:
     """One version of an adapter in the engine."""
 
     name: AdapterName
     path: str | None
     files: AdapterFiles
     plan: RequestPlan | None
-    loaded: Any
+    lora_request: Any
     users: int = 0
     is_retired: bool = False
-    # Somebody is about to use what was just loaded: until then it is not surplus.
-    is_expected_until: float = 0.0
+    # A waiting request is about to use it; until then it is not evicted.
+    is_reserved_until: float = 0.0
     checked_at: float = field(default_factory=time.monotonic)
 
 
@@ -70,12 +75,12 @@ class AdapterPool:
     """The adapters in the engine.
 
     Args:
-        store: where they come from.
-        engine: takes them.
-        plan: what an adapter's own settings mean for its requests.
-        capacity: adapters kept; more only while requests use them.
-        refresh_s: seconds after which an adapter's place is asked for a newer version.
-        forget_s: seconds for which a failure is remembered.
+        store: fetches and validates adapters.
+        engine: loads them.
+        plan: makes the request plan of an adapter with settings of its own.
+        capacity: adapters kept loaded; more only while requests use them.
+        refresh_s: seconds after which an adapter in use is checked for a newer version.
+        forget_s: seconds for which a failed load is remembered.
     """
 
     def __init__(
@@ -93,20 +98,20 @@ class AdapterPool:
         self._capacity = capacity
         self._refresh_s = refresh_s
         self._forget_s = forget_s
-        self._adapters: OrderedDict[str, PooledAdapter] = OrderedDict()
-        self._loading: dict[tuple[str, str | None], asyncio.Task[PooledAdapter]] = {}
+        self._adapters: OrderedDict[str, LoadedAdapter] = OrderedDict()
+        self._loading: dict[tuple[str, str | None], asyncio.Task[LoadedAdapter]] = {}
         self._failures: OrderedDict[tuple[str, str | None], tuple[RayLLMError, float]] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
-        # Threads of their own: a flood of invented names holds up no adapter that is being loaded.
-        self._lookups = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, "adapter-lookup")
+        self._unloading: set[asyncio.Task[None]] = set()
+        # Own threads: a flood of invented names must not delay loading.
+        self._lookups = ThreadPoolExecutor(_MAX_LOOKUPS, "adapter-lookup")
 
     @property
-    def names(self) -> list[str]:
-        """Names of the adapters in the engine, the one that was not asked for longest first."""
+    def loaded_adapters(self) -> list[str]:
+        """Ids of the loaded adapters, least recently used first."""
         return list(self._adapters)
 
-    async def found(self) -> list[AdapterName]:
-        """Every adapter that may be had, in the engine or not.
+    async def available(self) -> list[AdapterName]:
+        """Every adapter that can be loaded.
 
         Raises:
             SourceError: they cannot be listed.
@@ -114,9 +119,11 @@ class AdapterPool:
         return await asyncio.to_thread(self._store.names)
 
     async def missing(self, adapters: Sequence[str]) -> list[str]:
-        """Those of `adapters`, by their names without the base's, that are not there. Nothing is loaded."""
-        found = await asyncio.gather(*(self._is_missing(AdapterName(self._store.base, name)) for name in adapters))
-        return [adapter for adapter, is_missing in zip(adapters, found, strict=True) if is_missing]
+        """Those of `adapters`, named without the base, that do not exist. Nothing is loaded."""
+        are_missing = await asyncio.gather(
+            *(self._is_missing(AdapterName(self._store.base, name)) for name in adapters)
+        )
+        return [adapter for adapter, is_missing in zip(adapters, are_missing, strict=True) if is_missing]
 
     async def _is_missing(self, name: AdapterName) -> bool:
         key = (str(name), None)
@@ -127,49 +134,49 @@ class AdapterPool:
         try:
             return not await asyncio.get_running_loop().run_in_executor(self._lookups, self._store.holds, name)
         except SourceError:
-            # A request for it is told, or served from what the node has.
+            # A request for it gets the error, or this node's copy.
             return False
 
     @property
-    def has_loaded(self) -> bool:
-        """Whether any adapter in the engine has a place of its own."""
-        return any(pooled.path is not None for pooled in self._adapters.values())
+    def has_registered(self) -> bool:
+        """Whether an adapter from an administrator's location is loaded."""
+        return any(loaded.path is not None for loaded in self._adapters.values())
 
-    def keep_loaded(self, paths: Collection[str]) -> None:
-        """Drop the adapters with a place of their own that is not among `paths`: they were unloaded."""
-        for name, pooled in list(self._adapters.items()):
-            if pooled.path is not None and pooled.path not in paths:
+    def keep_registered(self, paths: Collection[str]) -> None:
+        """Drop adapters from administrators' locations that are not among `paths`: they were unloaded."""
+        for name, loaded in list(self._adapters.items()):
+            if loaded.path is not None and loaded.path not in paths:
                 self.drop(name)
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[PooledAdapter]:
-        """Have the adapter in the engine for the body of the block.
+    async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[LoadedAdapter]:
+        """Keep the adapter loaded for the duration of the block.
 
         Args:
-            name: the adapter.
-            path: its own place, where it was loaded from one.
-            asked: the model's name in the request, which need not be the adapter's.
+            adapter_id: the adapter.
+            path: its location, if an administrator loaded it.
+            model: the model name in the request, which need not be the adapter's.
 
         Raises:
             ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.have`.
         """
-        pooled = await self._ready(name, path)
-        while pooled.is_retired:
-            pooled = await self._ready(name, path)
-        pooled.users += 1
-        pooled.is_expected_until = 0.0
-        self._engine.answer_to(asked, pooled.loaded)
-        self._keep_within_capacity()
+        loaded = await self._ready(name, path)
+        while loaded.is_retired:
+            loaded = await self._ready(name, path)
+        loaded.users += 1
+        loaded.is_reserved_until = 0.0
+        self._engine.serve_as(model, loaded.lora_request)
+        self._evict()
         try:
-            yield pooled
+            yield loaded
         finally:
-            pooled.users -= 1
-            if pooled.is_retired and not pooled.users:
-                self._leave(pooled)
-            self._keep_within_capacity()
+            loaded.users -= 1
+            if loaded.is_retired and not loaded.users:
+                self._unload(loaded)
+            self._evict()
 
     async def load(self, name: AdapterName, path: str | None = None) -> None:
-        """Have the adapter in the engine, at its newest version, whatever was tried before.
+        """Load the newest version of the adapter, whatever failed before.
 
         Raises:
             ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.have`.
@@ -178,33 +185,33 @@ class AdapterPool:
         await asyncio.shield(self._load_once(name, path))
 
     def drop(self, name: str) -> None:
-        """Take the adapter out of the engine as soon as nobody uses it."""
-        if pooled := self._adapters.pop(name, None):
-            self._retire(pooled)
+        """Unload the adapter as soon as no request uses it."""
+        if loaded := self._adapters.pop(name, None):
+            self._retire(loaded)
 
-    async def _ready(self, name: AdapterName, path: str | None) -> PooledAdapter:
-        pooled = self._adapters.get(str(name))
-        if pooled is not None and pooled.path == path:
+    async def _ready(self, name: AdapterName, path: str | None) -> LoadedAdapter:
+        loaded = self._adapters.get(str(name))
+        if loaded is not None and loaded.path == path:
             self._adapters.move_to_end(str(name))
-            if time.monotonic() - pooled.checked_at > self._refresh_s:
-                # The request does not wait: it takes the version that is there.
-                pooled.checked_at = time.monotonic()
+            if time.monotonic() - loaded.checked_at > self._refresh_s:
+                # The request does not wait: it uses the loaded version.
+                loaded.checked_at = time.monotonic()
                 self._load_once(name, path)
-            return pooled
+            return loaded
         if failure := self._failure((str(name), path)):
-            # Else it would gather the frames of all who were told.
+            # Otherwise the traceback would grow with every request.
             raise failure.with_traceback(None)
-        # Others may wait for the same adapter: a client that leaves must not take it from them.
+        # Shielded: other requests may wait for the same adapter.
         return await asyncio.shield(self._load_once(name, path))
 
-    def _load_once(self, name: AdapterName, path: str | None) -> asyncio.Task[PooledAdapter]:
+    def _load_once(self, name: AdapterName, path: str | None) -> asyncio.Task[LoadedAdapter]:
         key = (str(name), path)
         if key not in self._loading:
             task = self._loading[key] = asyncio.create_task(self._load(name, path))
-            task.add_done_callback(lambda task: self._loaded(key, task))
+            task.add_done_callback(lambda task: self._on_loaded(key, task))
         return self._loading[key]
 
-    async def _load(self, name: AdapterName, path: str | None) -> PooledAdapter:
+    async def _load(self, name: AdapterName, path: str | None) -> LoadedAdapter:
         files = await asyncio.to_thread(self._store.have, name, path)
         current = self._adapters.get(str(name))
         if current is not None and current.path == path and current.files.version == files.version:
@@ -217,50 +224,50 @@ class AdapterPool:
         except BaseException:
             node_cache().release(files.entry)
             raise
-        pooled = PooledAdapter(name, path, files, plan, loaded, is_expected_until=time.monotonic() + _EXPECTED_S)
+        loaded = LoadedAdapter(name, path, files, plan, loaded, is_reserved_until=time.monotonic() + _RESERVED_S)
         if current := self._adapters.get(str(name)):
-            logger.info("The adapter `%s` changed; its new version answers from now on.", name)
+            logger.info("The adapter `%s` has changed; serving its new version.", name)
             self._retire(current)
-        self._adapters[str(name)] = pooled
+        self._adapters[str(name)] = loaded
         self._adapters.move_to_end(str(name))
-        return pooled
+        return loaded
 
-    def _loaded(self, key: tuple[str, str | None], task: asyncio.Task[PooledAdapter]) -> None:
+    def _on_loaded(self, key: tuple[str, str | None], task: asyncio.Task[LoadedAdapter]) -> None:
         del self._loading[key]
         error = None if task.cancelled() else task.exception()
         if not isinstance(error, RayLLMError):
             return
-        pooled = self._adapters.get(key[0])
-        if pooled is None or pooled.path != key[1]:
+        loaded = self._adapters.get(key[0])
+        if loaded is None or loaded.path != key[1]:
             self._failures[key] = (error, time.monotonic())
-            while len(self._failures) > _MOST_FAILURES:
+            while len(self._failures) > _MAX_FAILURES:
                 self._failures.popitem(last=False)
         elif isinstance(error, ModelNotFoundError):
             self.drop(key[0])
         elif isinstance(error, RequestError | UnavailableError):
-            logger.warning("The adapter `%s` stays at its version: %s", key[0], error.message)
+            logger.warning("The adapter `%s` is kept at its loaded version: %s", key[0], error.message)
 
     def _failure(self, key: tuple[str, str | None]) -> RayLLMError | None:
         error, at = self._failures.get(key, (None, 0.0))
         return error if time.monotonic() - at < self._forget_s else None
 
-    def _keep_within_capacity(self) -> None:
-        surplus = len(self._adapters) - self._capacity
+    def _evict(self) -> None:
+        excess = len(self._adapters) - self._capacity
         now = time.monotonic()
-        idle = [name for name, r in self._adapters.items() if not r.users and r.is_expected_until < now]
-        for name in idle[: max(0, surplus)]:
+        idle = [name for name, r in self._adapters.items() if not r.users and r.is_reserved_until < now]
+        for name in idle[: max(0, excess)]:
             self.drop(name)
 
-    def _retire(self, pooled: PooledAdapter) -> None:
-        pooled.is_retired = True
-        if not pooled.users:
-            self._leave(pooled)
+    def _retire(self, loaded: LoadedAdapter) -> None:
+        loaded.is_retired = True
+        if not loaded.users:
+            self._unload(loaded)
 
-    def _leave(self, pooled: PooledAdapter) -> None:
-        async def leave() -> None:
-            await self._engine.remove(pooled.loaded)
-            node_cache().release(pooled.files.entry)
+    def _unload(self, loaded: LoadedAdapter) -> None:
+        async def unload() -> None:
+            await self._engine.remove(loaded.lora_request)
+            node_cache().release(loaded.files.entry)
 
-        task = asyncio.create_task(leave())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        task = asyncio.create_task(unload())
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)

@@ -1,4 +1,4 @@
-"""The adapters of one engine, put together: where they come from, what the engine takes, what they add to requests."""
+"""The adapter pool of an engine, and what an adapter's own settings change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rayllm.settings import settings
 from rayllm.sources import Progress
 from rayllm.sources.node import limits
 
-# Stop texts that an adapter's settings may add to each request; vLLM counts them against its limit on the client's.
+# Stop texts that an adapter may add to a request; vLLM counts them against its limit on the client's.
 MAX_STOPS = 16
 
 
@@ -31,22 +31,22 @@ def adapter_pool_of(
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
 ) -> AdapterPool | None:
-    """The adapters of `model`; None where it takes none.
+    """The adapter pool of `model`; None if it adapter_limits no adapters.
 
     Args:
         model: the base model.
         engine: vLLM's AsyncLLM.
         server: vLLM's application.
-        weights: the folder with the base's weights; nothing is known of them where it is none of this node.
-        plan: what a configuration means for a request.
-        progress: makes an observer for a download.
+        weights: the folder of the base model's weights; may be missing on this node.
+        plan: makes a request plan from a configuration.
+        progress: creates an observer of a download.
     """
     lora = model.lora_config
     if lora is None:
         return None
-    takes = AdapterLimits(max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
+    adapter_limits = AdapterLimits(max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
     return AdapterPool(
-        adapter_store(model, takes, progress),
+        adapter_store(model, adapter_limits, progress),
         AdapterSlots(engine, server.state.openai_serving_models),
         lambda name, files: _plan(name, files, model, plan),
         lora.max_num_adapters_per_replica,
@@ -55,32 +55,32 @@ def adapter_pool_of(
 
 
 async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
-    """Load the adapters that the configuration names.
+    """Load the adapters listed in the configuration.
 
     Raises:
-        RayLLMError: one of them cannot be had; a replica that lacks it must not start.
+        RayLLMError: one cannot be loaded; the replica must not start without it.
     """
     for module in model.lora_config.lora_modules if model.lora_config else ():
         await adapter_pool.load(AdapterName(model.model_id, module.name))
 
 
-def adapter_store(model: ModelConfig, takes: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
-    """Where the adapters of `model`, which has a `lora_config`, come from.
+def adapter_store(model: ModelConfig, adapter_limits: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
+    """The adapter store of `model`, which must have a `lora_config`.
 
     Args:
         model: the base model.
-        takes: what the engine takes.
-        progress: makes an observer for a download.
+        adapter_limits: the engine's limits.
+        progress: creates an observer of a download.
     """
     lora = model.lora_config
-    assert lora is not None  # noqa: S101  (told by the caller)
+    assert lora is not None  # noqa: S101  (checked by the caller)
     path = lora.dynamic_lora_loading_path
     return AdapterStore(
         model.model_id,
         open_place(path, model.model_id) if path else None,
         {module.name: module.path for module in lora.lora_modules},
         replace(limits(lora.download_timeout_s), tries=lora.max_download_tries),
-        takes,
+        adapter_limits,
         progress,
     )
 
@@ -88,7 +88,7 @@ def adapter_store(model: ModelConfig, takes: AdapterLimits, progress: Callable[[
 def _plan(
     name: AdapterName, files: AdapterFiles, model: ModelConfig, plan: Callable[[ModelConfig], RequestPlan]
 ) -> RequestPlan | None:
-    """What the adapter's own settings mean for a request; its base's hold where it says nothing."""
+    """The request plan of an adapter; None if it has no settings of its own."""
     if files.generation is None:
         return None
     if len(files.generation.stopping_sequences) > MAX_STOPS:
@@ -102,10 +102,10 @@ def _plan(
 
 
 def with_generation(model: ModelConfig, generation: GenerationConfig) -> ModelConfig:
-    """`model` with the settings that an adapter brings; its own hold where the adapter says nothing."""
-    given = {key: getattr(generation, key) for key in generation.model_fields_set}
-    update: dict[str, Any] = {"generation_config": model.generation_config.model_copy(update=given)}
+    """`model` with an adapter's generation settings; settings the adapter lacks keep the model's values."""
+    update_values = {key: getattr(generation, key) for key in generation.model_fields_set}
+    update: dict[str, Any] = {"generation_config": model.generation_config.model_copy(update=update_values)}
     if generation.prompt_format is not None:
-        # The format is the adapter's word against the base's template.
+        # The adapter's format replaces the base model's template.
         update["chat_template"] = None
     return model.model_copy(update=update)

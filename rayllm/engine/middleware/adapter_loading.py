@@ -64,7 +64,7 @@ class AdapterGate:
         asked = asked_name() or str(name)
         async with AsyncExitStack() as stack:
             try:
-                if headers.ADAPTER_ANEW in told:
+                if headers.ADAPTER_RELOAD in told:
                     await self._adapter_pool.load(name, path)
                 await stack.enter_async_context(use_adapter(self._adapter_pool, name, path, asked))
             except RayLLMError as error:

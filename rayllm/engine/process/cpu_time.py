@@ -1,25 +1,25 @@
-"""What processes use of this machine."""
+"""CPU time of processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def processor_seconds(process_ids: Iterable[int]) -> float:
-    """Seconds of processor time that the processes and all their children have used so far."""
+def cpu_seconds(process_ids: Iterable[int]) -> float:
+    """CPU seconds used so far by the processes and their current children."""
     import psutil  # comes with vLLM
 
-    used = 0.0
+    total = 0.0
     for process_id in process_ids:
         try:
             parent = psutil.Process(process_id)
-            found = [parent, *parent.children(recursive=True)]
+            processes = [parent, *parent.children(recursive=True)]
         except psutil.NoSuchProcess:
             continue
-        for process in found:
+        for process in processes:
             try:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:
                 continue
-            used += times.user + times.system
-    return used
+            total += times.user + times.system
+    return total

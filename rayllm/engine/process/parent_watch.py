@@ -1,8 +1,7 @@
-"""An engine's process ends with the one that started it.
+"""Ends an engine process when its parent process has died.
 
-vLLM's engine goes on where its parent is killed without a word, by the kernel for want of memory or by `kill -9`, and
-keeps its GPU from the one that takes its place. vLLM calls `follow_parent` in each of its processes, by the entry point
-`vllm.general_plugins`.
+If its parent is killed, by the OOM killer or `kill -9`, vLLM's engine keeps running and keeps its GPU. vLLM calls
+`follow_parent` in each of its processes, through the entry point `vllm.general_plugins`.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import signal
 import threading
 import time
 
-# Set for the children of processes of ours alone: other users of vLLM in the same environment are left as they are.
+# Set only by RayLLM, so that other users of vLLM in the same environment are unaffected.
 PARENT = "_RAYLLM_ENGINE_PARENT"
 _PERIOD_S = 1.0
 
 
-def mark() -> None:
-    """Have the engine that this process starts follow it."""
+def mark_as_parent() -> None:
+    """Make engines that this process starts follow it."""
     os.environ[PARENT] = str(os.getpid())
 
 
 def follow_parent() -> None:
-    """End this process soon after the one that marked itself as its parent is gone."""
+    """End this process soon after its marked parent has died."""
     parent = os.environ.get(PARENT)
     if parent is None or parent != str(os.getppid()):
         return

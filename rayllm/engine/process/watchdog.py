@@ -1,4 +1,4 @@
-"""Watchdog of an engine: notices within seconds that its process has died or hangs."""
+"""Watchdog of an engine: detects within seconds that its process has died or hangs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from typing import Protocol
 
 _PERIOD_S = 0.25
-# An engine that hangs may still have threads that wake up now and then.
+# Share of a CPU that a hanging engine may still use: threads wake up now and then.
 _IDLE_SHARE = 0.05
-# Where the workers' use of processors cannot be seen, an engine may be silent for this many times as long.
-_UNSEEN_FACTOR = 6
+# Factor on the timeout where the workers' CPU time cannot be seen.
+_REMOTE_FACTOR = 6
 
 
 class Watched(Protocol):
@@ -22,20 +22,20 @@ class Watched(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has requests in hand."""
+        """Whether it has unfinished requests."""
 
-    def processor_seconds(self) -> float | None:
-        """Seconds of processor time that its processes have used; None where some of them are elsewhere."""
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds used by its processes; None if some of them run on other nodes."""
 
     async def ping(self) -> None:
-        """Wait for a sign of life from its process."""
+        """Wait for a response from its process."""
 
 
 async def wait_until_lost(engine: Watched, stall_s: float) -> str:
     """Return when the engine has died or hangs, with a clause that says which.
 
-    An engine answers between two steps, and a step may take long. It hangs where it has requests in hand and neither
-    answers nor uses a processor for `stall_s` seconds.
+    An engine responds between two steps, and a step may take long. It hangs if it has unfinished requests and neither
+    responds nor uses CPU for `stall_s` seconds.
     """
     ping: asyncio.Task[None] | None = None
     window = _Window(engine)
@@ -54,21 +54,21 @@ async def wait_until_lost(engine: Watched, stall_s: float) -> str:
 
 
 class _Window:
-    """A span of time in which the engine has not answered."""
+    """A span of time without a response from the engine."""
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine
-        self._began_at, self._used = time.monotonic(), engine.processor_seconds()
+        self._started_at, self._used = time.monotonic(), engine.cpu_seconds()
 
     def is_idle(self, stall_s: float) -> bool:
-        """Whether the engine has done nothing for so long; where it has done something, the span begins anew."""
-        took = time.monotonic() - self._began_at
+        """Whether the engine has been idle for `stall_s` seconds. If it has used CPU, the window restarts."""
+        elapsed = time.monotonic() - self._started_at
         if self._used is None:
-            return took >= _UNSEEN_FACTOR * stall_s
-        if took < stall_s:
+            return elapsed >= _REMOTE_FACTOR * stall_s
+        if elapsed < stall_s:
             return False
-        used = (self._engine.processor_seconds() or 0.0) - self._used
-        if used < _IDLE_SHARE * took:
+        used = (self._engine.cpu_seconds() or 0.0) - self._used
+        if used < _IDLE_SHARE * elapsed:
             return True
-        self._began_at, self._used = time.monotonic(), self._used + used
+        self._started_at, self._used = time.monotonic(), self._used + used
         return False

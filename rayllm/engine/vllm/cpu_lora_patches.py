@@ -1,11 +1,11 @@
-"""Repairs in the workers of vLLM's CPU backend, for engines with adapters.
+"""Patches for LoRA in the workers of vLLM's CPU backend.
 
-vLLM loads this module in each worker as `worker_extension_cls`, and importing it is all that is needed.
+vLLM imports this module in each worker, as `worker_extension_cls`; the import applies the patches.
 
-- In a batch, -1 stands for a token without adapter; the CPU's kernels take it for an index, that of the last slot. Once
-  all slots are taken, requests for the base would be answered by whatever adapter is in there.
-- Log-probabilities of a prompt ask for logits of all its tokens at once, while the CPU backend's adapter code has one
-  adapter index a sequence: with two sequences in a batch their numbers do not fit, and the error ends the engine.
+- In a batch, -1 marks a token without an adapter. The CPU kernels use it as an index, that of the last slot: once all
+  slots are taken, requests to the base model would be answered with whatever adapter is in there.
+- Prompt log-probabilities need the logits of all prompt tokens at once, but the CPU backend has one adapter index per
+  sequence: with two sequences in a batch the shapes differ, and the error ends the engine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 Kernel = Callable[..., None]
 
 
-def _for_adapters_only(kernel: Kernel) -> Kernel:
-    """The kernel, which adds nothing for tokens without an adapter."""
+def _skip_base_tokens(kernel: Kernel) -> Kernel:
+    """Wrap a kernel so that it ignores tokens without an adapter."""
 
     @wraps(kernel)
     def masked(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> None:
@@ -35,8 +35,8 @@ def _for_adapters_only(kernel: Kernel) -> Kernel:
 
 
 for _name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
-    _masked = _for_adapters_only(getattr(lora_ops, _name))
-    # The kernels for whole prompts call these by the module, the wrapper by names of its own.
+    _masked = _skip_base_tokens(getattr(lora_ops, _name))
+    # The prompt kernels call these through the module, the wrapper through names of its own.
     for _holder in (lora_ops, punica_cpu):
         setattr(_holder, _name, _masked)
 
@@ -47,7 +47,7 @@ def _add_lora_logits(self: Any, y: Any, x: Any, *args: Any, **kwargs: Any) -> No
     tokens = x.view(-1, x.shape[-1])
     by_sequence = self._sampler_indices, self.indices_len[1]
     if self.sampler_indices.numel() not in (1, len(tokens)):
-        # The tokens of one prompt: a slice of the batch's hidden states, which says where it begins.
+        # The tokens of one prompt: a slice of the batch's hidden states, whose offset gives its first token.
         begin = tokens.storage_offset() // tokens.stride(0)
         self._sampler_indices = self.token_lora_indices[begin : begin + len(tokens)].clone()
         self.indices_len[1] = len(tokens)
@@ -60,5 +60,5 @@ def _add_lora_logits(self: Any, y: Any, x: Any, *args: Any, **kwargs: Any) -> No
 PunicaWrapperCPU.add_lora_logits = _add_lora_logits
 
 
-class CpuLoraRepair:
-    """What vLLM mixes into its worker; empty, since the repairs are done by the import."""
+class CpuLoraPatches:
+    """The class that vLLM mixes into its worker; empty, since the import applies the patches."""

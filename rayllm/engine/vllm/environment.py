@@ -8,18 +8,17 @@ from rayllm.engine.process import parent_watch
 
 
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
-    """Set what vLLM reads from the environment at import. Call before anything here imports it.
+    """Set the environment variables that vLLM reads. Call before vLLM is imported.
 
     Args:
-        extra_stop_strings: stops that the configuration adds to each request; vLLM counts them against its limit
-            on the client's.
-        gpu_share: the part of a GPU that each worker's bundle holds, as Ray is to be asked for it.
+        extra_stop_strings: stops that the configuration adds to each request, on top of the client's.
+        gpu_share: the share of a GPU in each worker's bundle.
     """
-    parent_watch.mark()
+    parent_watch.mark_as_parent()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    # A host that may be asked for media could send vLLM on to one that may not.
+    # An allowed media host could redirect to one that is not allowed.
     os.environ.setdefault("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
-    # vLLM's own limits are far above what a shared service can give to one request.
+    # vLLM's default is far above what a shared service can give to one request.
     os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "128")
     if gpu_share:
         os.environ.setdefault("VLLM_RAY_PER_WORKER_GPUS", str(gpu_share))

@@ -1,7 +1,4 @@
-"""Import paths of vLLM that users' files were written for and that have moved since.
-
-Guided decoding backends and tool parser plugins import from vLLM. `install` lets the old paths resolve.
-"""
+"""Compatibility shims: old import paths of vLLM, for users' guided decoding backends and tool parser plugins."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-# Where an old module's names are now; of the first, which was split by API, those that users ask for first.
-_MOVED = {
+# Old module → modules that have its names today. Of the first, which was split by API, the most used come first.
+_MOVED_MODULES = {
     "vllm.entrypoints.openai.protocol": (
         "vllm.entrypoints.openai.chat_completion.protocol",
         "vllm.entrypoints.openai.completion.protocol",
@@ -37,14 +34,14 @@ _MOVED = {
     "vllm.entrypoints.openai.tool_parsers.utils": ("vllm.tool_parsers.utils",),
     "vllm.transformers_utils.tokenizer": ("vllm.tokenizers",),
 }
-# Single names that were dropped or renamed: old module → name → where it is now.
-_RENAMED = {"vllm.transformers_utils.tokenizer": {"AnyTokenizer": "TokenizerLike"}}
+# Renamed names: old module → name → name today.
+_RENAMED_NAMES = {"vllm.transformers_utils.tokenizer": {"AnyTokenizer": "TokenizerLike"}}
 
 
 def install() -> None:
-    """Make the old paths resolve in this process; a path that vLLM itself still has is left alone. Imports vLLM."""
+    """Make old paths resolve in this process, except those that vLLM still has. Imports vLLM."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        # Last, so that a module that exists is found before.
+        # Last, so that existing modules win.
         sys.meta_path.append(_Finder())
     parameters = importlib.import_module("vllm.sampling_params")
     if not hasattr(parameters, "LogitsProcessor"):
@@ -56,19 +53,19 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # Some of the old modules held others.
-        return ModuleSpec(fullname, self, is_package=True) if fullname in _MOVED else None
+        # Some old modules had submodules.
+        return ModuleSpec(fullname, self, is_package=True) if fullname in _MOVED_MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:
-        # A name is looked up when it is asked for, so the parts that nobody uses are not imported.
-        module.__getattr__ = partial(_moved, module.__name__)  # type: ignore[method-assign]
+        # Resolved lazily, so that unused modules are not imported.
+        module.__getattr__ = partial(_resolve, module.__name__)  # type: ignore[method-assign]
 
 
-def _moved(module: str, name: str) -> Any:
-    """What an old module had as `name`; Python turns the AttributeError of `from … import` into an ImportError."""
+def _resolve(module: str, name: str) -> Any:
+    """A name of an old module; Python turns the AttributeError of `from … import` into an ImportError."""
     if not name.startswith("_"):
-        today = _RENAMED.get(module, {}).get(name, name)
-        for part in _MOVED[module]:
+        today = _RENAMED_NAMES.get(module, {}).get(name, name)
+        for part in _MOVED_MODULES[module]:
             try:
                 return getattr(importlib.import_module(part), today)
             except (ImportError, AttributeError):

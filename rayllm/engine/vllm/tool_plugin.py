@@ -1,4 +1,4 @@
-"""A tool parser of the user's own: a Python file that registers one with vLLM."""
+"""Tool parser plugins: users' Python files that register a parser with vLLM."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rayllm.errors import ConfigError
 
 
 def load_tool_plugin(path: str, manager: Any) -> None:
-    """Run a plugin and make its parsers fit for this vLLM.
+    """Run a plugin and adapt its parsers to this vLLM.
 
-    Parsers written for older versions take the tokenizer alone; vLLM now also hands them the request's tools.
+    Parsers for older versions take only the tokenizer; vLLM now also passes the request's tools.
 
     Args:
         path: the Python file.
         manager: vLLM's `ToolParserManager`.
 
     Raises:
-        ConfigError: the file cannot be run, or registers nothing.
+        ConfigError: the file fails, or registers no parser.
     """
     before = _registered(manager)
     module = _run(path)
-    new = {name: found for name, found in _registered(manager).items() if before.get(name) != found}
+    new = {name: parser for name, parser in _registered(manager).items() if before.get(name) != parser}
     if not new:
         raise ConfigError(
             f"tool_calling.plugin: {path} registers no tool parser; decorate a ToolParser with "
@@ -34,7 +34,7 @@ def load_tool_plugin(path: str, manager: Any) -> None:
     for name in new:
         parser = _parser_class(path, module, name, new[name])
         if not _takes_tools(parser):
-            # Under its own name, and at once: a lazy entry is looked up in the module by name.
+            # Registered eagerly: a lazy entry would be looked up in the module by name.
             manager.lazy_parsers.pop(name, None)
             manager.register_module(name, module=_taking_tools(parser))
 
@@ -44,11 +44,11 @@ def _registered(manager: Any) -> dict[str, Any]:
 
 
 def _run(path: str) -> Any:
-    # A name of its own: under the file's own name a `json.py` would stand in for a library's.
+    # A unique name: a plugin `json.py` must not shadow the library's module.
     name = f"rayllm_tool_plugin_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"tool_calling.plugin: {path} is no Python file.")
+        raise ConfigError(f"tool_calling.plugin: {path} is not a Python file.")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -19,11 +19,12 @@ from rayllm.serving.replica.slots import Slots
 
 
 class DrainGate:
-    """ASGI middleware that turns requests away once the replica leaves, so that routers ask others.
+    """ASGI middleware that turns requests away while the replica drains or its engine is dead, so that routers ask
+    others.
 
     Args:
-        app: what comes next.
-        engine_has_died: says so at once; a request that fails for that reason is turned away as well.
+        app: the next application.
+        engine_has_died: whether the engine is dead; requests that fail because of it are turned away as well.
     """
 
     def __init__(self, app: ASGIApp, engine_has_died: Callable[[], bool]) -> None:
@@ -33,7 +34,7 @@ class DrainGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.is_draining or self._engine_has_died():
-            await send_empty(send, 503, [(headers.LEAVING.encode(), b"1")])
+            await send_empty(send, 503, [(headers.DRAINING.encode(), b"1")])
             return
         is_lost = False
 

@@ -1,4 +1,4 @@
-"""What stands before a replica's application: who may come in, and how many at once."""
+"""ASGI middleware of a replica: authentication of routers, a limit on requests, and lookup of adapters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rayllm.serving.replica.slots import Slots
 
 
 class SlotGate:
-    """ASGI middleware that lets in as many exchanges as there are slots. A router that is told 503 here asks elsewhere.
+    """ASGI middleware that limits concurrent requests. A router that gets 503 here asks another replica.
 
     Args:
         app: the replica's application.
-        slots: the replica's.
+        slots: the replica's slots.
     """
 
     def __init__(self, app: ASGIApp, slots: Slots) -> None:
@@ -27,19 +27,19 @@ class SlotGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = header(scope, headers.WORK)
-        with self._slots.take(int(work) if work.isdigit() else 1) as is_in:
-            if is_in:
+        with self._slots.take(int(work) if work.isdigit() else 1) as has_slot:
+            if has_slot:
                 await self._app(scope, receive, send)
             else:
                 await send_empty(send, 503, [(headers.FULL.encode(), b"1")])
 
 
 class LookupGate:
-    """ASGI middleware that tells routers which adapters are not there. That takes no slot.
+    """ASGI middleware that answers lookups of adapters, which take no slot.
 
     Args:
-        app: what all other requests go to.
-        adapter_pool: the replica's adapters; None where its model takes none.
+        app: the next application.
+        adapter_pool: the replica's adapters; None if its model takes none.
     """
 
     def __init__(self, app: ASGIApp, adapter_pool: AdapterPool | None) -> None:
@@ -56,11 +56,11 @@ class LookupGate:
 
 
 class KeyGate:
-    """ASGI middleware for the replica's port, which all of the cluster's network can reach: routers know its key.
+    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network.
 
     Args:
-        app: what comes next.
-        key: told to routers by Ray Serve alone.
+        app: the next application.
+        key: a secret that routers get through Ray Serve.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -77,7 +77,7 @@ class KeyGate:
 
 
 def header(scope: Scope, name: str) -> str:
-    """The value of a header, "" where it is absent."""
+    """The value of a header, "" if absent."""
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name.encode()), "")
 
 

@@ -65,5 +65,5 @@ class Jobs:
             name = None
         if not isinstance(name, str):
             raise RequestError("The first line must be a request with a `model` in its `body`.", "body.model")
-        model_id = self._models.find(name).model_id
+        model_id = self._models.resolve(name).model_id
         return next(model for model in self._models.models if model.model_id == model_id)

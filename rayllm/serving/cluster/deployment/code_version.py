@@ -1,8 +1,8 @@
-"""What decides whether Ray Serve starts a deployment's replicas anew: its code version, given by RayLLM.
+"""The code version of a deployment, which decides whether Ray Serve restarts its replicas.
 
-Serve's own is the same for all deployments of an application: a digest of all `args`, or a random text in `serve.run`.
-So a change to one model would start every model anew. Ours is a digest of what the processes of one deployment are made
-of; what else changes, Serve changes in place.
+Serve itself gives all deployments of an application one version: a digest of all `args`, or a random string in
+`serve.run`. A change to one model would restart every model. Ours is a digest of what the processes of one deployment
+depend on; Serve applies all other changes in place.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ray.serve import Deployment
 from ray.serve._private.config import DeploymentConfig
 
 
-class _OwnVersion(DeploymentConfig):  # type: ignore[misc]
-    """Options that keep their version when Serve sets the application's."""
+class _VersionedConfig(DeploymentConfig):  # type: ignore[misc]
+    """Options that keep their version when Serve assigns the application's."""
 
     _own: str = PrivateAttr("")
 
@@ -28,18 +28,18 @@ class _OwnVersion(DeploymentConfig):  # type: ignore[misc]
         super().__setattr__(name, self._own if name == "version" else value)
 
 
-def versioned(deployment: Deployment, made_of: Any) -> Deployment:
-    """The deployment, whose replicas are started anew when RayLLM's code or `made_of` changes.
+def versioned(deployment: Deployment, depends_on: Any) -> Deployment:
+    """The deployment, whose replicas restart when RayLLM's code or `depends_on` changes.
 
-    Ray Serve adds by itself what the actors take of their nodes, with their runtime environments.
+    Ray Serve itself adds the actors' resources and runtime environments.
 
     Args:
-        deployment: one that is not bound yet.
-        made_of: what its processes are given, as JSON.
+        deployment: a deployment that is not bound yet.
+        depends_on: what its processes depend on, as JSON.
     """
     config = deployment._deployment_config
-    own = _OwnVersion(**{name: getattr(config, name) for name in DeploymentConfig.model_fields})
-    own._own = _digest([source_digest(), made_of])
+    own = _VersionedConfig(**{name: getattr(config, name) for name in DeploymentConfig.model_fields})
+    own._own = _digest([source_digest(), depends_on])
     deployment._deployment_config = own
     return deployment
 
@@ -50,7 +50,7 @@ def _digest(value: Any) -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """Of RayLLM's own code and data, so that a new RayLLM starts everything anew."""
-    home = Path(str(resources.files("rayllm")))
-    files = sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return _digest([[str(path.relative_to(home)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])
+    """Digest of RayLLM's own code and data: another RayLLM restarts everything."""
+    package = Path(str(resources.files("rayllm")))
+    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return _digest([[str(path.relative_to(package)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])

@@ -1,4 +1,4 @@
-"""What deploying a configuration over another would do to each model."""
+"""Diff of two configurations: what a deployment does to each model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rayllm.serving.cluster.deployment.restart_scope import process_part
 
 
 class Effect(StrEnum):
-    """What happens to a model."""
+    """The effect on a model."""
 
     ADDED = "added"
     REMOVED = "removed"
     ROLLED = "rolled"
-    """Its replicas are started anew."""
+    """Its replicas are restarted."""
     IN_PLACE = "in place"
-    """Its replicas stay, and there may be more or fewer."""
+    """Its replicas keep running; their number may change."""
     UNTOUCHED = "untouched"
     UNKNOWN = "unknown"
-    """It runs, but nobody knows with what configuration."""
+    """It runs with an unknown configuration."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Change:
 
 
 def changes(before: AppConfig | None, after: AppConfig | None, running: frozenset[str] = frozenset()) -> list[Change]:
-    """The effect on every model of either configuration, by id.
+    """The effect on every model of either configuration, sorted by id.
 
     Args:
-        before: what is deployed; None where nothing is, or where it is not known.
-        after: what is to be deployed; None for nothing.
-        running: ids of models that are deployed though `before` is not known.
+        before: the deployed configuration; None if there is none, or it is unknown.
+        after: the new configuration; None to remove everything.
+        running: ids of deployed models, if `before` is unknown.
     """
     old, new = _models(before), _models(after)
     found = [Change(model_id, Effect.REMOVED) for model_id in old.keys() - new.keys()]
@@ -53,14 +53,14 @@ def changes(before: AppConfig | None, after: AppConfig | None, running: frozense
 
 
 def router_keys(before: AppConfig | None, after: AppConfig | None) -> tuple[str, ...]:
-    """The options of the router that differ."""
+    """The router options that differ."""
     if before is None or after is None:
         return ()
     return different(before.router.model_dump(mode="json"), after.router.model_dump(mode="json"))
 
 
 def different(old: Any, new: Any, prefix: str = "") -> tuple[str, ...]:
-    """The keys, dotted, under which two mappings differ."""
+    """The dotted keys under which two mappings differ."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return () if old == new else (prefix,)
     dotted = {key: f"{prefix}.{key}" if prefix else str(key) for key in old.keys() | new.keys()}
@@ -76,7 +76,7 @@ def _change(model_id: str, old: _Model, new: _Model) -> Change:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model's configuration, and the part of it that its processes are made of."""
+    """A model's configuration, and the part of it that its processes depend on."""
 
     whole: dict[str, Any]
     process: dict[str, Any]

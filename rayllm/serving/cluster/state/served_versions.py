@@ -1,6 +1,6 @@
-"""Which version of its weights a deployment serves: the same in every replica, whenever it starts.
+"""The version of its weights that a deployment serves: the same in all replicas, whenever they start.
 
-A branch of the hub or a folder of a bucket may change between the start of one replica and the next.
+A branch on the hub or a folder in a bucket may change between the start of one replica and the next.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 _ACTOR = "rayllm-versions"
 _ANSWER_S = 15.0
-# A version that nobody has renewed for so long is served by nobody: the next replica takes what is there then.
+# Seconds after which a version that no replica has renewed is dropped; the next replica then takes the current one.
 HELD_S = 120.0
 
 
-class Ledger(DetachedActor):
-    """The versions that are being served, by deployment. Runs in one actor of the cluster."""
+class ServedVersionsActor(DetachedActor):
+    """Versions being served, by deployment. One detached actor of the cluster."""
 
     def __init__(self, version: str = "", held_s: float = HELD_S) -> None:
         super().__init__(version)
@@ -33,7 +33,7 @@ class Ledger(DetachedActor):
         self._held: dict[str, tuple[Version, float]] = {}
 
     def hold(self, key: str, version: Version | None) -> Version | None:
-        """The version that counts for `key`: the one that is held, else `version`, which is held from now on."""
+        """The version held for `key`; without one, hold `version`."""
         now = time.monotonic()
         self._held = {k: (v, until) for k, (v, until) in self._held.items() if until > now}
         held = self._held.get(key, (version, 0.0))[0]
@@ -42,11 +42,11 @@ class Ledger(DetachedActor):
         return held
 
     def state(self) -> dict[str, Any]:
-        """The versions that are held; how long they have been is forgotten."""
+        """The versions held, without their ages."""
         return {key: asdict(version) for key, (version, _) in self._held.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Hold these as well, unless another is held by now."""
+        """Hold these as well, unless others are held by now."""
         until = time.monotonic() + self._held_s
         self._held = {key: (Version(**v), until) for key, v in state.items()} | self._held
 
@@ -55,21 +55,21 @@ class ServedVersion:
     """The version of one source in one deployment.
 
     Args:
-        key: names the deployment and the source.
+        key: identifies the deployment and the source.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
         self._renewing: asyncio.Task[None] | None = None
 
-    async def ask(self) -> Version | None:
-        """The version that other replicas serve; None where there are none."""
+    async def get(self) -> Version | None:
+        """The version that other replicas serve; None if there are none."""
         return await self._hold(None)
 
     async def decide(self, version: Version) -> Version:
-        """Serve `version`, unless another replica was faster: then the version that it serves.
+        """Serve `version`, or the version of another replica that was faster; returns the one chosen.
 
-        It is held for as long as this process lives: loading a model takes longer than a version that nobody renews.
+        It is renewed for the lifetime of this process.
         """
         held = await self._hold(version) or version
         self._renewing = asyncio.create_task(self._renew(held))
@@ -83,11 +83,11 @@ class ServedVersion:
     async def _hold(self, version: Version | None) -> Version | None:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                # In a thread, since it asks Ray.
-                ledger = await asyncio.to_thread(detached_actor, Ledger, _ACTOR)
-                held: Version | None = await ledger.hold.remote(self._key, version)
+                # It blocks on Ray.
+                actor = await asyncio.to_thread(detached_actor, ServedVersionsActor, _ACTOR)
+                held: Version | None = await actor.hold.remote(self._key, version)
                 return held
         except (RayError, TimeoutError) as error:
-            # Serving goes on without the ledger; only replicas that start now could differ.
-            logger.warning("The ledger of served versions does not answer: %r", error)
+            # Serving goes on without the actor; only replicas that start now could differ.
+            logger.warning("The registry of served versions does not answer: %r", error)
             return None

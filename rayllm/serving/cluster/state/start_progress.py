@@ -1,4 +1,4 @@
-"""How far replicas are that start still: noted where the whole cluster sees it, since they answer nobody yet."""
+"""Progress of starting replicas, in Ray's key-value store: they answer no calls yet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_put
 logger = logging.getLogger(__name__)
 
 _PREFIX = "rayllm-starting/"
-# A download tells of each piece; nobody reads that often.
+# Downloads report every chunk; nobody reads that often.
 _PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start that goes on.
+    """Progress of a start.
 
-    `phase` is one of fetch, load and warm_up, `since` when it began, in seconds since 1970; `done` of `size` bytes are
-    fetched, 0 where nothing is.
+    `phase` is fetch, load or warm_up, `since` its start in seconds since the epoch; `done` of `size` bytes are fetched,
+    both 0 where nothing is.
     """
 
     phase: str
@@ -35,46 +35,46 @@ class Start:
 
 
 class StartProgress:
-    """What one replica notes of its start.
+    """Publishes the progress of one replica's start.
 
     Args:
-        replica_id: Ray Serve's id of it.
+        replica_id: Ray Serve's id of the replica.
     """
 
     def __init__(self, replica_id: str) -> None:
         self._key = _PREFIX + replica_id
         self._start: Start | None = None
-        self._told_at = 0.0
+        self._published_at = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The block is that phase of the start. Nothing is noted once it has ended."""
-        self._tell(Start(name, time.time()))
+        """Publish a phase of the start for the duration of the block."""
+        self._publish(Start(name, time.time()))
         try:
             yield
         finally:
             self._start = None
-            _quietly(lambda: kv_delete(self._key))
+            _ignore_errors(lambda: kv_delete(self._key))
 
     def fetched(self, done: int, size: int) -> None:
-        """So many bytes of a download are there. Downloads of adapters, later on, are no part of a start."""
-        if self._start and time.monotonic() - self._told_at >= _PERIOD_S:
-            self._tell(replace(self._start, done=done, size=size))
+        """Publish the progress of a download. Later downloads, of adapters, are not part of the start."""
+        if self._start and time.monotonic() - self._published_at >= _PERIOD_S:
+            self._publish(replace(self._start, done=done, size=size))
 
-    def _tell(self, start: Start) -> None:
-        self._start, self._told_at = start, time.monotonic()
-        _quietly(lambda: kv_put(self._key, json.dumps(asdict(start))))
+    def _publish(self, start: Start) -> None:
+        self._start, self._published_at = start, time.monotonic()
+        _ignore_errors(lambda: kv_put(self._key, json.dumps(asdict(start))))
 
 
 def starts(replica_ids: Iterable[str]) -> dict[str, Start]:
-    """What those replicas have noted that start now."""
-    noted = {replica_id: kv_get(_PREFIX + replica_id) for replica_id in replica_ids}
-    return {replica_id: Start(**json.loads(note)) for replica_id, note in noted.items() if note}
+    """Progress of those replicas that are starting."""
+    values = {replica_id: kv_get(_PREFIX + replica_id) for replica_id in replica_ids}
+    return {replica_id: Start(**json.loads(value)) for replica_id, value in values.items() if value}
 
 
-def _quietly(call: Callable[[], object]) -> None:
-    """Call it; a start does not fail because nobody takes notes."""
+def _ignore_errors(call: Callable[[], object]) -> None:
+    """Call it; a start must not fail because its progress cannot be published."""
     try:
         call()
     except (RayError, RuntimeError, ConnectionError) as error:
-        logger.debug("The state of the start is not noted: %r", error)
+        logger.debug("The progress of the start cannot be published: %r", error)

@@ -1,4 +1,4 @@
-"""Which adapters there are to be had, as `GET /v1/models` tells; asked for in the background, never on the way."""
+"""Available adapters for `GET /v1/models`, refreshed in the background."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from rayllm.serving.cluster.background import in_background
 
 logger = logging.getLogger(__name__)
 
-# `GET /v1/models` waits so long for models whose adapters were never listed.
+# Seconds that `GET /v1/models` waits for models whose adapters have never been listed.
 _FIRST_S = 10.0
-# Where they could not be told the first time, it is hardly waited again: their place may be in trouble for long.
+# The same after a failed listing: the adapters' location may be unreachable for long.
 _AGAIN_S = 1.0
-# And is told again so soon where there was no answer.
+# Seconds before a failed listing is repeated.
 _RETRY_S = 5.0
 
 ListAdapters = Callable[[str], Awaitable[list[str] | None]]
-"""Gives the names of a model's adapters, without the base's; None where nobody can tell now."""
+"""Returns the names of a model's adapters; None if they cannot be listed now."""
 
 
 class AdapterCatalog:
-    """The adapters of many models.
+    """The available adapters of many models.
 
     Args:
-        model_ids: the models that find adapters by themselves.
-        ask: asks a replica.
-        max_age_s: seconds after which a model is asked again.
+        model_ids: models with a location of dynamic adapters.
+        list_adapters: asks a replica.
+        max_age_s: seconds before a model's adapters are listed again.
     """
 
-    def __init__(self, model_ids: Collection[str], ask: ListAdapters, max_age_s: float = 30.0) -> None:
+    def __init__(self, model_ids: Collection[str], list_adapters: ListAdapters, max_age_s: float = 30.0) -> None:
         self._model_ids = model_ids
-        self._ask = ask
+        self._list_adapters = list_adapters
         self._max_age_s = max_age_s
         self._names: dict[str, list[AdapterName]] = {}
-        self._next_at: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._refresh_at: dict[str, float] = {}
+        self._listing: dict[str, asyncio.Task[None]] = {}
 
     async def names(self) -> list[AdapterName]:
-        """Every adapter that was found. Waits only for models that never answered, and not long."""
+        """Ids of all available adapters. Waits, briefly, only for models that have never been listed."""
         now = time.monotonic()
         for model_id in self._model_ids:
-            if now >= self._next_at.get(model_id, 0.0) and model_id not in self._asking:
-                self._asking[model_id] = in_background(self._learn(model_id))
-        if unknown := [model_id for model_id in self._asking if model_id not in self._names]:
-            is_first = any(model_id not in self._next_at for model_id in unknown)
-            tasks = [self._asking[model_id] for model_id in unknown]
+            if now >= self._refresh_at.get(model_id, 0.0) and model_id not in self._listing:
+                self._listing[model_id] = in_background(self._refresh(model_id))
+        if never_listed := [model_id for model_id in self._listing if model_id not in self._names]:
+            is_first = any(model_id not in self._refresh_at for model_id in never_listed)
+            tasks = [self._listing[model_id] for model_id in never_listed]
             await asyncio.wait(tasks, timeout=_FIRST_S if is_first else _AGAIN_S)
         return [name for model_id in self._model_ids for name in self._names.get(model_id, [])]
 
-    async def _learn(self, model_id: str) -> None:
-        found = None
+    async def _refresh(self, model_id: str) -> None:
+        adapters = None
         try:
-            found = await self._ask(model_id)
+            adapters = await self._list_adapters(model_id)
         except RayLLMError as error:
             logger.warning("The adapters of `%s` cannot be listed: %s", model_id, error.message)
         finally:
-            # What was found before still counts where there is no answer.
-            if found is not None:
-                self._names[model_id] = [AdapterName(model_id, adapter) for adapter in found]
-            self._next_at[model_id] = time.monotonic() + (_RETRY_S if found is None else self._max_age_s)
-            del self._asking[model_id]
+            # A failed listing keeps the previous one.
+            if adapters is not None:
+                self._names[model_id] = [AdapterName(model_id, adapter) for adapter in adapters]
+            self._refresh_at[model_id] = time.monotonic() + (_RETRY_S if adapters is None else self._max_age_s)
+            del self._listing[model_id]

@@ -22,7 +22,7 @@ class ClientLimits:
 
     @classmethod
     def of(cls, config: RouterConfig) -> ClientLimits:
-        """The limits that a configuration sets."""
+        """The limits of a configuration."""
         return cls(
             config.max_ongoing_requests,
             config.max_header_bytes,

@@ -1,4 +1,4 @@
-"""The client's connection as the router's HTTP server holds it, for those who may hand it to a replica."""
+"""The client's connection in the router's HTTP server, which may be handed over to a replica."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import asyncio
 from typing import Any
 
 CONNECTION = "rayllm.connection"
-"""Key of an ASGI scope's extensions: the client's `Connection`, where there is nothing between it and the router."""
+"""Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
 
 
-# Seconds that a connection stays open after a stream that a replica broke off.
+# Seconds that a connection stays open after a replica has broken off a stream.
 _LINGER_S = 1.0
 
 
 class Connection:
-    """The client's connection during one request, which may be handed to a replica.
+    """The client's connection during one request.
 
-    Leans on uvicorn's own cycle and transport; `tests/unit/serving/router/http/test_server.py` says where an upgrade
-    breaks this.
+    Uses private names of uvicorn's cycle and transport, listed in `serving/http/uvicorn_server.py`.
 
     Args:
-        cycle: uvicorn's, of this request.
-        transport: the connection's.
-        send_timeout_s: seconds after which a client that takes no byte of a reply is given up.
+        cycle: uvicorn's `RequestResponseCycle` of this request.
+        transport: the connection's transport.
+        send_timeout_s: seconds after which a client that does not read its reply is disconnected.
     """
 
     def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float) -> None:
@@ -33,23 +32,23 @@ class Connection:
 
     @property
     def can_be_handed_over(self) -> bool:
-        """Whether all that was written has left, and the client speaks HTTP/1.1."""
+        """Whether everything written so far has been sent, and the client speaks HTTP/1.1."""
         cycle = self._cycle
         is_quiet = not cycle.disconnected and not cycle.response_started and not self._transport.is_closing()
         return is_quiet and cycle.scope["http_version"] == "1.1" and not self._transport.get_write_buffer_size()
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the client may send more requests."""
+        """Whether the client may send more requests on this connection."""
         return bool(self._cycle.keep_alive)
 
     @property
     def file(self) -> int:
-        """Descriptor of the connection."""
+        """File descriptor of the socket."""
         return int(self._transport.get_extra_info("socket").fileno())
 
     def answered(self) -> None:
-        """Somebody else has sent the whole reply: the client may ask again."""
+        """A replica has sent the whole reply: wait for the client's next request."""
         cycle = self._cycle
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
@@ -58,10 +57,10 @@ class Connection:
         cycle.on_response()
 
     def break_off(self, event: bytes) -> None:
-        """End a reply of which a replica has sent a part: a stream with an event, a plain one with "".
+        """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
 
-        A client that saw the stream end may ask again. One that did not, since the part ended in the middle of a
-        chunk, would wait for ever: a connection on which nothing comes is closed soon.
+        A client that received the end of the stream may send its next request. One that did not, because the replica
+        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
         """
         cycle = self._cycle
         cycle.response_started = cycle.response_complete = True

@@ -1,4 +1,4 @@
-"""Errors as HTTP replies, always in OpenAI's shape."""
+"""Error replies in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 def error_response(error: RayLLMError, path: str) -> Response:
-    """The reply for `error` on `path`."""
+    """The HTTP reply for an error."""
     return JSONResponse(error_body(error, path), error.status, headers=error.headers())
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer our own errors, the framework's and unforeseen ones from `app` in one shape."""
-    app.add_exception_handler(RayLLMError, _ours)
-    app.add_exception_handler(HTTPException, _frameworks)
-    app.add_exception_handler(ClientDisconnect, _nobody)
-    app.add_exception_handler(Exception, _unforeseen)
+    """Map our exceptions, the framework's and unexpected ones to replies of one shape."""
+    app.add_exception_handler(RayLLMError, _rayllm_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(ClientDisconnect, _client_disconnect)
+    app.add_exception_handler(Exception, _unexpected_error)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _rayllm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RayLLMError)  # noqa: S101  (registered for it)
     return error_response(error, path_of(request))
 
 
-async def _frameworks(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  (registered for it)
     path = path_of(request)
     if error.status_code == 404:
@@ -47,11 +47,11 @@ async def _frameworks(request: Request, error: Exception) -> Response:
     return error_response(RequestError(str(error.detail)), path)
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    logger.error("Unforeseen error on %s", printable(request.scope["path"]), exc_info=error)
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    logger.error("Unexpected error on %s", printable(request.scope["path"]), exc_info=error)
     return error_response(EngineError("The server failed on this request; its log says why."), path_of(request))
 
 
-async def _nobody(request: Request, error: Exception) -> Response:
-    # Nobody reads this; the status shows in the access log, as nginx writes it.
+async def _client_disconnect(request: Request, error: Exception) -> Response:
+    # Never sent; the status shows in the access log, as with nginx.
     return Response(status_code=499)

@@ -1,4 +1,4 @@
-"""Paths of requests as the endpoints name them."""
+"""Request paths without the application's route prefix."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from starlette.requests import Request
 
 
 def path_of(request: Request) -> str:
-    """The path of a request below the application's `route_prefix`."""
+    """The request's path below `route_prefix`."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))

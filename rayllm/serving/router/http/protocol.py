@@ -18,12 +18,12 @@ from rayllm.serving.router.http.client_limits import ClientLimits
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol with bounds on a request's head and on the time that a client takes.
+    """uvicorn's protocol with limits on request heads, and timeouts for slow heads, slow readers and idle uploads.
 
     Args:
-        limits: gives the limits of now.
-        opened: called with a request's scope, uvicorn's cycle and the transport before the application sees the scope.
-        options: uvicorn's own.
+        limits: returns the current limits.
+        opened: called with a request's scope, uvicorn's cycle and the transport, before the application runs.
+        options: uvicorn's options.
     """
 
     def __init__(
@@ -38,30 +38,30 @@ class LimitedProtocol(HttpToolsProtocol):
         self._send_timer: TimerHandle | None = None
         self._is_in_body = False
         self._body_bytes = 0
-        self._body_began_at = 0.0
+        self._body_started_at = 0.0
         self._body_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
+        """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Cancel all timers."""
         self._end_head()
         self._end_body()
         self._stop_send_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # Answered as if it had not asked; the parser takes no other request from this connection.
+            # Answer as if no upgrade was requested; the parser accepts no further request on this connection.
             if self.cycle:
                 self.cycle.keep_alive = False
         except httptools.HttpParserError:
@@ -72,7 +72,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
             return
         if self._is_in_head:
-            # What the parser holds back until a header ends counts as well.
+            # Bytes that the parser buffers until a header ends count as well.
             self._head_bytes += len(data)
             if self._head_bytes > self._limits().max_header_bytes:
                 self._refuse(self._head_too_large())
@@ -80,53 +80,53 @@ class LimitedProtocol(HttpToolsProtocol):
             self._body_timer = self.loop.call_later(self._limits().body_timeout_s, self._check_body)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the timer for the head of the next request."""
         super().on_message_begin()
         self._begin_head()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the URL has come."""
+        """Count a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has come."""
+        """Count a header."""
         self._count(len(name) + len(value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """Register the request before the application runs."""
         self._end_head()
-        self._is_in_body, self._body_bytes, self._body_began_at = True, 0, self.loop.time()
+        self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
         super().on_headers_complete()
         scope: Any = self.scope
         self._opened(scope, self.cycle, self.transport)
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body has come."""
+        """Count a part of the body."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Cancel the upload's timer."""
         self._end_body()
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is written to."""
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         if self._send_timer is None:
             self._send_timer = self.loop.call_later(self._limits().send_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Cancel the timer."""
         self._stop_send_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """The client has asked nothing for long."""
+        """Close an idle connection."""
         if self.transport.get_write_buffer_size():
-            # It has not read its last reply either.
+            # The client has not read its last reply either.
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
@@ -149,8 +149,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._body_timer = None
 
     def _check_body(self) -> None:
-        """Close the connection of a client that takes too long over a body that was answered already."""
-        left_s = self._limits().body_deadline(self._body_began_at, self._body_bytes) - self.loop.time()
+        """Close the connection of a slow upload whose request has been answered already."""
+        left_s = self._limits().body_deadline(self._body_started_at, self._body_bytes) - self.loop.time()
         if left_s <= 0 and self.cycle.response_complete:
             self.transport.close()
         else:
@@ -159,7 +159,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self._limits().max_header_bytes:
-            # The parser makes an error of its own of this.
+            # The parser wraps this in its own exception.
             raise ValueError("the head is too large")
 
     def _head_too_large(self) -> RayLLMError:
@@ -168,14 +168,14 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         if not self._head_bytes:
-            # It has connected and said nothing, as clients do that hold connections ready.
+            # Clients open connections ahead of their first request.
             self.transport.close()
             return
         seconds = self._limits().header_timeout_s
         self._refuse(RequestTimeoutError(f"The headers took longer than {seconds:g} s (router.header_timeout_s)."))
 
     def _refuse(self, error: RayLLMError) -> None:
-        """Answer what is no request, unless an answer to another one is on its way: nothing may come between."""
+        """Answer a request that cannot be parsed, unless the reply to an earlier one is in progress."""
         if self.cycle and not self.cycle.response_complete:
             self.transport.abort()
             return

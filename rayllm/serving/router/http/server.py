@@ -1,6 +1,6 @@
-"""The router's own HTTP server, for clusters where Ray Serve's proxies are off: nothing stands before the router then.
+"""The router's own HTTP server, used where Ray Serve's proxies are disabled.
 
-All router processes of a node listen on one port, among which the kernel spreads the connections.
+All router processes of a node listen on one port (SO_REUSEPORT), and the kernel balances connections among them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class HttpServer:
         host: address to listen on.
         port: port to listen on.
         root_path: the application's route prefix, "" for none.
-        limits: what clients may take of time and memory.
+        limits: limits on clients.
     """
 
     def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, limits: ClientLimits) -> None:
         self._address = (host, port)
-        self._in_hand = 0
+        self._in_progress = 0
         self._limits = limits
         self._app = app
         self._root_path = root_path
@@ -70,15 +70,15 @@ class HttpServer:
         self._server = EmbeddedServer(config)
         self._serving: asyncio.Task[None] | None = None
 
-    def limit(self, limits: ClientLimits) -> None:
-        """From now on, hold clients to these limits."""
+    def set_limits(self, limits: ClientLimits) -> None:
+        """Apply new limits from now on."""
         self._limits = limits
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the address is not available.
         """
         listening = _listen(*self._address)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
@@ -88,7 +88,7 @@ class HttpServer:
             await asyncio.sleep(0.005)
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more connections, and end when what is in hand is answered."""
+        """Accept no more connections, and return when requests in progress are answered."""
         if self._serving is None:
             return
         self._server.should_exit = True
@@ -98,7 +98,7 @@ class HttpServer:
         scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the request and write one line about it."""
+        """Assign the request its id, and log one line about it."""
         request_id = _request_id(scope)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self._root_path
@@ -120,69 +120,69 @@ class HttpServer:
             logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status or 200, took)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer, if there is room for one request more."""
+        """Call the application, unless too many requests are in progress."""
         if not scope["path"].startswith(f"{self._root_path}/"):
-            await _elsewhere(scope, receive, send)
+            await _not_found(scope, receive, send)
         elif scope["path"].removeprefix(self._root_path) == _HEALTH:
             await self._app(scope, receive, send)
         else:
-            await self._answer_in_hand(scope, receive, send)
+            await self._answer_limited(scope, receive, send)
 
-    async def _answer_in_hand(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_in_hand = False
+    async def _answer_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_counted = False
 
         def arrived() -> None:
-            # A request whose body is on its way takes no place from those that are here.
-            nonlocal is_in_hand
-            if self._in_hand >= self._limits.max_ongoing_requests:
-                raise UnavailableError("This service has too many requests in hand (router.max_ongoing_requests).")
-            is_in_hand = True
-            self._in_hand += 1
+            # Uploads in progress do not count, so that they do not displace complete requests.
+            nonlocal is_counted
+            if self._in_progress >= self._limits.max_ongoing_requests:
+                raise UnavailableError("This service has too many requests in progress (router.max_ongoing_requests).")
+            is_counted = True
+            self._in_progress += 1
 
         body = BodyWithDeadline(receive, scope["headers"], self._limits, arrived)
         try:
-            if self._in_hand >= self._limits.max_ongoing_requests:
+            if self._in_progress >= self._limits.max_ongoing_requests:
                 arrived()
             body.begin()
             await self._app(scope, body, send)
         except UnavailableError as error:
             await error_response(error, scope["path"])(scope, receive, send)
         finally:
-            self._in_hand -= is_in_hand
+            self._in_progress -= is_counted
 
 
 async def open_http_server(app: ASGIApp, app_name: str, config: RouterConfig) -> HttpServer | None:
-    """The application's server, where the configuration or Ray Serve leaves an address to it.
+    """Start the application's server if the configuration, or Ray Serve, gives it an address.
 
     Args:
         app: the router's application.
-        app_name: the Serve application's.
-        config: says where to listen, and how many requests are in hand at once.
+        app_name: name of the Serve application.
+        config: the router's configuration.
 
     Raises:
-        ClusterError: the address cannot be listened on, or is another application's.
+        ClusterError: the address is not available, or belongs to another application.
     """
     client = serve_client()
     details = await asyncio.to_thread(client.get_serve_details)
-    address = config.address or _serves_own(client, details, app_name)
+    address = config.address or _serve_address(client, details, app_name)
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    front = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config))
+    server = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config))
     try:
-        await front.start()
+        await server.start()
     except OSError as error:
-        raise ClusterError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}.") from None
-    return front
+        raise ClusterError(f"{address[0]}:{address[1]} is not available: {error.strerror}.") from None
+    return server
 
 
-def _serves_own(client: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
-    """The address of Serve's HTTP options, where no proxy of Serve's listens there."""
+def _serve_address(client: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
+    """The address of Serve's HTTP options, if Serve's proxies are disabled."""
     if details["proxy_location"] != ProxyLocation.Disabled:
         return None
     for other, application in details["applications"].items():
         if other != app_name and "Router" in application["deployments"]:
-            # All would share the port, and the kernel would send each client to any of them.
+            # The applications would share the port, and the kernel would mix up their clients.
             raise ClusterError(
                 f"The application `{other}` listens here already: give each its own `router.listen`, or leave out "
                 "`proxy_location: Disabled`, so that Ray Serve's proxies tell them apart."
@@ -190,7 +190,7 @@ def _serves_own(client: Any, details: dict[str, Any], app_name: str) -> tuple[st
     return client.http_config.host or "127.0.0.1", client.http_config.port
 
 
-async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
     await error_response(error, scope["path"])(scope, receive, send)
 
@@ -198,7 +198,7 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
     headers = [(_ID, request_id.encode("latin-1"))]
     if status == RequestTimeoutError.status:
-        # A client that is too slow may still be sending.
+        # The client may still be sending.
         headers.append((b"connection", b"close"))
     return headers
 

@@ -12,13 +12,13 @@ from rayllm.serving.router.http.client_limits import MIN_BYTES_PER_SECOND, Clien
 
 
 class BodyWithDeadline:
-    """An ASGI `receive` that waits for a body no longer than the limits say.
+    """An ASGI `receive` that raises when a request body arrives too slowly.
 
     Args:
-        receive: the server's.
-        headers: the request's.
+        receive: the server's ASGI `receive`.
+        headers: the request's headers.
         limits: the limits.
-        arrived: called once when the whole body is there; what it raises is raised from `receive`.
+        arrived: called once the body is complete; its exceptions propagate from `receive`.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class BodyWithDeadline:
         self._limits = limits
         self._arrived = arrived
         self._received = 0
-        self._is_here = False
-        self._began_at = asyncio.get_running_loop().time()
+        self._is_complete = False
+        self._started_at = asyncio.get_running_loop().time()
         lengths = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
         self._has_body = b"transfer-encoding" in lengths or lengths.get(b"content-length", b"0") != b"0"
 
     def begin(self) -> None:
-        """Count a request without a body as arrived."""
+        """Count a request without a body as complete."""
         if not self._has_body:
             self._finish()
 
@@ -42,9 +42,9 @@ class BodyWithDeadline:
         """The next message.
 
         Raises:
-            RequestTimeoutError: the body takes too long.
+            RequestTimeoutError: the body arrives too slowly.
         """
-        if self._is_here:
+        if self._is_complete:
             return await self._receive()
         message = await self._receive_in_time()
         self._received += len(message.get("body", b""))
@@ -55,13 +55,13 @@ class BodyWithDeadline:
     async def _receive_in_time(self) -> Message:
         seconds = self._limits.body_timeout_s
         try:
-            async with asyncio.timeout_at(self._limits.body_deadline(self._began_at, self._received)):
+            async with asyncio.timeout_at(self._limits.body_deadline(self._started_at, self._received)):
                 return await self._receive()
         except TimeoutError:
             message = f"The request body did not arrive in time: {seconds:g} s (router.body_timeout_s), and more for "
             raise RequestTimeoutError(f"{message}large ones at {MIN_BYTES_PER_SECOND} bytes a second.") from None
 
     def _finish(self) -> None:
-        if not self._is_here:
-            self._is_here = True
+        if not self._is_complete:
+            self._is_complete = True
             self._arrived()

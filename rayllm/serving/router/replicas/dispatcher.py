@@ -1,4 +1,4 @@
-"""A replica for a request, and another one where that cannot take it."""
+"""Dispatching of requests to replicas, with retries on others."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class Dispatcher:
         return any(replica.is_open for replica in self._replica_sets[model_id].replicas.values())
 
     def replicas(self, model_id: str) -> Collection[Replica]:
-        """The replicas of a model, whether or not they have room."""
+        """The replicas of a model, whether or not they have free slots."""
         return self._replica_sets[model_id].replicas.values()
 
     async def dispatch(self, model_id: str, request: RoutingRequest, send: Callable[[Replica], Awaitable[T]]) -> T:
-        """What `send` gives, called with a replica that has room, and again with others where that is not so.
+        """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
-        A request that a replica had in hand when it died goes to one other: it may be what the replica died of.
+        A request that was lost with its replica is sent to one other only: it may be what killed the replica.
 
         Args:
             model_id: the model.
             request: its routing features.
-            send: takes the request to the replica and sees it through.
+            send: sends the request to the replica and waits for the end of its reply.
 
         Raises:
-            UnavailableError: no replica has room in time, or none can be reached.
-            EngineError: two replicas died or failed with the request in hand.
+            UnavailableError: no replica has a free slot in time, or none can be reached.
+            EngineError: two replicas died or failed on the request.
         """
         replica_set = self._replica_sets[model_id]
         search = replica_set.search(request)
-        unreachable, has_been_lost = 0, False
+        unreachable, was_lost = 0, False
         while unreachable < _TRIES:
             try:
                 async with replica_set.acquire(search) as replica:
@@ -62,9 +62,9 @@ class Dispatcher:
             except ReplicaFullError:
                 continue
             except ReplicaLostError:
-                if has_been_lost:
+                if was_lost:
                     raise EngineError("The model's replica broke off before it answered; try again.") from None
-                has_been_lost = True
+                was_lost = True
             except ReplicaDrainingError:
                 replica.mark_draining()
             except ReplicaUnreachableError:

@@ -1,4 +1,4 @@
-"""A request's way to one replica, and its reply's way to the client: handed over where that can be, else by HTTP."""
+"""Sending a request to one replica: by handing the client's connection over, or by HTTP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """What a replica is sent: a request to a model, with the headers that go with it."""
+    """A request for a replica, with its headers."""
 
     model_id: str
     payload: Payload
@@ -36,66 +36,69 @@ class ReplicaRequest:
 
 
 class RequestSender:
-    """Carries requests to replicas.
+    """Sends requests to replicas.
 
     Args:
-        transport: the way by HTTP.
+        transport: HTTP connections to replicas.
     """
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
 
     async def send(
-        self, client: ClientRequest, outgoing: ReplicaRequest, limit: asyncio.Timeout, replica: Replica
+        self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
     ) -> bool:
-        """Have a replica answer the client. Returns whether it answered as it should: False where it failed.
+        """Send a request to a replica, and its reply to the client. Returns False if the replica answered with a
+        failure.
 
         Args:
-            client: the client's.
-            outgoing: for the replica.
-            limit: ends the wait for the reply's first byte; lifted with that.
+            client: the client's request.
+            replica_request: the request for the replica.
+            deadline: timeout of the reply's first byte; lifted once that has arrived.
             replica: the replica.
 
         Raises:
-            ReplicaFullError, ReplicaUnreachableError: the replica did nothing; another one may.
-            ReplicaLostError: the replica is gone, or failed, and the client has seen nothing.
-            UnavailableError, EngineError: it says why it does not answer.
+            ReplicaFullError, ReplicaUnreachableError: the replica did nothing; another may.
+            ReplicaLostError: the replica died or failed before the client received anything.
+            UnavailableError, EngineError: the replica's reason for not answering.
         """
         connection = client.connection
         if replica.sender and connection:
             try:
-                handover = _hand_over(replica.sender, connection, client, outgoing)
+                handover = _start_handover(replica.sender, connection, client, replica_request)
             except ReplicaGoneError:
                 raise ReplicaDrainingError from None
             except OSError as error:
-                logger.warning("The replica %s takes nothing here, asking it by HTTP: %r", replica.id, error)
+                logger.warning("The replica %s does not accept handovers; using HTTP: %r", replica.id, error)
             else:
-                outcome = await _outcome(replica.sender, connection, handover, limit)
-                return await _conclude(client, outgoing, connection, handover, outcome)
-        return await self._exchange(client, outgoing, limit, replica)
+                outcome = await _await_outcome(replica.sender, connection, handover, deadline)
+                return await _conclude(client, replica_request, connection, handover, outcome)
+        return await self._send_by_http(client, replica_request, deadline, replica)
 
-    async def _exchange(
-        self, client: ClientRequest, outgoing: ReplicaRequest, limit: asyncio.Timeout, replica: Replica
+    async def _send_by_http(
+        self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
     ) -> bool:
-        method, raw = client.request.method, outgoing.payload.raw
-        async with self._transport.send(replica, method, client.path, raw, outgoing.headers) as reply:
+        method, raw = client.request.method, replica_request.payload.raw
+        async with self._transport.send(replica, method, client.path, raw, replica_request.headers) as reply:
             try:
                 first = await (reply.content.readany() if reply.is_stream else reply.content.read())
             except (aiohttp.ClientError, ConnectionError) as error:
-                logger.warning("A replica of `%s` broke off: %r", outgoing.model_id, error)
+                logger.warning("A replica of `%s` broke off: %r", replica_request.model_id, error)
                 raise ReplicaLostError from None
             if reply.status >= 400:
-                _check_refusal(outgoing.model_id, reply.status, reply.content_type, first)
-            limit.reschedule(None)
+                _check_refusal(replica_request.model_id, reply.status, reply.content_type, first)
+            deadline.reschedule(None)
             return await _send(client, reply, first)
 
 
-def _hand_over(sender: Sender, connection: Connection, client: ClientRequest, outgoing: ReplicaRequest) -> Handover:
-    raw = outgoing.payload.raw
+def _start_handover(
+    sender: Sender, connection: Connection, client: ClientRequest, replica_request: ReplicaRequest
+) -> Handover:
+    raw = replica_request.payload.raw
     head = {
         "method": client.request.method,
         "path": client.path,
-        "headers": {**outgoing.headers, "content-length": str(len(raw))},
+        "headers": {**replica_request.headers, "content-length": str(len(raw))},
         "reply_headers": connection.reply_headers,
         "keeps_alive": connection.keeps_alive,
         "send_timeout_s": connection.send_timeout_s,
@@ -103,17 +106,19 @@ def _hand_over(sender: Sender, connection: Connection, client: ClientRequest, ou
     return sender.hand_over(connection.file, head, raw)
 
 
-async def _outcome(sender: Sender, connection: Connection, handover: Handover, limit: asyncio.Timeout) -> Outcome:
-    """How the request ended. Where this is cancelled, the replica is stopped before anybody else answers.
+async def _await_outcome(
+    sender: Sender, connection: Connection, handover: Handover, deadline: asyncio.Timeout
+) -> Outcome:
+    """How the handover ended. On cancellation, the replica is stopped before anybody else answers the client.
 
     Raises:
-        ClientDisconnect: it was cancelled after the replica had begun a reply: nobody else can answer.
+        ClientDisconnect: cancelled after the replica had started its reply, so that nobody else can answer.
     """
     try:
         await handover.started.wait()
         if not handover.outcome.done():
-            limit.reschedule(None)
-        # Shielded, since the replica is asked for its outcome where this is cancelled.
+            deadline.reschedule(None)
+        # Shielded: after a cancellation the replica still reports its outcome.
         return await asyncio.shield(handover.outcome)
     except asyncio.CancelledError:
         stopped = await sender.abort(handover)
@@ -127,19 +132,19 @@ async def _outcome(sender: Sender, connection: Connection, handover: Handover, l
 
 
 async def _conclude(
-    client: ClientRequest, outgoing: ReplicaRequest, connection: Connection, handover: Handover, outcome: Outcome
+    client: ClientRequest, replica_request: ReplicaRequest, connection: Connection, handover: Handover, outcome: Outcome
 ) -> bool:
     if outcome is Outcome.ANSWERED:
         connection.answered()
         return True
     if outcome is Outcome.BROKEN:
-        connection.break_off(_broke_off_in_the_middle(client.path) if outgoing.payload.wants_stream else b"")
+        connection.break_off(_interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
         return False
     if handover.refusal is None:
-        logger.warning("A replica of `%s` broke off before it answered.", outgoing.model_id)
+        logger.warning("A replica of `%s` broke off before it answered.", replica_request.model_id)
         raise ReplicaLostError
-    response = _refusal(outgoing.model_id, handover.refusal)
-    await client.answer(response)
+    response = _refusal(replica_request.model_id, handover.refusal)
+    await client.send_response(response)
     return response.status_code < 500
 
 
@@ -147,7 +152,7 @@ def _refusal(model_id: str, message: Message) -> Response:
     status, reply_headers = message.head["status"], message.head["headers"]
     if headers.FULL in reply_headers:
         raise ReplicaFullError
-    if headers.LEAVING in reply_headers:
+    if headers.DRAINING in reply_headers:
         raise ReplicaDrainingError
     if headers.LOST in reply_headers:
         raise ReplicaLostError
@@ -157,33 +162,33 @@ def _refusal(model_id: str, message: Message) -> Response:
 
 
 async def _send(client: ClientRequest, reply: Reply, first: bytes) -> bool:
-    """Pass the reply on. Returns whether it was whole, and none of a failure."""
+    """Pass the reply on. Returns whether it was complete and not a failure."""
     kept = dict(reply.headers)
     if reply.content_type:
         kept["content-type"] = reply.content_type
     if not reply.is_stream:
-        await client.answer(Response(first, reply.status, kept))
+        await client.send_response(Response(first, reply.status, kept))
         return reply.status < 500
-    await client.begin(reply.status, {**kept, "cache-control": "no-cache"})
-    await client.go_on(first)
+    await client.start_stream(reply.status, {**kept, "cache-control": "no-cache"})
+    await client.send_chunk(first)
     is_whole = True
     try:
         async for chunk in reply.content.iter_any():
-            await client.go_on(chunk)
+            await client.send_chunk(chunk)
     except (aiohttp.ClientError, ConnectionError) as error:
         logger.warning("A replica broke off in the middle of a stream: %r", error)
         is_whole = False
-        await client.go_on(b"\n\n" + _broke_off_in_the_middle(client.path))
-    await client.go_on(b"", is_last=True)
+        await client.send_chunk(b"\n\n" + _interrupted_event(client.path))
+    await client.send_chunk(b"", is_last=True)
     return is_whole
 
 
-def _broke_off_in_the_middle(path: str) -> bytes:
+def _interrupted_event(path: str) -> bytes:
     return error_event(EngineError("The model's replica broke off in the middle of its answer."), path)
 
 
 def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:
-    """Let a replica's own error objects pass; all else that it may refuse with becomes an error of ours."""
+    """Pass a replica's own error objects through; map everything else to our exceptions."""
     if status == 503:
         raise _unavailable(model_id, body)
     if not content_type.startswith("application/json"):
@@ -192,7 +197,7 @@ def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -
 
 
 def _unavailable(model_id: str, body: bytes) -> UnavailableError:
-    """The error for a 503: what the replica says of an adapter that cannot be had, else that there is no room."""
+    """The error for a 503: the replica's own for an unavailable adapter, else that the model has no free slot."""
     try:
         error = json.loads(body)["error"]
         if error["code"] == ADAPTER_UNAVAILABLE:

@@ -340,7 +340,7 @@ async def test_an_application_that_fails_before_it_answers_has_lost_the_request(
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
     with pytest.raises(ReplicaGoneError):
-        Sender("/nowhere.sock", print, print).give(0, {}, b"")
+        Sender("/nowhere.sock", print, print).hand_over(0, {}, b"")
 
 
 async def test_hundreds_at_once_each_have_their_own_answer(house: House) -> None:
@@ -523,7 +523,7 @@ async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(h
             await asyncio.sleep(0.01)
     assert not house.receiver.path.exists()
     with pytest.raises(ReplicaGoneError):
-        Sender(str(house.receiver.path), print, print).give(0, {}, b"")
+        Sender(str(house.receiver.path), print, print).hand_over(0, {}, b"")
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()
@@ -559,8 +559,8 @@ async def test_a_router_that_was_refused_hears_of_the_next_free_slot(house: Hous
     reader, writer = await house.connect()
     writer.write(request())
     await reply(reader)
-    house.receiver.room()
-    house.receiver.room()
+    house.receiver.notify_slot_free()
+    house.receiver.notify_slot_free()
     async with asyncio.timeout(2):
         while not house.router.rooms:
             await asyncio.sleep(0.01)

@@ -82,7 +82,7 @@ class Replica:
         slots = Slots(self.count)
         self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
         self.receiver = Receiver(self.gate)
-        slots.on_slot_freed = self.receiver.room
+        slots.on_slot_freed = self.receiver.notify_slot_free
         lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
         config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)

@@ -11,10 +11,10 @@ from ray.exceptions import RayActorError
 
 from rayllm.errors import UnavailableError
 from rayllm.serving.cluster.state import adapter_registry
-from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, Ledger, LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, Ledger, RegisteredAdapter
 
-X = LoadedAdapter("m", "x", "/x")
-Y = LoadedAdapter("m", "y", "/y")
+X = RegisteredAdapter("m", "x", "/x")
+Y = RegisteredAdapter("m", "y", "/y")
 
 
 class Method:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rayllm.serving.cluster.state import adapter_registry, served_versions
-from rayllm.serving.cluster.state.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.cluster.state.detached_actor import Identity
 from rayllm.sources import Version
 
-X, Y = LoadedAdapter("m", "x", "/x"), LoadedAdapter("m", "y", "/y")
+X, Y = RegisteredAdapter("m", "x", "/x"), RegisteredAdapter("m", "y", "/y")
 HOUR_S = 3600
 
 
@@ -29,7 +29,7 @@ def test_processes_of_the_old_code_leave_the_new_actor_alone_until_somebody_retu
 
 
 def test_loaded_adapters_are_handed_over() -> None:
-    old, new = adapter_registry.Ledger("1"), adapter_registry.Ledger("2")
+    old, new = adapter_registry.AdapterRegistryActor("1"), adapter_registry.AdapterRegistryActor("2")
     old.put("app", {"x": X, "y": X})
     new.put("app", {"y": Y})
     new.take_over(old.identity(), old.hand_over())
@@ -42,7 +42,7 @@ def test_loaded_adapters_are_handed_over() -> None:
 
 
 def test_served_versions_are_handed_over() -> None:
-    old, new = served_versions.Ledger("1"), served_versions.Ledger("2")
+    old, new = served_versions.ServedVersionsActor("1"), served_versions.ServedVersionsActor("2")
     old.hold("a", Version("s1", "c1"))
     old.hold("b", Version("s1"))
     new.hold("b", Version("s2"))

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from rayllm.config import load_app
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
 from rayllm.routing.request import RoutingRequest
-from rayllm.serving.cluster.state.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
@@ -30,12 +30,12 @@ class Loaded:
     """The ledger of one router."""
 
     def __init__(self) -> None:
-        self.known: dict[str, LoadedAdapter] = {}
+        self.known: dict[str, RegisteredAdapter] = {}
 
-    async def all(self) -> dict[str, LoadedAdapter]:
+    async def all(self) -> dict[str, RegisteredAdapter]:
         return dict(self.known)
 
-    async def add(self, name: str, loaded: LoadedAdapter) -> None:
+    async def add(self, name: str, loaded: RegisteredAdapter) -> None:
         self.known[name] = loaded
 
     async def remove(self, name: str) -> None:
@@ -114,7 +114,7 @@ async def test_an_adapter_is_tried_then_known_then_forgotten() -> None:
     assert service.replica.asked == [("q", "x")]
     [headers] = service.replica.tried
     assert headers.items() >= ResolvedModel("q", "x", "/x").headers("q:x").items()
-    assert service.loaded.known == {"q:x": LoadedAdapter("q", "x", "/x")}
+    assert service.loaded.known == {"q:x": RegisteredAdapter("q", "x", "/x")}
     reply = await service.post(UNLOAD, {"lora_name": "q:x"})
     assert (reply.status_code, service.loaded.known) == (200, {})
 
@@ -181,7 +181,7 @@ async def test_what_is_loaded_is_replaced_only_where_asked_for() -> None:
 async def test_a_bare_name_is_for_the_only_base_there_is() -> None:
     service = RouterApplication("q")
     await service.post(LOAD, X | {"lora_name": "mine"})
-    assert service.loaded.known == {"mine": LoadedAdapter("q", "mine", "/x")}
+    assert service.loaded.known == {"mine": RegisteredAdapter("q", "mine", "/x")}
     for bases, told in ((("q", "r"), "`q:<name>`, `r:<name>`"), ((), "no model here has a `lora_config`")):
         status, param, message = await refusal(RouterApplication(*bases), LOAD, X | {"lora_name": "mine"})
         assert (status, param) == (400, "lora_name")
