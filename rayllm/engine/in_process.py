@@ -19,7 +19,7 @@ from rayllm.config.faults import did_you_mean
 from rayllm.endpoints import COMPLETIONS
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
-from rayllm.engine.middleware.deprecated_fields import OLD_NAMES
+from rayllm.engine.middleware.deprecated_fields import DEPRECATED_FIELDS
 from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one_bos
 from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
@@ -133,7 +133,7 @@ class InProcessClient:
     async def _request(self, sampling: Body) -> Any:
         plan = adapter_plan() or self._plan
         key = json.dumps([sampling, id(plan)], sort_keys=True, default=str)
-        if (known := self._parsed.get(key)) is None:
+        if (cached := self._parsed.get(key)) is None:
             cached = self._parsed[key] = await self._parse(sampling, plan), plan
             if len(self._parsed) > _CACHED_REQUESTS:
                 self._parsed.popitem(last=False)
@@ -150,7 +150,7 @@ class InProcessClient:
 
 def _normalize(sampling: Body) -> Body:
     """Sampling parameters under the names of vLLM's completions."""
-    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | OLD_NAMES | _ALIASES.keys()
+    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
     body: Body = {}
     for name, value in sampling.items():
         if name not in known:

@@ -1,4 +1,4 @@
-"""Requests for adapters: each is in the engine before vLLM sees the request, and stays there until the answer ends."""
+"""Loads the adapter of a request before vLLM sees it, and keeps it loaded until the reply ends."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm import headers
-from rayllm.engine.adapters.pool import AdapterPool, PooledAdapter
-from rayllm.engine.middleware.error_reply import refuse
-from rayllm.engine.middleware.model_name import asked_name
+from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.model_name import requested_model
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.errors import RayLLMError
 from rayllm.lora import AdapterName
 
-_plan: ContextVar[RequestPlan | None] = ContextVar("adapters_plan", default=None)
+_plan: ContextVar[RequestPlan | None] = ContextVar("adapter_plan", default=None)
 
 
-def adapters_plan() -> RequestPlan | None:
-    """What the adapter of the request that is being answered adds to it, where it has settings of its own."""
+def adapter_plan() -> RequestPlan | None:
+    """The request plan of the current request's adapter; None if it has no settings of its own."""
     return _plan.get()
 
 
 @asynccontextmanager
 async def use_adapter(
-    adapter_pool: AdapterPool, name: AdapterName, path: str | None, asked: str
-) -> AsyncIterator[PooledAdapter]:
-    """Have the adapter in the engine for the body of the block, and its settings for the request of this task.
+    adapter_pool: AdapterPool, adapter_id: AdapterName, path: str | None, model: str
+) -> AsyncIterator[LoadedAdapter]:
+    """Keep the adapter loaded for the duration of the block, and apply its settings to the current task's request.
 
     Raises:
         RayLLMError: as `AdapterPool.use`.
     """
-    async with adapter_pool.use(name, path, asked) as pooled:
-        # One task answers one request, so nothing has to be put back.
-        _plan.set(pooled.plan)
-        yield pooled
+    async with adapter_pool.use(adapter_id, path, model) as loaded:
+        # One task answers one request, so there is nothing to restore.
+        _plan.set(loaded.plan)
+        yield loaded
 
 
-class AdapterGate:
-    """ASGI middleware that has the adapter ready, or answers why it cannot be had.
+class AdapterMiddleware:
+    """Loads a request's adapter, or replies with the reason why it cannot be used.
 
     Args:
-        app: what comes next.
+        app: the next application.
         adapter_pool: the adapters in the engine.
         base: id of the base model.
     """
@@ -55,19 +55,22 @@ class AdapterGate:
         self._base = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        told = {key.decode(): value.decode() for key, value in scope["headers"]}
-        adapter = told.get(headers.ADAPTER)
+        request_headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        adapter = request_headers.get(headers.ADAPTER)
         if adapter is None:
             await self._app(scope, receive, send)
             return
-        name, path = AdapterName(self._base, adapter), unquote(told.get(headers.ADAPTER_PATH, "")) or None
-        asked = asked_name() or str(name)
+        adapter_id, path = (
+            AdapterName(self._base, adapter),
+            unquote(request_headers.get(headers.ADAPTER_PATH, "")) or None,
+        )
+        model = requested_model() or str(adapter_id)
         async with AsyncExitStack() as stack:
             try:
-                if headers.ADAPTER_RELOAD in told:
-                    await self._adapter_pool.load(name, path)
-                await stack.enter_async_context(use_adapter(self._adapter_pool, name, path, asked))
+                if headers.ADAPTER_RELOAD in request_headers:
+                    await self._adapter_pool.load(adapter_id, path)
+                await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
             except RayLLMError as error:
-                await refuse(send, error, scope["path"])
+                await send_error(send, error, scope["path"])
                 return
             await self._app(scope, receive, send)

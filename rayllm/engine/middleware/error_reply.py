@@ -1,4 +1,4 @@
-"""An error of ours as an ASGI reply, before vLLM has seen the request."""
+"""Error replies from middleware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayllm.error_shapes import error_body
 from rayllm.errors import RayLLMError
 
 
-async def refuse(send: Send, error: RayLLMError, path: str) -> None:
+async def send_error(send: Send, error: RayLLMError, path: str) -> None:
     """Send `error` as the whole reply to a request for `path`."""
     body = json.dumps(error_body(error, path)).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers()}

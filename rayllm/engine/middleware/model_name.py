@@ -1,4 +1,4 @@
-"""The model's name in a reply: the one that the request asked for, alias or not."""
+"""The model's name in replies: the one that the client requested for, alias or not."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm import headers
 
-_asked_for: ContextVar[str | None] = ContextVar("asked_for", default=None)
+_requested_model: ContextVar[str | None] = ContextVar("requested_model", default=None)
 
 
-def asked_name() -> str | None:
-    """The model name of the request that is being answered."""
-    return _asked_for.get()
+def requested_model() -> str | None:
+    """The model name in the current request."""
+    return _requested_model.get()
 
 
-class NameKeeper:
-    """ASGI middleware that remembers the name which the router passes in a header."""
+class ModelNameMiddleware:
+    """Remembers the model name that the router passes in a header."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            _asked_for.set(next((v.decode() for k, v in scope["headers"] if k == headers.MODEL.encode()), None))
+            _requested_model.set(next((v.decode() for k, v in scope["headers"] if k == headers.MODEL.encode()), None))
         await self._app(scope, receive, send)
 
 
-def answer_by_name(models: Any, names: tuple[str, ...]) -> None:
-    """Make vLLM's model registry answer with the name asked for, where it is an adapter's or one of `names`.
+def echo_requested_name(models: Any, names: tuple[str, ...]) -> None:
+    """Make vLLM reply with the requested name, if it is an adapter's or one of `names`.
 
     Args:
-        models: vLLM's `OpenAIServingModels`; it names every reply through `model_name`.
-        names: the names that one base model answers to.
+        models: vLLM's `OpenAIServingModels`, whose `model_name` names every reply.
+        names: the names of the base model.
     """
     original = models.model_name
 
     def model_name(lora_request: Any = None) -> str:
-        asked = _asked_for.get()
-        # What the engine calls an adapter is a name with its version; the router knows what the client asked for.
-        return asked if asked and (lora_request is not None or asked in names) else str(original(lora_request))
+        requested = _requested_model.get()
+        # The engine's name of an adapter holds its version; clients know it by another.
+        return (
+            requested if requested and (lora_request is not None or requested in names) else str(original(lora_request))
+        )
 
     models.model_name = model_name

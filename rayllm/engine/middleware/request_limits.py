@@ -1,7 +1,7 @@
-"""The shape of what a request lists, looked at before vLLM does: cheaply, up to the first fault, within bounds.
+"""Limits on the lists in a request, and cheap checks of their entries, before vLLM parses them.
 
-vLLM tries each entry as every kind that it knows, some sixty, and only then looks at the next. What is finer than this
-is left to it.
+vLLM tries each entry as each of some sixty types, and collects all errors. These checks stop at the first error, and
+leave finer ones to vLLM.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rayllm.errors import RequestError
 
 Body = dict[str, Any]
 
-# Far above what requests hold: conversations of agents have some hundred messages, and OpenAI takes 128 tools and
-# 2,048 texts to embed. Each of these costs vLLM up to 0.1 ms, in which it does nothing else.
+# Far above real requests: agents' conversations have some hundred messages, and OpenAI accepts 128 tools and 2,048
+# texts to embed. Each entry costs vLLM up to 0.1 ms, in which it does nothing else.
 MAX_FIELDS = 1_000
 MAX_MESSAGES = 5_000
 MAX_PARTS = 10_000
@@ -27,11 +27,11 @@ _WITH_FUNCTIONS = (CHAT, CHAT_BATCH, TOKENIZE)
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 
 
-def check_shapes(path: str, body: Body) -> None:
-    """Refuse lists that are too long, or that hold what cannot be right.
+def check_limits(path: str, body: Body) -> None:
+    """Refuse lists that are too long, or with entries of a wrong type.
 
     Raises:
-        RequestError: names the field, with the index of the entry at fault.
+        RequestError: names the field, and the index of the entry at fault.
     """
     if len(body) > MAX_FIELDS:
         raise RequestError(f"The request has more than {MAX_FIELDS} fields.")
@@ -40,7 +40,7 @@ def check_shapes(path: str, body: Body) -> None:
         _check_objects("input", body.get("input"), MAX_MESSAGES)
     for name in _TEXTS:
         value = body.get(name)
-        # A prompt in tokens is as long as it is; the engine knows how long it may be.
+        # The engine limits the length of a prompt in tokens.
         if isinstance(value, list) and len(value) > MAX_TEXTS and not isinstance(value[0], int):
             raise _too_many(name, MAX_TEXTS)
     _check_tools(path, body.get("tools"))
@@ -49,7 +49,7 @@ def check_shapes(path: str, body: Body) -> None:
 
 
 def _check_messages(messages: Any) -> None:
-    """A conversation, or a list of them."""
+    """Check a conversation, or a list of them."""
     if not isinstance(messages, list):
         return
     if messages and isinstance(messages[0], list):
@@ -100,7 +100,7 @@ def _check_extra_arguments(arguments: Any) -> None:
 
 
 def _check_objects(name: str, items: Any, most: int, param: str | None = None) -> None:
-    """Refuse a list that holds anything but objects. What is no list at all is left to vLLM, as are other types."""
+    """Refuse lists with entries that are not objects. Other types than lists are left to vLLM."""
     if not isinstance(items, list):
         return
     if len(items) > most:

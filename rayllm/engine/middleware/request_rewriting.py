@@ -1,6 +1,6 @@
-"""Requests as the configuration wants them, before vLLM parses them: today's names, defaults, stops and one BOS.
+"""Rewrites requests as the model's configuration says, before vLLM parses them: defaults, stops and exactly one BOS.
 
-`shape` is a pure function on the JSON body; `RequestShaper` applies it on the way into vLLM's application.
+`rewrite_request` is a pure function of the JSON body; `RequestRewriter` applies it to requests.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import request_fields
 from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.engine.middleware.deprecated_fields import translate
-from rayllm.engine.middleware.error_reply import refuse
-from rayllm.engine.middleware.request_limits import check_shapes
+from rayllm.engine.middleware.deprecated_fields import replace_deprecated
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.errors import RayLLMError, RequestError
 
 Body = dict[str, Any]
 Admit = Callable[[Body], Awaitable[Body]]
 
-# Endpoints that generate text, and their field for texts that end it.
+# Endpoints that generate text, and their field for stop texts.
 _STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
-# Names that mean the same: a default for one must not contradict a request that uses another.
+# Aliases: a default for one must not override another in the request.
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
-# Fields of vLLM's by which one client may disturb others, or have a replica ask other machines.
+# vLLM's fields by which a client may disturb others, or make a replica connect to other hosts.
 GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
 _BACKEND = "nvext.guided_decoding_backend"
 
 
-def shape(path: str, body: Body, plan: RequestPlan) -> Body:
-    """`body` with today's names and the plan applied; the caller's mapping is left as it is.
+def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
+    """`body` with deprecated fields replaced and the plan applied; the original is left unchanged.
 
-    Fields of the wrong type are left for vLLM to refuse.
+    Fields of a wrong type are left for vLLM to send_error.
 
     Raises:
-        RequestError: it asks for what cannot be done.
+        RequestError: it asks for something unsupported.
     """
-    check_shapes(path, body)
+    check_limits(path, body)
     _check_guarded(body, plan)
-    shaped = translate(dict(body))
-    _check_backend(path, shaped, plan)
+    rewritten = replace_deprecated(dict(body))
+    _check_backend(path, rewritten, plan)
     if path == RESPONSES:
-        _check_stateless(shaped)
+        _check_stateless(rewritten)
     if path not in _STOPS:
-        return shaped
-    if "tool_choice" in shaped and shaped["tool_choice"] is None:
-        # OpenAI takes null for the default; vLLM takes it for "none", but not in a stream.
-        del shaped["tool_choice"]
-    _add_defaults(shaped, path, plan)
-    _add_stops(shaped, _STOPS[path], plan)
-    if path in (CHAT, CHAT_BATCH) and plan.owns_template and shaped.get("add_special_tokens") is True:
-        # The tokenizer will write the BOS, so the template must not.
-        kwargs = shaped.get("chat_template_kwargs") or {}
+        return rewritten
+    if "tool_choice" in rewritten and rewritten["tool_choice"] is None:
+        # To OpenAI null is the default; to vLLM it is "none", except in a stream.
+        del rewritten["tool_choice"]
+    _add_defaults(rewritten, path, plan)
+    _add_stops(rewritten, _STOPS[path], plan)
+    if path in (CHAT, CHAT_BATCH) and plan.owns_template and rewritten.get("add_special_tokens") is True:
+        # The tokenizer adds the BOS, so the template must not.
+        kwargs = rewritten.get("chat_template_kwargs") or {}
         if isinstance(kwargs, dict):
-            shaped["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
+            rewritten["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
     if path == COMPLETIONS:
-        _check_echo(shaped)
-    if path == COMPLETIONS and shaped.get("add_special_tokens") is not False:
-        shaped["prompt"] = with_one_bos(shaped.get("prompt"), plan)
-    return shaped
+        _check_echo(rewritten)
+    if path == COMPLETIONS and rewritten.get("add_special_tokens") is not False:
+        rewritten["prompt"] = with_one_bos(rewritten.get("prompt"), plan)
+    return rewritten
 
 
 def _check_guarded(body: Body, plan: RequestPlan) -> None:
-    """Refuse fields that the model's file does not allow; vLLM also reads them from among its extra arguments."""
+    """Refuse fields that the model's file does not allow, also within vLLM's extra arguments."""
     extra = body.get("vllm_xargs")
     for name in GUARDED_FIELDS:
         if name in plan.allowed_fields:
@@ -80,7 +80,7 @@ def _check_guarded(body: Body, plan: RequestPlan) -> None:
 
 
 def _check_stateless(body: Body) -> None:
-    """Refuse what would need responses to be stored: vLLM would ignore it, or keep them in one replica for ever."""
+    """Refuse what needs stored responses: vLLM would ignore it, or keep responses in one replica for ever."""
     if body.get("store") is True:
         raise RequestError("This service stores no responses; leave `store` out, or send false.", "store")
     for name in ("previous_response_id", "conversation"):
@@ -95,7 +95,7 @@ def _check_stateless(body: Body) -> None:
 
 
 def _check_echo(body: Body) -> None:
-    """Refuse what vLLM's beam search cannot echo: it fails, after it has searched."""
+    """Refuse `echo` where vLLM's beam search fails on it, after it has searched."""
     prompt = body.get("prompt")
     texts = prompt if isinstance(prompt, list) else [prompt]
     if not body.get("echo") or not body.get("use_beam_search") or not texts:
@@ -105,7 +105,7 @@ def _check_echo(body: Body) -> None:
 
 
 def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
-    """Refuse a custom guided decoding backend where none can be had: vLLM would ignore it."""
+    """Refuse a custom guided decoding backend where there are none: vLLM would ignore it."""
     nvext = body.get("nvext")
     if not isinstance(nvext, dict) or nvext.get("guided_decoding_backend") is None:
         return
@@ -133,7 +133,7 @@ def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
 
 
 def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
-    """Text prompts that the engine will see with exactly one BOS; token ids are taken as they come."""
+    """Text prompts with exactly one BOS once tokenized; token ids are left unchanged."""
     if not plan.bos:
         return prompt
     if isinstance(prompt, list):
@@ -146,13 +146,13 @@ def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
     return prompt[start:] if plan.tokenizer_adds_bos else plan.bos + prompt[start:]
 
 
-class RequestShaper:
-    """ASGI middleware that shapes JSON bodies, and refuses those that are not admitted.
+class RequestRewriter:
+    """ASGI middleware that rewrites JSON bodies, and refuses those that are not admitted.
 
     Args:
         app: vLLM's application.
-        plan: gives what is added to the request that is being answered.
-        admit: gives the body for the engine; raises a RayLLMError for one that it should not see.
+        plan: returns the current request's plan.
+        admit: returns the body for the engine; raises a RayLLMError for an unsafe one.
     """
 
     def __init__(self, app: ASGIApp, plan: Callable[[], RequestPlan], admit: Admit) -> None:
@@ -169,22 +169,22 @@ class RequestShaper:
         if raw is None:
             return
         try:
-            raw = await self._shaped(path, raw)
+            raw = await self._rewrite(path, raw)
         except RayLLMError as error:
-            await refuse(send, error, path)
+            await send_error(send, error, path)
             return
         headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
         scope = {**scope, "headers": [*headers, (b"content-length", str(len(raw)).encode())]}
         await self._app(scope, _replay(raw, receive), send)
 
-    async def _shaped(self, path: str, raw: bytes) -> bytes:
-        body = json.loads(raw)  # the router has read it before
-        shaped = await self._admit(shape(path, body, self._plan()))
-        return raw if shaped == body else json.dumps(shaped).encode()
+    async def _rewrite(self, path: str, raw: bytes) -> bytes:
+        body = json.loads(raw)  # validated by the router
+        rewritten = await self._admit(rewrite_request(path, body, self._plan()))
+        return raw if rewritten == body else json.dumps(rewritten).encode()
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The whole body, or None where the client left before it ended."""
+    """The whole body, or None if the client disconnected."""
     parts = []
     while True:
         message = await receive()
@@ -196,14 +196,14 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives `body` once, and after it what the connection says: the disconnect."""
-    given = False
+    """A `receive` that returns `body` once, and then the connection's messages."""
+    was_replayed = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal was_replayed
+        if was_replayed:
             return await receive()
-        given = True
+        was_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay

@@ -1,4 +1,4 @@
-"""What a model can be asked for."""
+"""Refuses requests for tasks that the model does not support."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.endpoints import BY_PATH, ENDPOINTS
-from rayllm.engine.middleware.error_reply import refuse
+from rayllm.engine.middleware.error_reply import send_error
 from rayllm.errors import RequestError
 
 
-class TaskGate:
-    """ASGI middleware that answers requests for what the model cannot do.
+class TaskMiddleware:
+    """ASGI middleware that refuses unsupported endpoints, and lists the supported ones.
 
     Args:
-        app: what answers the others.
-        paths: the paths that vLLM has registered for this model.
+        app: the next application.
+        paths: the paths that vLLM serves for this model.
         model_id: the model.
     """
 
@@ -29,7 +29,7 @@ class TaskGate:
         if scope["path"] in [endpoint.path for endpoint in self._served]:
             await self._app(scope, receive, send)
         else:
-            await refuse(send, self._refusal(scope["path"]), scope["path"])
+            await send_error(send, self._refusal(scope["path"]), scope["path"])
 
     def _refusal(self, path: str) -> RequestError:
         paths: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Tool calls in the chunks of a chat's stream."""
+"""Merges tool call deltas within a chunk of a chat stream."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 
 
 def with_merged_tool_calls(chunk: bytes) -> bytes:
-    """`chunk` with one delta for each tool call.
+    """`chunk` with at most one delta per tool call.
 
-    vLLM may write a call's name and the beginning of its arguments as two deltas of one chunk. OpenAI's service never
-    does, and clients, earlier versions of OpenAI's own among them, then put the call together wrongly.
-
-    Only a chunk with two deltas or more is parsed.
+    vLLM may send a call's name and the beginning of its arguments as two deltas in one chunk. OpenAI never does, and
+    clients, including earlier versions of OpenAI's own, then assemble the call wrongly. Only chunks with several deltas
+    are parsed.
     """
     if not chunk.startswith(b"data: {") or chunk.count(b'"function":') < 2 or b'"tool_calls":' not in chunk:
         return chunk
@@ -34,7 +33,7 @@ def _merged(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _add(first: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add to a delta the one that follows it."""
+    """Merge the delta `more` into the one before it."""
     function, added = first.get("function") or {}, more.get("function") or {}
     arguments = (function.get("arguments") or "") + (added.get("arguments") or "")
     first |= {key: value for key, value in more.items() if first.get(key) is None}

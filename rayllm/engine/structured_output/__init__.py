@@ -1,4 +1,4 @@
-"""Structured output, guarded: what a request may ask the engine to compile."""
+"""Structured output: validation of clients' constraints before the engine compiles them."""
 
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in
 from rayllm.engine.structured_output.gate import OPTIONS, ConstraintGate

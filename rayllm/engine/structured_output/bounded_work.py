@@ -1,4 +1,4 @@
-"""Expensive work on clients' texts: few run at once, and results are cached."""
+"""Expensive work on clients' texts: bounded concurrency and cached results."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from rayllm.errors import UnavailableError
 
 T = TypeVar("T")
 
-_REMEMBERED = 1024
-# A flood of costly constraints leaves the other cores alone.
-_AT_ONCE = 2
-_QUEUE_S = 20.0
+_CACHE_SIZE = 1024
+# Leaves the other cores free under a flood of expensive constraints.
+_MAX_CONCURRENT = 2
+_QUEUE_TIMEOUT_S = 20.0
 
 
 class BoundedWork(Generic[T]):
-    """Answers of `work`, which takes one or more texts."""
+    """A bounded, caching wrapper of the coroutine function `work`, which takes texts."""
 
     def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
         self._work = work
-        self._known: OrderedDict[bytes, T] = OrderedDict()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._cache: OrderedDict[bytes, T] = OrderedDict()
+        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def answer(self, *texts: str) -> T:
-        """What `work` says about `texts`.
+        """The result of `work` for `texts`.
 
         Raises:
-            UnavailableError: too many are waiting.
+            UnavailableError: too many calls are queued.
         """
-        # A digest, since clients decide how long the texts are.
+        # A digest, because texts may be long.
         key = hashlib.sha256("\0".join(texts).encode()).digest()
-        if key not in self._known:
-            self._known[key] = await self._worked_out(texts)
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = await self._run(texts)
+            if len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
-    async def _worked_out(self, texts: tuple[str, ...]) -> T:
+    async def _run(self, texts: tuple[str, ...]) -> T:
         try:
-            async with asyncio.timeout(_QUEUE_S):
-                await self._room.acquire()
+            async with asyncio.timeout(_QUEUE_TIMEOUT_S):
+                await self._semaphore.acquire()
         except TimeoutError:
             message = "Too many structured-output constraints are waiting to be checked."
             raise UnavailableError(message, None, None, 5) from None
         try:
             return await self._work(*texts)
         finally:
-            self._room.release()
+            self._semaphore.release()

@@ -1,4 +1,4 @@
-"""Where a request may hold something that the engine compiles into a grammar."""
+"""Constraints on structured output, and where requests contain them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 @dataclass(frozen=True)
 class Constraint:
-    """One of them: `spec` as the client wrote it, `kind` of KINDS, `param` the request field that holds it."""
+    """A constraint: `spec` as the client wrote it, `kind` of KINDS, `param` the request field that contains it."""
 
     param: str
     kind: str
@@ -23,12 +23,12 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """The constraint as compilers take it."""
+        """The constraint as text, for compilers."""
         return self.spec if isinstance(self.spec, str) else json.dumps(self.spec)
 
 
 def constraints_in(body: Body) -> Iterator[Constraint]:
-    """Every constraint in a request of any endpoint. What has the wrong type is left for vLLM to refuse."""
+    """Every constraint in a request of any endpoint. Wrong types are left for vLLM to refuse."""
     structured = body.get("structured_outputs")
     if isinstance(structured, dict):
         for kind in KINDS:
@@ -36,21 +36,21 @@ def constraints_in(body: Body) -> Iterator[Constraint]:
                 yield Constraint("structured_outputs", kind, structured[kind])
     yield from _in_format("response_format", body.get("response_format"))
     for param in ("text", "output_config"):  # of the Responses API, of Anthropic's
-        if isinstance(holder := body.get(param), dict):
-            yield from _in_format(f"{param}.format", holder.get("format"))
+        if isinstance(container := body.get(param), dict):
+            yield from _in_format(f"{param}.format", container.get("format"))
     if body.get("tool_choice") != "none":
         yield from _in_tools(body.get("tools"))
 
 
-def _in_format(param: str, asked: Any) -> Iterator[Constraint]:
-    if not isinstance(asked, dict):
+def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:
+    if not isinstance(response_format, dict):
         return
-    if asked.get("type") == "structural_tag":
-        yield Constraint(param, "structural_tag", asked)
-    if asked.get("type") == "json_schema":
-        holder = asked.get("json_schema", asked)
-        if isinstance(holder, dict) and holder.get("schema") is not None:
-            yield Constraint(param, "json", holder["schema"])
+    if response_format.get("type") == "structural_tag":
+        yield Constraint(param, "structural_tag", response_format)
+    if response_format.get("type") == "json_schema":
+        container = response_format.get("json_schema", response_format)
+        if isinstance(container, dict) and container.get("schema") is not None:
+            yield Constraint(param, "json", container["schema"])
 
 
 def _in_tools(tools: Any) -> Iterator[Constraint]:
@@ -63,7 +63,7 @@ def _in_tools(tools: Any) -> Iterator[Constraint]:
                 yield Constraint("tools", "json", function[name])
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     "json": "JSON schema",
     "regex": "regular expression",
     "choice": "list of choices",
@@ -73,7 +73,7 @@ _WORDS = {
 
 
 def refusal(constraint: Constraint, why: str) -> RequestError:
-    """The error for a constraint that `why`: a phrase that goes on after "The JSON schema in `tools` …"."""
-    # Whatever vLLM makes of tools, clients wrote schemas.
-    what = _WORDS["json"] if constraint.param == "tools" else _WORDS[constraint.kind]
+    """The error for a constraint; `why` continues "The JSON schema in `tools` …"."""
+    # vLLM converts tools to other kinds, but clients write schemas.
+    what = _DESCRIPTIONS["json"] if constraint.param == "tools" else _DESCRIPTIONS[constraint.kind]
     return RequestError(f"The {what} in `{constraint.param}` {why}.", constraint.param)

@@ -1,4 +1,4 @@
-"""Every constraint of a request passes here on its way to vLLM."""
+"""The gate that every constraint of a request passes before vLLM compiles it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.whitespace import WhitespacePatterns
 from rayllm.errors import RequestError
 
-# Fields of a request's `structured_outputs` that vLLM takes, but obeys as its own configuration has them.
+# Options of `structured_outputs` that vLLM accepts in requests but takes from its own configuration.
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties")
 
 
 class ConstraintGate:
-    """Refuses constraints that are broken, beyond bounds, or too costly for the engine.
+    """Refuses constraints that are invalid, too large, or too expensive to compile.
 
     Args:
-        sandbox: compiles constraints first; None where the server's backend cannot be tried out: then only the bounds
-            hold.
-        as_ebnf: what the server makes of a grammar before it is compiled; raises ValueError for a broken one.
-        can_enforce: whether the server's backend can enforce all of a JSON schema.
-        held: those of OPTIONS that hold for every request.
+        sandbox: test-compiles constraints; None if the server's backend is not supported: then only the limits apply.
+        as_ebnf: converts a grammar as the server does before compiling it; raises ValueError if it is invalid.
+        can_enforce: whether the server's backend can enforce the whole of a JSON schema.
+        enforced: those of OPTIONS that the server enforces for every request.
     """
 
     def __init__(
@@ -33,23 +32,23 @@ class ConstraintGate:
         sandbox: Sandbox | None,
         as_ebnf: Callable[[str], str] = str,
         can_enforce: Callable[[dict[str, Any]], bool] = lambda schema: True,
-        held: Collection[str] = (),
+        enforced: Collection[str] = (),
     ) -> None:
         self._sandbox = sandbox
         self._as_ebnf = as_ebnf
         self._can_enforce = can_enforce
-        self._held = held
+        self._enforced = enforced
         self._whitespace = WhitespacePatterns()
 
     async def admit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Look at all constraints of a request.
+        """Validate all constraints of a request.
 
         Returns:
-            The body for the engine; where nothing needed to be rewritten, the caller's own.
+            The body for the engine: the same object, unless it was rewritten.
 
         Raises:
-            RequestError: names the field at fault and says why.
-            UnavailableError: too many constraints are waiting.
+            RequestError: names the field at fault and the reason.
+            UnavailableError: too many constraints are queued.
         """
         check_one(body)
         check_tokens(body)
@@ -57,46 +56,46 @@ class ConstraintGate:
         body = await self._whitespace.resolve(body)
         for constraint in constraints_in(body):
             check_limits(constraint)
-            # Most tools are never compiled; `admit_compiled` sees those that are.
+            # Most tools are never compiled; `admit_compiled` validates those that are.
             if self._sandbox is not None and constraint.param != "tools" and needs_sandbox(constraint):
-                await self._try(self._sandbox, constraint)
+                await self._test_compile(self._sandbox, constraint)
         return body
 
     async def admit_compiled(self, kind: str, spec: str, is_refused: bool = False) -> None:
-        """Look at what the engine will compile: the request's own constraint, or what vLLM has made of its tools.
+        """Validate what the engine will compile: the request's own constraint, or what vLLM has made of its tools.
 
         Args:
-            kind: of KINDS, or another that needs no look.
+            kind: of KINDS; others are ignored.
             spec: the constraint as text.
-            is_refused: vLLM refuses the request, perhaps for this and without a reason.
+            is_refused: vLLM has refused the request, perhaps for this constraint and without a reason.
 
         Raises:
             RequestError: the engine could not compile it.
-            UnavailableError: too many constraints are waiting.
+            UnavailableError: too many constraints are queued.
         """
-        # All others were tried with the request, by the name of their field.
+        # `admit` has validated all others, under the name of their field.
         constraint = Constraint("tools", kind, spec)
         if self._sandbox is None or kind not in ("json", "structural_tag"):
             return
         if is_refused or needs_sandbox(constraint):
             await self._sandbox.check(constraint)
 
-    async def _try(self, sandbox: Sandbox, constraint: Constraint) -> None:
+    async def _test_compile(self, sandbox: Sandbox, constraint: Constraint) -> None:
         if constraint.kind == "grammar":
             constraint = self._in_ebnf(constraint)
         await sandbox.check(constraint)
-        # Only what compiles has the shape that this looks for.
+        # `can_enforce` expects a schema that compiles.
         if constraint.kind == "json":
             self._check_enforced(constraint)
 
     def _check_options(self, body: dict[str, Any]) -> None:
-        asked = body.get("structured_outputs")
-        if not isinstance(asked, dict):
+        structured = body.get("structured_outputs")
+        if not isinstance(structured, dict):
             return
         for name in OPTIONS:
-            if asked.get(name) and name not in self._held:
+            if structured.get(name) and name not in self._enforced:
                 raise RequestError(
-                    f"`structured_outputs.{name}` cannot be had by request; leave it out, or give the model "
+                    f"`structured_outputs.{name}` cannot be set by request; leave it out, or give the model "
                     f"`engine_kwargs.structured_outputs_config: {{backend: guidance, {name}: true}}`.",
                     f"structured_outputs.{name}",
                 )

@@ -15,6 +15,11 @@ MAX_PATTERN = 1_024
 
 
 def check_schema(constraint: Constraint, schema: Any) -> None:
+    """Refuse schemas that are too large or too deep, or use refused keywords.
+
+    Raises:
+        RequestError: names the field and the limit or keyword.
+    """
     if not isinstance(schema, dict):
         raise refusal(constraint, "must be a JSON object")
     enums = 0
@@ -36,10 +41,10 @@ def check_schema(constraint: Constraint, schema: Any) -> None:
 
 
 def parse_schema(constraint: Constraint) -> Any:
-    """A constraint as JSON, whether it came as an object or as text.
+    """The constraint as JSON, whether it was sent as an object or as text.
 
     Raises:
-        RequestError: it is a text that is no JSON.
+        RequestError: it is text that is not JSON.
     """
     if not isinstance(constraint.spec, str):
         return constraint.spec
@@ -51,9 +56,9 @@ def parse_schema(constraint: Constraint) -> Any:
 
 def nodes(root: Any) -> Iterator[tuple[int, Any]]:
     """Every object and list in `root` with its depth, without recursion."""
-    waiting = [(1, root)]
-    while waiting:
-        depth, node = waiting.pop()
+    stack = [(1, root)]
+    while stack:
+        depth, node = stack.pop()
         if isinstance(node, dict | list):
             yield depth, node
-            waiting += [(depth + 1, child) for child in (node.values() if isinstance(node, dict) else node)]
+            stack += [(depth + 1, child) for child in (node.values() if isinstance(node, dict) else node)]

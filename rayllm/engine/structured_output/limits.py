@@ -1,7 +1,7 @@
-"""Bounds on constraints, told from the request alone: what is beyond them never reaches a compiler.
+"""Limits on constraints, checked without compiling them.
 
-The bounds are above what OpenAI takes (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000
-enum values) and far below what has hung or crashed grammar compilers.
+They are above OpenAI's (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000 enum values) and
+far below what has hung or crashed grammar compilers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_CHARACTERS = {"json": 65_536, "regex": 16_384, "choice": 65_536, "grammar": 
 MAX_CHOICES = 1_000
 MAX_NESTING = 200
 
-# Keys of a JSON schema that repeat a part of the grammar so many times.
+# Keywords that repeat a part of the grammar that many times.
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 # As many as some sixty tools have.
 _PLAIN_NODES = 2_500
@@ -24,10 +24,10 @@ _PLAIN_BOUND = 50
 
 
 def check_limits(constraint: Constraint) -> None:
-    """Refuse what is too large or plainly broken.
+    """Refuse constraints that are too large or plainly invalid.
 
     Raises:
-        RequestError: names the field and the bound.
+        RequestError: names the field and the limit.
     """
     spec = constraint.spec
     if len(constraint.text) > MAX_CHARACTERS[constraint.kind]:
@@ -44,53 +44,53 @@ def check_limits(constraint: Constraint) -> None:
 
 
 def check_one(body: dict[str, Any]) -> None:
-    """Refuse `structured_outputs` with no constraint or several.
+    """Refuse `structured_outputs` without exactly one constraint.
 
     Raises:
-        RequestError: says which there may be.
+        RequestError: lists the possible constraints.
     """
-    asked = body.get("structured_outputs")
-    if asked is not None and not isinstance(asked, dict):
+    value = body.get("structured_outputs")
+    if value is not None and not isinstance(value, dict):
         raise RequestError("`structured_outputs` must be an object.", "structured_outputs")
-    if isinstance(asked, dict) and sum(asked.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
+    if isinstance(value, dict) and sum(value.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
         raise RequestError(
             f"`structured_outputs` must hold exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
         )
 
 
 def check_tokens(body: dict[str, Any]) -> None:
-    """Refuse `allowed_token_ids` beside a constraint: the two may leave no token at all.
+    """Refuse `allowed_token_ids` together with a constraint: they may leave no token at all.
 
     Raises:
         RequestError: names `allowed_token_ids`.
     """
     if not body.get("allowed_token_ids"):
         return
-    asked, choice = body.get("response_format"), body.get("tool_choice")
-    is_json = isinstance(asked, dict) and asked.get("type") == "json_object"
+    value, choice = body.get("response_format"), body.get("tool_choice")
+    is_json = isinstance(value, dict) and value.get("type") == "json_object"
     is_call = bool(body.get("tools")) and (choice == "required" or isinstance(choice, dict))
-    found = next((constraint.param for constraint in constraints_in({**body, "tools": None})), None)
+    constrained = next((constraint.param for constraint in constraints_in({**body, "tools": None})), None)
     if body.get("structured_outputs") is not None:
-        found = "structured_outputs"
-    if param := found or (is_json and "response_format") or (is_call and "tool_choice"):
+        constrained = "structured_outputs"
+    if param := constrained or (is_json and "response_format") or (is_call and "tool_choice"):
         message = f"`allowed_token_ids` and `{param}` exclude each other; leave one of them out."
         raise RequestError(message, "allowed_token_ids")
 
 
 def needs_sandbox(constraint: Constraint) -> bool:
-    """Whether only a compiler can tell if a constraint that is within bounds is sound, and what it costs.
+    """Whether a constraint within the limits must be test-compiled.
 
-    Many clients send dozens of tools: what vLLM makes of plain ones is left to the engine.
+    Clients often send dozens of plain tools: what vLLM makes of those is left to the engine.
     """
     if constraint.kind not in ("json", "regex", "grammar", "structural_tag"):
         return False
     if constraint.param != "tools":
         return True
     parts = list(nodes(parse_schema(constraint)))
-    return len(parts) > _PLAIN_NODES or any(_is_costly(node) for _, node in parts)
+    return len(parts) > _PLAIN_NODES or any(_is_expensive(node) for _, node in parts)
 
 
-def _is_costly(node: Any) -> bool:
+def _is_expensive(node: Any) -> bool:
     if not isinstance(node, dict):
         return False
     return isinstance(node.get("pattern"), str) or any(

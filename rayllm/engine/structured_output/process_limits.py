@@ -1,4 +1,4 @@
-"""What a process may use that works on a client's text."""
+"""Resource limits of a subprocess that works on a client's constraint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 import signal
 
 CPU_S = 2
-# A machine under load gives a process less than a core.
+# Under load a process gets less than a core.
 WALL_S = 10
 MEMORY_BYTES = 1 << 30
 
@@ -14,7 +14,7 @@ TOO_COSTLY = "takes too long or too much memory to compile; make it simpler"
 
 
 def limit_process() -> None:
-    """Let the kernel end this process where it goes beyond the bounds; memory is counted from what it has now."""
+    """Set this process's limits; memory is counted on top of its present use."""
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))

@@ -1,8 +1,8 @@
 """The sandbox's process, in which constraints are compiled.
 
-It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, takes
-only its fork along. It talks in lines of JSON over stdin and stdout: first the tokenizer, then `{"id", "kind", "spec"}`
-each answered by `{"id", "fault"}`, where fault is null or a phrase.
+It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
+only its fork. It reads and writes lines of JSON: first the tokenizer, then `{"id", "kind", "spec"}`, each answered by
+`{"id", "fault"}`, where fault is null or a phrase.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from rayllm.engine.structured_output.process_limits import TOO_COSTLY, limit_process
 
-# Steps of generation that are tried: some grammars compile at once and then take minutes for a token.
+# Generation steps to try: some grammars compile at once and then take minutes for a token.
 STEPS = 16
 
 _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is false: )?")
-# Failures that xgrammar reports as conditions of its own source, and what they mean.
+# Errors that xgrammar reports as conditions of its own source, and what they mean.
 _MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128 times; use at most `{0,128}`, or `*`"}
 
 
 def main() -> None:
-    # Torch and the compiler write to stdout at times; the answers keep a descriptor of their own.
+    # Torch and the compiler may write to stdout; the answers get a descriptor of their own.
     answers = os.dup(1)
     os.dup2(2, 1)
     import xgrammar
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _lines() -> Any:
-    """Lines of stdin; an empty one each tenth of a second without any, so that ended forks are seen."""
+    """Lines of stdin; an empty one after each idle tenth of a second, so that forks that have ended are noticed."""
     buffer = b""
     while True:
         if not select.select([0], [], [], 0.1)[0]:
@@ -61,7 +61,7 @@ def _lines() -> Any:
 
 
 def _reap(running: dict[int, int], answers: int) -> None:
-    """Answer for forks that were killed or crashed."""
+    """Answer for forks that were killed or have crashed."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -72,15 +72,15 @@ def _reap(running: dict[int, int], answers: int) -> None:
 
 
 def _answer(answers: int, job: int, fault: str | None) -> None:
-    # Short enough to be written at once, so that lines of several forks do not mix.
+    # Short enough to be written atomically, so that lines of several forks do not mix.
     os.write(answers, json.dumps({"id": job, "fault": fault and fault[:500]}).encode() + b"\n")
 
 
 def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:
-    """Compile one constraint, in a fork that never returns."""
+    """Compile one constraint, in a fork; never returns."""
     limit_process()
     try:
-        try_out(info, job["kind"], job["spec"], any_whitespace)
+        test_compile(info, job["kind"], job["spec"], any_whitespace)
         fault = None
     except MemoryError:
         fault = TOO_COSTLY
@@ -95,25 +95,25 @@ def _first_line(error: Exception) -> str:
         if sign in str(error):
             return meaning
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The compiler's messages begin with the place in its own source.
+    # Messages begin with a location in the compiler's source.
     return _PLACE.sub("", lines[0] if lines else type(error).__name__).rstrip(".")
 
 
-def try_out(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
-    """Compile as vLLM's engine does, and walk a few tokens.
+def test_compile(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
+    """Compile as vLLM's engine does, and generate a few tokens.
 
     Args:
         info: xgrammar's tokenizer information.
         kind: json, regex, grammar or structural_tag.
         spec: the constraint as text.
-        any_whitespace: JSON may hold white space anywhere.
+        any_whitespace: whether white space is allowed anywhere in JSON.
 
     Raises:
-        RuntimeError: the constraint is broken; the message is the compiler's.
+        RuntimeError: the constraint is invalid; the message is the compiler's.
     """
     import xgrammar
 
-    # With its cache xgrammar also hashes a grammar, and fails where it cannot. The engine has the cache on.
+    # With the cache, as in the engine, xgrammar also hashes a grammar, and fails if it cannot.
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=True)
     if kind == "json":
         compiled = compiler.compile_json_schema(spec, any_whitespace=any_whitespace)

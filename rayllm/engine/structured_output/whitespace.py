@@ -1,7 +1,7 @@
-"""JSON schemas with a whitespace pattern, as regular expressions: vLLM's backends ignore the pattern.
+"""JSON schemas with a whitespace pattern, converted to regular expressions: vLLM's backends ignore the pattern.
 
-The regular expression repeats parts of itself, so that a schema of a few lines may become one of gigabytes. So it is
-made in a process of its own, which the kernel ends where it goes too far.
+The regular expression repeats parts of itself, so that a few lines of schema may become gigabytes: it is built in a
+subprocess with resource limits.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ Body = dict[str, Any]
 
 
 class WhitespacePatterns:
-    """Puts the regular expression in the place of each schema with a whitespace pattern."""
+    """Replaces schemas with a whitespace pattern by regular expressions."""
 
     def __init__(self) -> None:
         self._regex: BoundedWork[dict[str, str]] = BoundedWork(_convert)
 
     async def resolve(self, body: Body) -> Body:
-        """`body`, or one like it where its `structured_outputs` had a `whitespace_pattern` and a `json`.
+        """`body`, with a `whitespace_pattern` and its schema in `structured_outputs` replaced by a regular expression.
 
         Raises:
-            RequestError: the schema is broken or too costly, or the pattern too long.
-            UnavailableError: too many schemas are waiting.
+            RequestError: the schema is invalid or too expensive, or the pattern too long.
+            UnavailableError: too many schemas are queued.
         """
-        asked = body.get("structured_outputs")
-        if not isinstance(asked, dict) or asked.get("whitespace_pattern") is None:
+        structured = body.get("structured_outputs")
+        if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
             return body
-        rest = {name: value for name, value in asked.items() if name not in ("json", "whitespace_pattern")}
-        regex = await self._made(asked["json"], asked["whitespace_pattern"])
+        rest = {name: value for name, value in structured.items() if name not in ("json", "whitespace_pattern")}
+        regex = await self._to_regex(structured["json"], structured["whitespace_pattern"])
         return {**body, "structured_outputs": {**rest, "regex": regex}}
 
-    async def _made(self, schema: Any, pattern: str) -> str:
+    async def _to_regex(self, schema: Any, pattern: str) -> str:
         constraint = Constraint("structured_outputs", "json", schema)
         check_limits(constraint)
         if len(pattern) > MAX_PATTERN:
             message = f"`structured_outputs.whitespace_pattern` is longer than {MAX_PATTERN} characters."
             raise RequestError(message, "structured_outputs")
-        made = await self._regex.answer(schema if isinstance(schema, str) else json.dumps(schema), pattern)
-        if "fault" in made:
-            raise refusal(constraint, f"cannot be used with a whitespace pattern: it {made['fault']}")
-        return made["regex"]
+        result = await self._regex.answer(schema if isinstance(schema, str) else json.dumps(schema), pattern)
+        if "fault" in result:
+            raise refusal(constraint, f"cannot be used with a whitespace pattern: it {result['fault']}")
+        return result["regex"]
 
 
 async def _convert(schema: str, pattern: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ async def _convert(schema: str, pattern: str) -> dict[str, str]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    asked = {"schema": schema, "pattern": pattern, "longest": MAX_CHARACTERS["regex"]}
-    told, _ = await process.communicate(json.dumps(asked).encode())
-    made: dict[str, str] = json.loads(told) if process.returncode == 0 else {"fault": TOO_COSTLY}
-    return made
+    job = {"schema": schema, "pattern": pattern, "longest": MAX_CHARACTERS["regex"]}
+    output, _ = await process.communicate(json.dumps(job).encode())
+    result: dict[str, str] = json.loads(output) if process.returncode == 0 else {"fault": TOO_COSTLY}
+    return result

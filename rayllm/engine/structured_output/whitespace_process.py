@@ -1,4 +1,4 @@
-"""The process that turns one JSON schema and one whitespace pattern into a regular expression, or is ended over it.
+"""The subprocess that converts one JSON schema and one whitespace pattern to a regular expression.
 
 It reads `{"schema", "pattern", "longest"}` from stdin and writes `{"regex"}` or `{"fault"}` to stdout.
 """
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def convert(schema: str, pattern: str, longest: int) -> dict[str, str]:
-    """The regular expression of at most `longest` characters, or what is at fault."""
+    """The regular expression of at most `longest` characters, or a fault."""
     from outlines_core.json_schema import build_regex_from_schema
 
     try:

@@ -16,10 +16,10 @@ from rayllm.errors import ConfigError
 
 
 def make_server_arguments(arguments: VllmArguments) -> Namespace:
-    """The flat namespace that vLLM's application reads.
+    """The flat namespace of arguments that vLLM's application reads.
 
     Raises:
-        ConfigError: a tool or reasoning parser is unknown; the message names the known ones.
+        ConfigError: a tool or reasoning parser is unknown; the message lists the known ones.
     """
     from vllm.entrypoints.launchers.cli_args import FrontendArgs
     from vllm.reasoning import ReasoningParserManager
@@ -28,7 +28,7 @@ def make_server_arguments(arguments: VllmArguments) -> Namespace:
     server = FrontendArgs(**{"disable_fastapi_docs": True, **arguments.server})
     engine = engine_arguments(arguments)
     if server.tool_parser_plugin or engine.reasoning_parser_plugin:
-        # Plugins of users import from vLLM, by the paths of its day.
+        # Users' plugins may import from old paths of vLLM.
         import_shims.install()
     if server.tool_parser_plugin:
         load_tool_plugin(server.tool_parser_plugin, ToolParserManager)
@@ -47,38 +47,38 @@ def _check_known(key: str, name: str | None, known: list[str]) -> None:
 
 
 async def make_server(engine: Any, arguments: Namespace) -> Any:
-    """vLLM's own FastAPI application on `engine`. Once a process: vLLM keeps its routers in module globals."""
+    """vLLM's FastAPI application on `engine`. Once per process: vLLM keeps its routers in module globals."""
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app
 
     tasks = await engine.get_supported_tasks()
     app = build_app(arguments, tasks, engine.model_config)
     await init_app_state(engine, app.state, arguments, tasks)
-    # Its error handlers set `should_exit` here when the engine has died.
+    # vLLM's error handlers set `should_exit` when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     validate_cheaply(app)
     return app
 
 
 def paths(server: Any) -> frozenset[str]:
-    """The paths that vLLM's application answers to POST, which follow from what the model can do."""
+    """The POST paths of vLLM's application, which depend on the model's tasks."""
     return frozenset(route.path for route in server.routes if "POST" in (getattr(route, "methods", None) or ()))
 
 
 def own_chat_template(engine: Any) -> str | None:
-    """The chat template that vLLM finds with the model for requests without tools: the processor's goes first."""
+    """The chat template that vLLM finds with the model for requests without tools; a processor's takes precedence."""
     from vllm.renderers.hf import resolve_chat_template
 
     tokenizer = engine.get_tokenizer()
     if not hasattr(tokenizer, "get_chat_template"):
-        # Mistral's own tokenizers have no template in text.
+        # Mistral's own tokenizers have no template text.
         return None
     template = resolve_chat_template(tokenizer, None, None, model_config=engine.model_config)
     return str(template) if template is not None else None
 
 
-def keep_stream_errors(server: Any) -> None:
-    """Let errors of a chat's stream pass through vLLM's conversion to Anthropic's events, which cannot read them."""
+def pass_stream_errors(server: Any) -> None:
+    """Pass errors in a chat stream through vLLM's converter to Anthropic's events, which cannot parse them."""
     serving = getattr(server.state, "anthropic_serving_messages", None)
     if serving is None:
         return

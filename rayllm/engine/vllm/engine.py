@@ -10,17 +10,17 @@ from rayllm.errors import ConfigError
 
 
 def make_engine_config(arguments: VllmArguments) -> Any:
-    """vLLM's nested engine configuration, checked. Needs to see the device that the workers will use.
+    """vLLM's validated engine configuration. The workers' device must be visible to this process.
 
     Raises:
-        ConfigError: vLLM refuses a value; the message is vLLM's.
+        ConfigError: vLLM refuses a value; the message is vLLM's own.
     """
     from vllm.usage.usage_lib import UsageContext
 
     try:
         return engine_arguments(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except Exception as error:
-        # Some of vLLM's errors hold objects that cannot be pickled; only their text may leave this process.
+        # Some of vLLM's exceptions cannot be pickled: only their text may leave this process.
         raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}") from None
 
 
@@ -30,17 +30,17 @@ def engine_arguments(arguments: VllmArguments) -> Any:
 
     values = dict(arguments.engine)
     if isinstance(values.get("structured_outputs_config"), dict):
-        # The one nested configuration that vLLM writes to before it has turned a mapping into an object.
+        # vLLM writes to this one before it converts mappings to objects.
         values["structured_outputs_config"] = StructuredOutputsConfig(**values["structured_outputs_config"])
     return AsyncEngineArgs(**values)
 
 
 def start_engine(config: Any, arguments: VllmArguments) -> Any:
-    """Start the engine's processes and load the weights; blocks until it is ready. Returns an AsyncLLM."""
+    """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM."""
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    # A replica without a GPU of its own may have cached "no device" while vLLM was imported.
+    # A process without a GPU of its own may have cached "no device" when vLLM was imported.
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
@@ -52,7 +52,7 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
 
 
 async def generate_one(engine: Any) -> None:
-    """Generate one token after an arbitrary prompt of one token."""
+    """Generate one token for an arbitrary prompt of one token."""
     from vllm.sampling_params import SamplingParams
 
     async for _ in engine.generate({"prompt_token_ids": [1]}, SamplingParams(max_tokens=1), "rayllm-warm-up"):
@@ -71,21 +71,21 @@ def process_ids(engine: Any) -> list[int]:
 
 
 def waiting_tokens(engine: Any) -> int:
-    """Prompt tokens of the requests that have no answer yet."""
+    """Prompt tokens of the requests that are not prefilled yet."""
     states = engine.output_processor.request_states.values()
     return sum(state.prompt_len for state in states if state.is_prefilling)
 
 
 def kv_use() -> float:
-    """The share of the KV cache that requests hold; what is only kept for later ones is not counted.
+    """Share of the KV cache used by requests, without blocks cached for later ones.
 
-    As vLLM's own metric says, so 0 where `disable_log_stats` is set.
+    From vLLM's own metric, so 0 with `disable_log_stats`.
     """
     return max(_samples("vllm:kv_cache_usage_perc"), default=0.0)
 
 
 def generated_tokens() -> int:
-    """Tokens that the engine has generated since it started; 0 where `disable_log_stats` is set."""
+    """Tokens generated since the engine started; 0 with `disable_log_stats`."""
     return int(sum(_samples("vllm:generation_tokens_total")))
 
 
@@ -97,5 +97,5 @@ def _samples(name: str) -> list[float]:
 
 
 def max_lora_rank(engine: Any) -> int:
-    """The largest rank of an adapter that the engine takes."""
+    """The largest LoRA rank that the engine takes."""
     return int(engine.vllm_config.lora_config.max_lora_rank)

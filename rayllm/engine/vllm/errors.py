@@ -10,9 +10,9 @@ from rayllm.errors import EngineError, RequestError
 
 
 def error_object(error: BaseException) -> dict[str, Any] | None:
-    """What vLLM would say about the request that `error` refuses; None where the request is not at fault.
+    """vLLM's error object for an exception caused by the request, else None.
 
-    Looks behind Starlette's error about a reply that had already begun.
+    Looks at the causes of Starlette's error about a reply that has already started.
     """
     from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -27,7 +27,7 @@ def error_object(error: BaseException) -> dict[str, Any] | None:
 
 @contextmanager
 def request_errors() -> Iterator[None]:
-    """What vLLM raises for one request, as ours."""
+    """Map what vLLM raises for one request to our exceptions."""
     from vllm.exceptions import GenerationError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 

@@ -10,10 +10,10 @@ from rayllm.errors import EngineError, RequestError
 
 
 def completion_request(body: dict[str, Any]) -> Any:
-    """vLLM's own reading of a completion request.
+    """Parse a completion request with vLLM.
 
     Raises:
-        RequestError: a field is wrong; the message is vLLM's.
+        RequestError: a field is invalid; the message is vLLM's.
     """
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.exceptions import VLLMClientError
@@ -23,21 +23,21 @@ def completion_request(body: dict[str, Any]) -> Any:
         request = CompletionRequest(**body)
     except (ValueError, VLLMClientError) as error:
         raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
-    # Completions end after 16 tokens where nothing is said; a row may use what its prompt leaves of the context.
+    # vLLM's default is 16 tokens; a row may use the rest of the context.
     request.max_tokens = given
     return request
 
 
 async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:
-    """vLLM's final RequestOutput for one prompt.
+    """Generate for one prompt; returns vLLM's final RequestOutput.
 
     Args:
         engine: an AsyncLLM.
-        prompt: what the model reads.
+        prompt: the prompt.
         request: from `completion_request`.
-        request_id: names the request in the engine.
+        request_id: id of the request in the engine.
         lora: the adapter's LoRARequest, or None.
-        detokenize: whether the engine writes the text; it does in any case where a stop is a text.
+        detokenize: whether to return text; forced where a stop is a text.
 
     Raises:
         RequestError: vLLM refuses it.
@@ -60,7 +60,7 @@ async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, l
 async def pool(
     engine: Any, prompt: Prompt, task: str, pooling: dict[str, Any], request_id: str, lora: Any
 ) -> tuple[list[float], int]:
-    """What the pooler gives for one prompt, and the number of prompt tokens.
+    """Pool one prompt; returns the vector and the number of prompt tokens.
 
     Raises:
         RequestError: vLLM refuses it.
@@ -91,12 +91,12 @@ def _inputs(prompt: Prompt) -> dict[str, Any]:
 
 
 def max_num_seqs(engine: Any) -> int:
-    """Sequences that the engine works on at once, over all stages of its pipeline."""
+    """Sequences that the engine processes at once, over all pipeline stages."""
     config = engine.vllm_config
     return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
 
 
 def labels(engine: Any) -> dict[int, str]:
-    """Names of the classes by index, as the model's own configuration has them."""
+    """Names of the classes by index, from the model's configuration."""
     named = getattr(engine.model_config.hf_config, "id2label", None) or {}
     return {int(index): str(label) for index, label in named.items()}

@@ -13,7 +13,7 @@ def version() -> str:
 
 
 def request_fields() -> dict[str, list[str]]:
-    """Names of the fields of vLLM's requests, by the path of each endpoint that generates text."""
+    """Fields of vLLM's requests, by path of the endpoints that generate text."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.openai.chat_completion.protocol import BatchChatCompletionRequest, ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -30,7 +30,7 @@ def request_fields() -> dict[str, list[str]]:
 
 
 def parser_names() -> dict[str, list[str]]:
-    """Names of vLLM's own parsers by kind: `tool_parser` and `reasoning_parser`."""
+    """Names of vLLM's own parsers, by kind: `tool_parser` and `reasoning_parser`."""
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 

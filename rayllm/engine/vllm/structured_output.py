@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def grammar_vocabulary(engine: Any) -> str | None:
-    """The tokenizer's vocabulary for xgrammar; None where the server compiles constraints with another library."""
+    """The tokenizer's vocabulary for xgrammar; None if the server uses another backend."""
     import xgrammar
 
     if engine.vllm_config.structured_outputs_config.backend != "xgrammar":
@@ -25,15 +25,15 @@ def grammar_vocabulary(engine: Any) -> str | None:
         tokenizer = engine.get_tokenizer()
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=engine.model_config.get_vocab_size())
     except Exception as error:
-        # Mistral's own tokenizers are no HuggingFace ones.
-        logger.warning("Constraints cannot be tried out with this model's tokenizer: %s", one_line(error))
+        # Mistral's own tokenizers are not supported by xgrammar.
+        logger.warning("Constraints cannot be validated with this model's tokenizer: %s", one_line(error))
         return None
     text: str = info.serialize_json()
     return text
 
 
 def as_ebnf(grammar: str) -> str:
-    """A grammar as vLLM gives it to its compiler, which knows no Lark.
+    """A grammar in EBNF, as vLLM passes it to its compiler: Lark is converted.
 
     Raises:
         ValueError: it cannot be converted.
@@ -44,29 +44,29 @@ def as_ebnf(grammar: str) -> str:
 
 
 def can_enforce(schema: dict[str, Any]) -> bool:
-    """Whether xgrammar can enforce all of a JSON schema, as vLLM sees it."""
+    """Whether xgrammar can enforce the whole of a JSON schema, according to vLLM."""
     from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
     return not has_xgrammar_unsupported_json_features(schema)
 
 
-def held_options(engine: Any) -> frozenset[str]:
-    """Options of a request's `structured_outputs` that hold for every request: vLLM obeys its own configuration."""
+def enforced_options(engine: Any) -> frozenset[str]:
+    """Options of `structured_outputs` that the server enforces for every request: vLLM ignores a request's own."""
     config = engine.vllm_config.structured_outputs_config
-    held = {name for name in OPTIONS if getattr(config, name)}
-    # It compiles schemas strictly: a property that is not named is not allowed.
-    return frozenset(held | ({"disable_additional_properties"} if config.backend == "xgrammar" else set()))
+    enabled = {name for name in OPTIONS if getattr(config, name)}
+    # xgrammar compiles schemas strictly: unnamed properties are not allowed.
+    return frozenset(enabled | ({"disable_additional_properties"} if config.backend == "xgrammar" else set()))
 
 
 def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[None]]) -> None:
-    """Have `admit` see every constraint before the engine compiles it, and let no generation fail in silence.
+    """Call `admit` with every constraint before the engine compiles it, and raise on failed generations.
 
-    vLLM's serving classes take an output that ends with an error before its first token for one still to come, and
+    vLLM's serving classes mistake an output that ends with an error before its first token for one still to come, and
     end the stream as if all were well.
 
     Args:
         engine: an AsyncLLM; its `generate` is replaced.
-        admit: takes the kind and the text of a constraint, and whether vLLM has refused the request; raises a
+        admit: called with the kind and the text of a constraint, and whether vLLM has refused the request; raises a
             RayLLMError for one that the engine cannot compile.
     """
     from vllm.exceptions import GenerationError, VLLMValidationError
@@ -82,7 +82,7 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
                         raise GenerationError
                     yield output
             except VLLMValidationError:
-                # Of a constraint it may say no more than that it is invalid.
+                # vLLM may say no more than that the constraint is invalid.
                 await _admit(sampling_params.structured_outputs, admit, True)
                 raise
 

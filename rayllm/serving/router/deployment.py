@@ -71,7 +71,7 @@ class Router:
             model_id: self._replica_set(model_id, names[model_id], handles[model_id], config) for model_id in names
         }
         if self._batch_service:
-            self._batch_service.close()
+            self._batch_service.stop()
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
             config.router.batches, partial(start_runner, self._name, config=config), hosts
@@ -88,7 +88,7 @@ class Router:
             tuple(bytes.fromhex(digest) for digest in user_config["admin_digests"]),
             self._batch_service.routes,
         ).app
-        self._batch_service.open()
+        self._batch_service.start()
         self._remove_all_but(names)
         if self._http_server is None:
             self._http_server = await open_http_server(self._current, self._name, config.router)
@@ -132,7 +132,7 @@ class Router:
     async def __del__(self) -> None:
         """Stop the router; Ray Serve awaits this."""
         if batch_service := getattr(self, "_batch_service", None):
-            batch_service.close()
+            batch_service.stop()
         if http_server := getattr(self, "_http_server", None):
             await http_server.stop(_LAST_REPLIES_S)
         for replica_set in getattr(self, "_replica_sets", {}).values():

@@ -53,13 +53,13 @@ class AdapterPool:
         self.stop = "END"
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[Any]:
+    async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[Any]:
         if name.adapter == "none":
             raise ModelNotFoundError("There is none.", "model")
-        assert asked == str(name)
+        assert model == str(name)
         self.in_use += 1
         plan = None if name.adapter == "plain" else RequestPlan(stop=(self.stop,))
-        yield SimpleNamespace(plan=plan, loaded=f"lora of {name.adapter}")
+        yield SimpleNamespace(plan=plan, lora_request=f"lora of {name.adapter}")
         self.in_use -= 1
 
 

@@ -23,10 +23,10 @@ class BatchesApi:
     """The endpoints.
 
     Args:
-        stores: where batches are, and the files that they are made of.
-        quota: on batches.
-        max_kept: how many batches that have ended are remembered.
-        wake: called when a batch was made, so that somebody works on it.
+        stores: the stores of files and batches.
+        quota: limits on batches.
+        max_kept: ended batches to keep.
+        wake: called when a batch was created or cancelled.
     """
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_kept: int, wake: Callable[[], None]) -> None:
@@ -37,35 +37,35 @@ class BatchesApi:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/batches`"""
-        asked = BatchRequest.parse(parse_body(await read_body(request, _MAX_BYTES)))
-        batch = await in_thread(self._create, asked)
+        batch_request = BatchRequest.parse(parse_body(await read_body(request, _MAX_BYTES)))
+        batch = await in_thread(self._create, batch_request)
         self._wake()
-        return JSONResponse(batch.shown())
+        return JSONResponse(batch.public())
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/batches`"""
         page = await in_thread(self._batches.page, Cursor.of(request.query_params, BATCH, _PAGE, _LARGEST_PAGE))
-        return JSONResponse(page.shown(Batch.shown))
+        return JSONResponse(page.public(Batch.public))
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/batches/{id}`"""
-        return JSONResponse((await in_thread(self._batches.get, request.path_params["id"])).shown())
+        return JSONResponse((await in_thread(self._batches.get, request.path_params["id"])).public())
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/batches/{id}/cancel`"""
         batch = await in_thread(self._batches.cancel, request.path_params["id"])
         self._wake()
-        return JSONResponse(batch.shown())
+        return JSONResponse(batch.public())
 
-    def _create(self, asked: BatchRequest) -> Batch:
+    def _create(self, batch_request: BatchRequest) -> Batch:
         try:
-            file = self._files.get(asked.input_file_id)
+            file = self._files.get(batch_request.input_file_id)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(error.message, "input_file_id") from None
         if file.purpose != "batch":
             message = f"The file `{file.id}` was uploaded for `{file.purpose}`; upload it with `purpose: batch`."
             raise RequestError(message, "input_file_id")
         self._quota.check_batch()
-        batch = self._batches.create(asked)
+        batch = self._batches.create(batch_request)
         self._batches.forget_ended(self._max_kept)
         return batch

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 _PAGE = 10_000
-_PIECE = 256 * 1024
+_CHUNK = 256 * 1024
 
 
 class FilesApi:
     """The endpoints.
 
     Args:
-        stores: where files are, and the batches that use them.
-        quota: on files.
-        max_file_bytes: the largest file that is taken.
+        stores: the stores of files and batches.
+        quota: limits on files.
+        max_file_bytes: maximum size of a file.
     """
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_file_bytes: int) -> None:
@@ -49,17 +49,17 @@ class FilesApi:
                 )
             finally:
                 await form.close()
-        return JSONResponse(_shown(file))
+        return JSONResponse(_public(file))
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/files`"""
         cursor = Cursor.of(request.query_params, FILE, _PAGE, _PAGE)
         page = await in_thread(self._files.page, cursor, request.query_params.get("purpose"))
-        return JSONResponse(page.shown(_shown))
+        return JSONResponse(page.public(_public))
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/files/{id}`"""
-        return JSONResponse(_shown(await in_thread(self._files.get, request.path_params["id"])))
+        return JSONResponse(_public(await in_thread(self._files.get, request.path_params["id"])))
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/files/{id}/content`"""
@@ -69,7 +69,7 @@ class FilesApi:
             "content-length": str(file.bytes),
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
         }
-        return StreamingResponse(_pieces(content), media_type="application/octet-stream", headers=headers)
+        return StreamingResponse(_chunks(content), media_type="application/octet-stream", headers=headers)
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/files/{id}`"""
@@ -84,12 +84,12 @@ class FilesApi:
         self._files.delete(file_id)
 
 
-def _shown(file: File) -> dict[str, object]:
+def _public(file: File) -> dict[str, object]:
     return file.model_dump(mode="json")
 
 
-def _pieces(content: NativeFile) -> Iterator[bytes]:
-    # Starlette takes each piece in a thread.
+def _chunks(content: NativeFile) -> Iterator[bytes]:
+    # Starlette takes each chunk in a thread.
     with content:
-        while piece := content.read(_PIECE):
-            yield piece
+        while chunk := content.read(_CHUNK):
+            yield chunk

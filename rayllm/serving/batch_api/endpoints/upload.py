@@ -1,4 +1,4 @@
-"""A file on its way in."""
+"""Parsing of file uploads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayllm.errors import BodyTooLargeError, RequestError
 from rayllm.serving.batch_api.objects.expiry import Expiry
 from rayllm.serving.batch_api.objects.file import CLIENTS_PURPOSES
 
-# StorageQuota for the other fields of the form, and its boundaries.
+# Allowance for the other fields of the form, and its boundaries.
 _FORM_BYTES = 65536
 _MAX_FIELDS = 16
 _MAX_NAME = 255
@@ -26,9 +26,9 @@ _EXPIRES = ("expires_after[anchor]", "expires_after[seconds]")
 
 @dataclass(frozen=True)
 class Upload:
-    """What a client sends: the content, its bytes, its name and purpose, and the seconds that it is kept.
+    """An uploaded file: content, size in bytes, name, purpose, and lifetime in seconds.
 
-    It is on this node's disk, as far as it is large, until the form is closed.
+    Large content is in a temporary file of this node until the form is closed.
     """
 
     content: BinaryIO
@@ -39,18 +39,18 @@ class Upload:
 
     @classmethod
     def of(cls, form: FormData, limit: int) -> Upload:
-        """What a form says.
+        """Validate a form.
 
         Args:
             form: the form.
-            limit: most bytes of the file.
+            limit: maximum bytes of the file.
 
         Raises:
-            RequestError: a field is missing, wrong or unknown.
+            RequestError: a field is missing, invalid or unknown.
             BodyTooLargeError: the file is larger than `limit`.
         """
         for name in form.keys() - {"file", "purpose", *_EXPIRES}:
-            raise RequestError(f"`{name[:100]}` means nothing here.", name[:100])
+            raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
             raise RequestError("`file` must be a file, with its name.", "file")
@@ -65,16 +65,16 @@ class Upload:
 
 
 async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -> FormData:
-    """The form of a request. It has to be closed.
+    """Parse the form of a request. The caller must close it.
 
     Args:
         request: the request.
-        limit: most bytes of the file in it.
-        grow: told how many more bytes have come; it may raise, which ends the upload.
+        limit: maximum bytes of the file in it.
+        grow: called with the number of bytes received; may raise to abort the upload.
 
     Raises:
-        RequestError: it is no multipart form.
-        BodyTooLargeError: it is longer than such a file; said as soon as that is known.
+        RequestError: not a multipart form.
+        BodyTooLargeError: too large; raised as early as possible.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RequestError("The request body must be a multipart form (multipart/form-data).")
@@ -97,7 +97,7 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
         form = Request(request.scope, receive).form(max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FORM_BYTES)
         return await form
     except (HTTPException, MultiPartException) as error:
-        # Which one it is depends on whether Starlette finds its application in the scope.
+        # Starlette raises the one or the other, depending on whether its application is in the scope.
         detail = error.detail if isinstance(error, HTTPException) else error.message
         raise RequestError(f"The request body is no multipart form: {detail}") from None
 
@@ -109,9 +109,9 @@ def _lifetime(form: FormData) -> int | None:
     try:
         return Expiry.model_validate({"anchor": anchor, "seconds": seconds}).seconds
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        param = f"expires_after[{found['loc'][0]}]"
-        raise RequestError(f"`{param}`: {found['msg'][0].lower()}{found['msg'][1:]}.", param) from None
+        details = error.errors(include_url=False, include_input=False)[0]
+        param = f"expires_after[{details['loc'][0]}]"
+        raise RequestError(f"`{param}`: {details['msg'][0].lower()}{details['msg'][1:]}.", param) from None
 
 
 def _too_large(limit: int) -> BodyTooLargeError:

@@ -1,4 +1,4 @@
-"""The jobs that execute batches, as the configuration has it."""
+"""Creates the jobs that execute batches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rayllm.serving.router.model_registry import ModelRegistry
 if TYPE_CHECKING:
     from rayllm.batch.job import Executor, Job
 
-# No request is longer.
+# No request is longer than this.
 _LONGEST_LINE = 32 * 1024 * 1024
 
 
 class Jobs:
-    """Makes jobs.
+    """Creates jobs.
 
     Args:
         app_name: the Serve application.
-        config: its service.
-        options: of batches in it.
-        stores: where they are.
+        config: the service's configuration.
+        options: options of batches.
+        stores: the stores of files and batches.
     """
 
     def __init__(self, app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores) -> None:
@@ -36,10 +36,10 @@ class Jobs:
         self._models = ModelRegistry(config)
 
     def open(self, batch: Batch) -> Job:
-        """The job of a batch.
+        """Create the job of a batch.
 
         Raises:
-            RequestError: the batch's first request names no model of this service, which engines of its own need.
+            RequestError: with `execution: engines`, the first request names no model of this service.
             StorageError: the input cannot be read now.
         """
         from rayllm.batch.job import Job
@@ -48,7 +48,7 @@ class Jobs:
         return Job(lines, folder, self.executor(batch), batch.endpoint, self._options.max_requests)
 
     def executor(self, batch: Batch) -> Executor:
-        """Who answers the requests of a batch. Raises as `open`."""
+        """The executor of a batch's requests. Raises as `open`."""
         from rayllm.batch.job import deployed, engines
 
         if self._options.execution == "deployed":
@@ -56,7 +56,7 @@ class Jobs:
         return engines(self._model(batch), self._options.concurrency)
 
     def _model(self, batch: Batch) -> ModelConfig:
-        """The model that the first request names, which all others have to name too."""
+        """The model in the first request; all others must name it too."""
         with self._files.open(batch.input_file_id) as content:
             line = io.BufferedReader(content).readline(_LONGEST_LINE)
         try:

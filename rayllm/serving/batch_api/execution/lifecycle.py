@@ -1,7 +1,6 @@
-"""The lifecycle of one batch: validated, worked on, finalized, and ended one way or another.
+"""The lifecycle of one batch: validation, execution, finalization and its final state.
 
-Who goes it may die at any point; who begins anew goes on from there, since all state is in the stores and in the job's
-folder.
+Its process may die at any point. The next one resumes, since all state is in the stores and in the job's folder.
 """
 
 from __future__ import annotations
@@ -26,43 +25,43 @@ Ending = Literal["completed", "failed", "expired", "cancelled"]
 OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 """Files that a job leaves in its folder."""
 
-# So often it is looked whether a batch was cancelled or its time is over, and its counts are written down.
-_LOOK_S = _NOTE_S = 2.0
+# Seconds between checks for cancellation and expiry, and between saves of the counts.
+_CHECK_S = _SAVE_S = 2.0
 MAX_ATTEMPTS = 3
-"""Runners that may die on a batch without getting any further; then it fails."""
+"""Runners that may die on a batch without progress before it fails."""
 
 _EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 
 
 class Job(Protocol):
-    """The execution of a batch's requests: `rayllm.batch.job.Job`, which says more of each method."""
+    """The execution of a batch's requests; see `rayllm.batch.job.Job`."""
 
     counts: Any
-    """`total`, `completed` and `failed`; the first is known when the input is validated."""
+    """`total`, `completed` and `failed`; `total` is set by `validate`."""
 
     def validate(self) -> Sequence[Any]:
-        """Faults of the input, with `code`, `message`, `line` and `param`."""
+        """Errors in the input, with `code`, `message`, `line` and `param`."""
 
     def run(self, on_progress: Callable[[Any], None]) -> None:
-        """Answer what is not answered yet. `on_progress` gets the counts."""
+        """Answer all unanswered requests. `on_progress` is called with the counts."""
 
     def stop(self) -> None:
-        """Have `run` return soon."""
+        """Make `run` return soon."""
 
     def finish(self, unfinished: Any = None) -> Any:
-        """Write the answers into files; what has none gets the fault `unfinished`. Gives the counts."""
+        """Write the answers to files; unanswered requests get the fault `unfinished`. Returns the counts."""
 
 
-class Course:
-    """The lifecycle of one batch. It blocks.
+class BatchLifecycle:
+    """The lifecycle of one batch. Methods block.
 
     Args:
-        batch: the batch, which has not ended.
-        batches: where its state is kept.
-        files: where its answers go.
-        open_job: makes its job.
-        fault: makes a fault of the job from a code and a message.
-        attempt: the number of this runner among those that have begun since the batch last got further.
+        batch: an unfinished batch.
+        batches: store of its state.
+        files: store of its output files.
+        open_job: creates its job.
+        fault: creates a job's fault from a code and a message.
+        attempt: number of this runner since the batch last made progress.
     """
 
     def __init__(
@@ -80,18 +79,18 @@ class Course:
         self._open_job = open_job
         self._fault = fault
         self._attempt = attempt
-        self._noting = threading.Lock()
-        self._noted_at = float("-inf")
+        self._saving = threading.Lock()
+        self._saved_at = float("-inf")
         self._stopped_for: Literal["cancelled", "expired"] | None = None
 
     def run(self) -> None:
-        """Bring the batch to its end.
+        """Run the batch to its end.
 
         Raises:
-            StorageError: its state cannot be read or written; the batch can be taken up again later.
+            StorageError: its state cannot be read or written; the batch can be resumed later.
         """
         try:
-            status, errors = self._go()
+            status, errors = self._advance()
         except StorageError:
             raise
         except Exception as error:
@@ -99,26 +98,26 @@ class Course:
             status, errors = "failed", [_reason(error)]
         self._end(status, errors)
 
-    def _go(self) -> tuple[Ending, list[BatchError]]:
-        """Go as far as it goes; gives how it ends, and why."""
-        self._look()
+    def _advance(self) -> tuple[Ending, list[BatchError]]:
+        """Run all steps; returns the final state and its errors."""
+        self._check_stop()
         if self._stopped_for == "cancelled" and self._batch.in_progress_at is None:
             return "cancelled", []
         if self._attempt > MAX_ATTEMPTS + 1:
-            # Even gathering what was answered is too much for a runner.
+            # Even writing the output kills the runner.
             self._batch.output_file_id = self._batch.error_file_id = None
-            return "failed", [_died()]
+            return "failed", [_runner_died()]
         job = self._open_job(self._batch)
         if faults := job.validate():
             return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
         self._batch.request_counts.total = job.counts.total
-        failure = self._work(job) if self._attempt <= MAX_ATTEMPTS else _died()
+        failure = self._work(job) if self._attempt <= MAX_ATTEMPTS else _runner_died()
         self._gather(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
     def _work(self, job: Job) -> BatchError | None:
-        """Have the requests answered; gives the reason where that broke off."""
-        self._look()
+        """Execute the requests; returns the error that interrupted them, if any."""
+        self._check_stop()
         if self._stopped_for:
             return None
         if self._batch.in_progress_at is None:
@@ -126,20 +125,20 @@ class Course:
             self._batches.save(self._batch)
         try:
             with self._watched(job):
-                job.run(self._note)
+                job.run(self._save_counts)
         except StorageError:
             raise
         except Exception as error:
-            # One that is stopped may say so in this way.
+            # A stopped job may raise.
             return None if self._stopped_for else _reason(error)
         finally:
-            # What a job still tells would be older than what it finishes with.
-            with self._noting:
-                self._noted_at = float("inf")
+            # Late progress reports are older than the final counts.
+            with self._saving:
+                self._saved_at = float("inf")
         return None
 
     def _gather(self, job: Job, failure: BatchError | None) -> None:
-        """Keep the answers as files."""
+        """Write the output files."""
         batch, unfinished = self._batch, None
         if self._stopped_for == "expired":
             unfinished = self._fault(*_EXPIRED)
@@ -147,7 +146,7 @@ class Course:
             unfinished = self._fault(failure.code, failure.message)
         elif not self._stopped_for:
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
-        # Named first, so that who does this again after a crash makes no second ones.
+        # The ids are saved first, so that a repetition after a crash creates no second files.
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
         batch.output_file_id, batch.error_file_id = output, errors
         self._batches.save(batch)
@@ -155,7 +154,7 @@ class Course:
         batch.output_file_id, batch.error_file_id = self._keep(OUTPUT, output), self._keep(ERRORS, errors)
 
     def _keep(self, name: str, file_id: str) -> str | None:
-        """Make a file of what the job left under `name`; gives its id, if there is anything."""
+        """Store a file that the job has written; returns its id, or None if it is empty."""
         folder, batch = self._batches.job_folder(self._batch.id), self._batch
         size = folder.size(name)
         if not size:
@@ -178,26 +177,26 @@ class Course:
                 batch.cancelled_at = self._now()
         self._batches.save(batch)
 
-    def _note(self, counts: Any) -> None:
-        """Write the counts down, if that was not done just now. Jobs call this from threads of theirs."""
-        with self._noting:
-            if time.monotonic() < self._noted_at + _NOTE_S:
+    def _save_counts(self, counts: Any) -> None:
+        """Save the counts, at most every few seconds. Called from the job's threads."""
+        with self._saving:
+            if time.monotonic() < self._saved_at + _SAVE_S:
                 return
-            self._noted_at = time.monotonic()
+            self._saved_at = time.monotonic()
             self._batch.request_counts = RequestCounts.model_validate(counts, from_attributes=True)
             try:
                 self._batches.save(self._batch)
             except StorageError as error:
-                logger.warning("The counts of %s cannot be written down now: %s", self._batch.id, error)
+                logger.warning("The counts of %s cannot be saved now: %s", self._batch.id, error)
 
     @contextmanager
     def _watched(self, job: Job) -> Iterator[None]:
-        """Stop the job where the batch is cancelled or expires in the body of the block."""
+        """Stop the job if the batch is cancelled or expires during the block."""
         over = threading.Event()
 
         def watch() -> None:
-            while not self._stopped_for and not over.wait(_LOOK_S):
-                self._look()
+            while not self._stopped_for and not over.wait(_CHECK_S):
+                self._check_stop()
             if self._stopped_for:
                 job.stop()
 
@@ -209,15 +208,15 @@ class Course:
             over.set()
             watching.join()
 
-    def _look(self) -> None:
-        """See whether the batch is to be stopped. One whose answers are all there is not."""
+    def _check_stop(self) -> None:
+        """Check for cancellation and expiry. A batch that is being finalized is not stopped."""
         batch = self._batch
         if self._stopped_for or batch.finalizing_at is not None:
             return
         try:
             batch.cancelling_at = self._batches.cancelled_at(batch.id)
         except StorageError as error:
-            logger.warning("Nobody knows whether %s is cancelled: %s", batch.id, error)
+            logger.warning("Cannot check whether %s is cancelled: %s", batch.id, error)
         if batch.cancelling_at is not None:
             self._stopped_for = "cancelled"
         elif self._batches.now() >= batch.expires_at:
@@ -227,18 +226,18 @@ class Course:
         return int(self._batches.now())
 
 
-def _died() -> BatchError:
+def _runner_died() -> BatchError:
     return BatchError(
         code="batch_runner_died",
-        message=f"The process that works on this batch died {MAX_ATTEMPTS} times without getting further, so the rest "
+        message=f"The process that works on this batch died {MAX_ATTEMPTS} times without progress, so the rest "
         "was not tried again. A node without memory for it may be the cause, or a request that ends the process: see "
         "the service's log, and send the batch again in smaller parts.",
     )
 
 
 def _reason(error: Exception) -> BatchError:
-    """An error as clients may see it."""
+    """An exception as an error for clients."""
     if isinstance(error, RayLLMError):
         return BatchError(code=error.code or error.type, message=error.message, param=error.param)
-    logger.error("Unforeseen error of a batch", exc_info=error)
+    logger.error("Unexpected error of a batch", exc_info=error)
     return BatchError(code="server_error", message="The service failed on this batch; its log says why.")

@@ -1,4 +1,4 @@
-"""The process that works on one batch: an actor of Ray's that lives as long as the work, and needs no router."""
+"""The process that works on one batch: a Ray actor that lives as long as the work, independent of routers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayllm.config import AppConfig
 from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.observability.logs import set_up_logging
 from rayllm.serving.batch_api.execution.jobs import Jobs
-from rayllm.serving.batch_api.execution.lifecycle import Course
+from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.execution.runner_log import RunnerLog
 from rayllm.serving.batch_api.objects.batch import Batch
 from rayllm.serving.batch_api.storage.stores import open_stores
@@ -24,29 +24,29 @@ from rayllm.settings import settings
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
-# In the folder of the session's logs.
+# Below the log folder of Ray's session.
 _LOGS = "rayllm-batches"
 
 NAMESPACE = "rayllm-batches"
-"""Ray's namespace of the runners."""
+"""Ray namespace of the runners."""
 
 
 def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
-    """Have a runner for the batch: where there is one already, nothing happens. It blocks.
+    """Start a runner for the batch, unless there is one. Blocks.
 
     Args:
-        app_name: the Serve application whose batch it is.
+        app_name: the batch's Serve application.
         batch_id: the batch.
-        config: the service.
+        config: the service's configuration.
     """
     options = {
         "name": f"{app_name}:{batch_id}",
         "namespace": NAMESPACE,
         "get_if_exists": True,
-        # It outlives the router that starts it. Where it dies itself, a router starts the next one.
+        # It outlives the router that starts it. If it dies, a router starts another.
         "lifetime": "detached",
         "max_restarts": 0,
-        # It waits for others nearly all the time.
+        # It is idle nearly all the time.
         "num_cpus": 0,
         "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=None),
     }
@@ -54,12 +54,12 @@ def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
 
 
 class Runner:
-    """Works on one batch, then leaves.
+    """Works on one batch, then exits.
 
     Args:
-        app_name: the Serve application whose batch it is.
+        app_name: the batch's Serve application.
         batch_id: the batch.
-        config: the service.
+        config: the service's configuration.
     """
 
     def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
@@ -72,11 +72,11 @@ class Runner:
         self._config = config
         self._attempt: int | None = None
         self._me: Any = ray.get_runtime_context().current_actor
-        # Not in a call: who would make that may be gone before it returns.
+        # Not in an actor call: the caller may die before it returns.
         threading.Thread(target=self._run, name="batch", daemon=True).start()
 
-    def leave(self) -> None:
-        """End this actor."""
+    def exit(self) -> None:
+        """Exit this actor."""
         ray.actor.exit_actor()
 
     def _run(self) -> None:
@@ -85,31 +85,31 @@ class Runner:
                 self._work()
                 break
             except StorageError as error:
-                # No attempt of another runner's: that would do no better.
+                # Retried here: another runner would do no better.
                 logger.warning("%s waits %g s for its storage: %s", self._batch_id, _RETRY_S, error)
                 time.sleep(_RETRY_S)
             except Exception:
-                logger.exception("%s is left as it is; a router starts another runner", self._batch_id)
+                logger.exception("%s is interrupted; a router starts another runner", self._batch_id)
                 break
-        self._me.leave.remote()
+        self._me.exit.remote()
 
     def _work(self) -> None:
         from rayllm.batch.lines import Fault
 
         options = self._config.router.batches
-        assert options is not None  # noqa: S101  (else there is no batch)
+        assert options is not None  # noqa: S101  (batches need them)
         files, batches = stores = open_stores(options.storage)
         try:
             batch = batches.get(self._batch_id)
         except ObjectNotFoundError:
-            batches.forget_stillborn()
+            batches.delete_stale_marks()
             return
         if not batch.has_ended:
             if self._attempt is None:
                 self._attempt = batches.begin(batch)
-                self._log.announce(f"{batch.id}: work begins; its log is {self._log.path}")
+                self._log.announce(f"{batch.id}: started; its log is {self._log.path}")
             jobs = Jobs(self._app_name, self._config, options, stores)
-            Course(batch, batches, files, jobs.open, Fault, self._attempt).run()
+            BatchLifecycle(batch, batches, files, jobs.open, Fault, self._attempt).run()
             self._log.announce(f"{batch.id}: {_summary(batch)}")
         batches.close(batch)
 

@@ -1,4 +1,4 @@
-"""Scheduler of batches: starts a runner for each that has none, and deletes files that have expired."""
+"""Scheduler of batches: starts a runner for each that has none, and deletes expired files."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ _SWEEP_S = 3600.0
 
 
 class BatchScheduler:
-    """Looks after the batches of one folder: at first, when it is woken, and for as long as some have not ended.
+    """Schedules the batches in one folder: at start, when woken, and periodically while any is unfinished.
 
-    Every router has one. They need not agree: all choose the same batches, and a batch has one runner at most.
+    Every router has one. They need no coordination: all choose the same batches, and a batch has at most one runner.
 
     Args:
-        stores: the folder.
-        max_running: batches that are worked on at once.
-        start: starts the runner of a batch, unless there is one; it blocks.
+        stores: the stores of files and batches.
+        max_running: batches to work on at once.
+        start_runner: starts the runner of a batch, unless there is one; blocks.
     """
 
-    def __init__(self, stores: Stores, max_running: int, start: Callable[[str], None]) -> None:
+    def __init__(self, stores: Stores, max_running: int, start_runner: Callable[[str], None]) -> None:
         self._files, self._batches = stores
         self._max_running = max_running
-        self._start = start
+        self._start_runner = start_runner
         self._woken = asyncio.Event()
         self._sweep_at = float("-inf")
-        self._keeping: asyncio.Task[None] | None = None
+        self._loop_task: asyncio.Task[None] | None = None
 
-    def open(self) -> None:
-        """Begin."""
-        self._keeping = in_background(self._keep())
+    def start(self) -> None:
+        """Start scheduling."""
+        self._loop_task = in_background(self._loop())
 
-    def close(self) -> None:
-        """End. Runners go on."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+    def stop(self) -> None:
+        """Stop scheduling. Runners continue."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Look for work now."""
         self._woken.set()
 
-    async def _keep(self) -> None:
+    async def _loop(self) -> None:
         while True:
             self._woken.clear()
             try:
-                period = _PERIOD_S if await in_thread(self._look) else _SWEEP_S
+                period = _PERIOD_S if await in_thread(self._schedule) else _SWEEP_S
             except Exception as error:
-                logger.warning("Batches cannot be looked after now: %r", error)
+                logger.warning("Batches cannot be scheduled now: %r", error)
                 period = _PERIOD_S
             with suppress(TimeoutError):
-                # Not `wait_for`, which in Python 3.11 forgets that it was cancelled where both come at once.
+                # Not `wait_for`, which in Python 3.11 may swallow a cancellation.
                 async with asyncio.timeout(period):
                     await self._woken.wait()
 
-    def _look(self) -> bool:
-        """Have a runner for each batch that is due. Tells whether any has not ended."""
+    def _schedule(self) -> bool:
+        """Start runners for all due batches. Returns whether there are any."""
         if time.monotonic() >= self._sweep_at:
             self._files.sweep(self._batches.inputs)
             self._sweep_at = time.monotonic() + _SWEEP_S
         due = self._batches.due(self._max_running)
         for batch_id in due:
-            self._start(batch_id)
+            self._start_runner(batch_id)
         return bool(due)

@@ -1,4 +1,4 @@
-"""A batch: what is asked for, and how far it is."""
+"""OpenAI's batch object, and the request that creates one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancell
 
 _ENDPOINTS = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_LONGEST_S = 30 * 86400
+_MAX_WINDOW_S = 30 * 86400
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 
 class BatchRequest(BaseModel):
-    """What a client asks for. Source: https://platform.openai.com/docs/api-reference/batch/create"""
+    """The body of `POST /v1/batches`. Source: https://platform.openai.com/docs/api-reference/batch/create"""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,15 +33,15 @@ class BatchRequest(BaseModel):
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Self:
-        """Read a request's body.
+        """Validate a request's body.
 
         Raises:
-            RequestError: a field is wrong.
+            RequestError: a field is invalid.
         """
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            raise _refusal(error) from None
+            raise _request_error(error) from None
 
     @property
     def window_s(self) -> int:
@@ -50,22 +50,22 @@ class BatchRequest(BaseModel):
 
     @field_validator("endpoint")
     @classmethod
-    def _is_one_of_ours(cls, value: str) -> str:
+    def _check_endpoint(cls, value: str) -> str:
         if value not in _ENDPOINTS:
             raise ValueError(f"must be one of {', '.join(_ENDPOINTS)}")
         return value
 
     @field_validator("completion_window")
     @classmethod
-    def _is_a_time(cls, value: str) -> str:
-        found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", value, re.ASCII)
-        if found is None or int(found[1]) * _SECONDS[found[2]] > _LONGEST_S:
+    def _check_window(cls, value: str) -> str:
+        details = re.fullmatch(r"([1-9]\d{0,6})([smhd])", value, re.ASCII)
+        if details is None or int(details[1]) * _SECONDS[details[2]] > _MAX_WINDOW_S:
             raise ValueError("must be a time such as `24h`, `90m`, `30s` or `7d`, at most 30 days")
         return value
 
     @field_validator("metadata")
     @classmethod
-    def _is_small(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+    def _check_metadata(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         pairs = value or {}
         if len(pairs) > _MAX_PAIRS:
             raise ValueError(f"may have {_MAX_PAIRS} pairs, not {len(pairs)}")
@@ -78,7 +78,7 @@ class BatchRequest(BaseModel):
 
 
 class BatchError(BaseModel):
-    """Why a batch failed, or a part of it."""
+    """An error of a batch or of one of its lines."""
 
     code: str
     message: str
@@ -87,14 +87,14 @@ class BatchError(BaseModel):
 
 
 class Errors(BaseModel):
-    """All reasons."""
+    """The errors of a batch."""
 
     object: Literal["list"] = "list"
     data: list[BatchError]
 
 
 class RequestCounts(BaseModel):
-    """Requests in a batch."""
+    """Requests in a batch, by outcome."""
 
     total: int = 0
     completed: int = 0
@@ -102,10 +102,10 @@ class RequestCounts(BaseModel):
 
 
 class Batch(BaseModel):
-    """OpenAI's batch object, and what only this service has to know.
+    """OpenAI's batch object, with internal fields.
 
-    Times are in seconds since the epoch. `output_lifetime_s` says how long the files with the answers are kept; None is
-    until they are deleted. Source: https://platform.openai.com/docs/api-reference/batch/object
+    Times are in seconds since the epoch. `output_lifetime_s` is the lifetime of the output files; None keeps them until
+    they are deleted. Source: https://platform.openai.com/docs/api-reference/batch/object
     """
 
     id: str
@@ -132,23 +132,23 @@ class Batch(BaseModel):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether the batch is in a final state."""
         return self.status in ENDED
 
-    def shown(self) -> dict[str, Any]:
-        """The batch as clients see it."""
-        # The files get their names before they are there.
+    def public(self) -> dict[str, Any]:
+        """The batch object for clients."""
+        # The ids of the output files are assigned before the files exist.
         early = () if self.has_ended else ("output_file_id", "error_file_id")
         return self.model_dump(mode="json", exclude={"output_lifetime_s"}) | dict.fromkeys(early)
 
 
-def _refusal(error: ValidationError) -> RequestError:
-    """The first fault, with the field's name."""
-    found = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(part) for part in found["loc"])[:200]
-    if found["type"] == "extra_forbidden":
-        return RequestError(f"`{field}` means nothing here; known are {', '.join(BatchRequest.model_fields)}.", field)
-    if found["type"] == "missing":
+def _request_error(error: ValidationError) -> RequestError:
+    """The first validation error, with the field's name."""
+    details = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in details["loc"])[:200]
+    if details["type"] == "extra_forbidden":
+        return RequestError(f"`{field}` is not a known field; use {', '.join(BatchRequest.model_fields)}.", field)
+    if details["type"] == "missing":
         return RequestError(f"`{field}` is required.", field)
-    said = found["msg"].removeprefix("Value error, ")
-    return RequestError(f"`{field}`: {said[0].lower() + said[1:]}.", field)
+    message = details["msg"].removeprefix("Value error, ")
+    return RequestError(f"`{field}`: {message[0].lower() + message[1:]}.", field)

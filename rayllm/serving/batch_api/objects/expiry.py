@@ -1,4 +1,4 @@
-"""How long a file is kept."""
+"""Expiry of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is kept here."""
+"""OpenAI's file object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 CLIENTS_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-"""What a client may say that a file is for; `batch` alone has a meaning here."""
+"""Purposes that clients may give a file; only `batch` has an effect."""
 
 
 class File(BaseModel):

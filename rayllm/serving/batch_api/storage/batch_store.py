@@ -1,4 +1,4 @@
-"""The batches that are kept."""
+"""Store of batches in a folder."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from rayllm.errors import ConflictError, ObjectNotFoundError
 from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
-from rayllm.serving.batch_api.objects.ids import BATCH, is_id, made_at, new_id
+from rayllm.serving.batch_api.objects.ids import BATCH, is_id, created_at, new_id
 from rayllm.serving.batch_api.objects.page import Cursor, Page
 from rayllm.storage import Folder
 
-# A mark without a batch is one that is being made now, or one whose router died on it.
-_MAKING_S = 60
+# Age from which a mark without a batch is stale: the router died while creating the batch.
+_CREATION_S = 60
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A batch that has not ended, and when it expires, in seconds since the epoch."""
+    """An unfinished batch, and when it expires, in seconds since the epoch."""
 
     id: str
     expires_at: int
@@ -26,23 +26,23 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Attempts:
-    """How many runners have begun to work on a batch since so many of its requests were answered."""
+    """Runners that have started since `answered` requests of the batch were answered."""
 
     count: int = 0
     answered: int = 0
 
     @property
     def has_failed(self) -> bool:
-        """Whether a runner died and left the batch no further."""
+        """Whether a runner died without progress."""
         return self.count > 1
 
 
 class BatchStore:
-    """Batches in a folder. Its methods block, and raise StorageError where the folder cannot be read or written.
+    """Batches in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
 
     Args:
         folder: the folder.
-        now: tells the time, in seconds since the epoch.
+        now: returns the time in seconds since the epoch.
     """
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
@@ -50,28 +50,28 @@ class BatchStore:
         self.now = now
 
     def create(self, request: BatchRequest) -> Batch:
-        """Take a batch in. The input file is not looked at."""
-        made, lifetime = int(self.now()), request.output_expires_after
+        """Create a batch. The input file is not validated."""
+        created_at, lifetime = int(self.now()), request.output_expires_after
         batch = Batch(
             id=new_id(BATCH),
             endpoint=request.endpoint,
             input_file_id=request.input_file_id,
             completion_window=request.completion_window,
-            created_at=made,
-            expires_at=made + request.window_s,
+            created_at=created_at,
+            expires_at=created_at + request.window_s,
             metadata=request.metadata,
             output_lifetime_s=lifetime.seconds if lifetime else None,
         )
-        # The mark first: a batch without one would wait for ever.
+        # The mark comes first: a batch without one would never be worked on.
         self._folder.write(_mark(batch), b"")
         self._folder.write(f"batches/{batch.id}.json", batch.model_dump_json().encode())
         return batch
 
     def get(self, batch_id: str) -> Batch:
-        """A batch as it stands.
+        """The current state of a batch.
 
         Raises:
-            ObjectNotFoundError: there is no such batch.
+            ObjectNotFoundError: the batch does not exist.
         """
         batch = self._find(batch_id) if is_id(BATCH, batch_id) else None
         if batch is None:
@@ -79,15 +79,15 @@ class BatchStore:
         return batch
 
     def page(self, cursor: Cursor) -> Page[Batch]:
-        """A part of the list of all batches."""
+        """A page of the list of all batches."""
         return Page.read([name.removesuffix(".json") for name in self._folder.names("batches")], cursor, self._find)
 
     def cancel(self, batch_id: str) -> Batch:
-        """Have a batch cancelled, which its runner does soon.
+        """Request the cancellation of a batch, which its runner carries out soon.
 
         Raises:
-            ObjectNotFoundError: there is no such batch.
-            ConflictError: it is too late.
+            ObjectNotFoundError: the batch does not exist.
+            ConflictError: the batch can no longer be cancelled.
         """
         batch = self.get(batch_id)
         if batch.status not in ("validating", "in_progress", "cancelling"):
@@ -100,21 +100,21 @@ class BatchStore:
         return batch
 
     def cancelled_at(self, batch_id: str) -> int | None:
-        """When a client cancelled the batch; None where nobody did."""
+        """When a client cancelled the batch; None if nobody did."""
         try:
             return int(self._folder.read(f"cancellations/{batch_id}"))
         except FileNotFoundError:
             return None
 
     def save(self, batch: Batch) -> None:
-        """Write down how far a batch is. Its runner alone may."""
+        """Save the state of a batch. Only its runner may."""
         self._folder.write(f"progress/{batch.id}.json", batch.model_dump_json().encode())
 
     def begin(self, batch: Batch) -> int:
-        """Count a runner that begins to work on the batch. Its runner alone may.
+        """Count a runner that starts to work on the batch. Only that runner may.
 
         Returns:
-            How many have begun since the batch last got further, this one included.
+            Runners started since the batch last created_at progress, this one included.
         """
         answered = batch.request_counts.completed + batch.request_counts.failed
         before = self._attempts().get(batch.id, Attempts(0, answered))
@@ -125,7 +125,7 @@ class BatchStore:
         return now.count
 
     def close(self, batch: Batch) -> None:
-        """Nobody has to work on the batch any more: clear away what was for that only."""
+        """Delete the working files of a batch that has ended."""
         for name in self._folder.names("attempts"):
             if name.startswith(f"{batch.id}."):
                 self._folder.delete(f"attempts/{name}")
@@ -134,19 +134,19 @@ class BatchStore:
         self._folder.delete(_mark(batch))
 
     def job_folder(self, batch_id: str) -> Folder:
-        """Where the work on a batch lies until it has ended."""
+        """The working folder of a batch's runner."""
         return Folder(self._folder.address(_job(batch_id)))
 
     def unfinished(self) -> list[Unfinished]:
-        """The batches that have not ended, the oldest first."""
+        """The unfinished batches, oldest first."""
         marks = [name.partition(".") for name in self._folder.names("unfinished")]
         return [Unfinished(batch_id, int(expires_at)) for batch_id, _, expires_at in marks]
 
     def due(self, most: int) -> list[str]:
-        """Ids of the batches that somebody has to work on now.
+        """Ids of the batches that need a runner now.
 
-        These are the `most` oldest, so that routers agree on them without a word, and those that only have to be ended.
-        Batches whose runner died do not take the last place from others.
+        These are the `most` oldest, so that routers agree without communication, and those that only have to be ended.
+        Batches whose runners died leave at least one place to others.
         """
         unfinished, cancelled = self.unfinished(), set(self._folder.names("cancellations"))
         ending = [entry for entry in unfinished if entry.id in cancelled or entry.expires_at <= self.now()]
@@ -159,24 +159,24 @@ class BatchStore:
         return [entry.id for entry in [*working[:most], *ending]]
 
     def inputs(self) -> dict[str, str]:
-        """Ids of the files that unfinished batches are made of, each with the id of its batch."""
+        """Ids of the input files of unfinished batches, each with the id of its batch."""
         found = [self._find(entry.id) for entry in self.unfinished()]
         return {batch.input_file_id: batch.id for batch in found if batch is not None and not batch.has_ended}
 
     def forget_ended(self, most: int) -> None:
-        """Forget the oldest of the batches that have ended, so that no more than `most` are remembered."""
+        """Delete the oldest ended batches, beyond `most`."""
         unfinished = {entry.id for entry in self.unfinished()}
-        # Listed after the marks, which come first and go last: what has none here has ended.
+        # Listed after the marks, which are written first and deleted last: a batch without a mark has ended.
         ended = [i for name in self._folder.names("progress") if (i := name.removesuffix(".json")) not in unfinished]
         for batch_id in ended[: max(0, len(ended) - most)]:
             if (batch := self._find(batch_id)) is not None and batch.has_ended:
                 self._folder.delete(f"batches/{batch_id}.json")
                 self._folder.delete(f"progress/{batch_id}.json")
 
-    def forget_stillborn(self) -> None:
-        """Take away the marks of batches that were never written down."""
+    def delete_stale_marks(self) -> None:
+        """Delete marks of batches that were never created."""
         for entry in self.unfinished():
-            if made_at(entry.id) < self.now() - _MAKING_S and self._find(entry.id) is None:
+            if created_at(entry.id) < self.now() - _CREATION_S and self._find(entry.id) is None:
                 self._folder.delete(f"unfinished/{entry.id}.{entry.expires_at}")
 
     def _attempts(self) -> dict[str, Attempts]:
@@ -190,7 +190,7 @@ class BatchStore:
         return found
 
     def _find(self, batch_id: str) -> Batch | None:
-        """The batch as it stands: cancelled by a client, as far as its runner says, or as it was made."""
+        """The batch as created, or its progress, with a pending cancellation applied."""
         for place in ("progress", "batches"):
             try:
                 batch = Batch.model_validate_json(self._folder.read(f"{place}/{batch_id}.json"))

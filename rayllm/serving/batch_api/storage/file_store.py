@@ -1,4 +1,4 @@
-"""The files that are kept."""
+"""Store of files in a folder."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 
-# Content without a description is being brought, or was left behind by a process that died.
-_BRINGING_S = 6 * 3600
+# Age from which content without a description is stale: its upload was never completed.
+_UPLOAD_S = 6 * 3600
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How many files are kept, and their bytes; also of those that are being brought."""
+    """Number and bytes of stored files, uploads in progress included."""
 
     files: int
     bytes: int
 
 
 class FileStore:
-    """Files in a folder. Its methods block, and raise StorageError where the folder cannot be read or written.
+    """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
 
     Args:
         folder: the folder.
-        now: tells the time, in seconds since the epoch.
+        now: returns the time in seconds since the epoch.
     """
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
@@ -51,30 +51,30 @@ class FileStore:
         lifetime_s: int | None = None,
         file_id: str | None = None,
     ) -> File:
-        """Keep a file.
+        """Store a file.
 
         Args:
-            content: what is in it.
-            size: how much that is, in bytes.
-            filename: its name, for people.
-            purpose: what it is for.
-            lifetime_s: seconds that it is kept; None is until it is deleted.
-            file_id: its id, where that was given away before.
+            content: the content.
+            size: its size in bytes.
+            filename: its name.
+            purpose: its purpose.
+            lifetime_s: seconds until it expires; None for never.
+            file_id: its id, if it was assigned before.
         """
-        made = int(self._now())
+        created_at = int(self._now())
         file = File(
             id=file_id or new_id(FILE),
             bytes=size,
-            created_at=made,
+            created_at=created_at,
             filename=filename,
             purpose=purpose,
-            expires_at=None if lifetime_s is None else made + lifetime_s,
+            expires_at=None if lifetime_s is None else created_at + lifetime_s,
         )
         try:
             self._folder.write(f"contents/{file.id}", content)
             if file.expires_at is not None:
                 self._folder.write(f"expiring/{file.expires_at}.{file.id}", b"")
-            # Last, since a file is there when this is.
+            # Last: a file exists once its description does.
             self._folder.write(f"files/{file.id}.json", file.model_dump_json().encode())
         except StorageError:
             with suppress(StorageError):
@@ -83,15 +83,15 @@ class FileStore:
         return file
 
     def usage(self) -> Usage:
-        """How much is kept."""
+        """Number and bytes of stored files."""
         contents = self._folder.entries("contents")
         return Usage(len(contents), sum(entry.size for entry in contents))
 
     def get(self, file_id: str) -> File:
-        """A file's description.
+        """Description of a file.
 
         Raises:
-            ObjectNotFoundError: there is no such file, or no more.
+            ObjectNotFoundError: the file does not exist, or has expired.
         """
         file = self._find(file_id) if is_id(FILE, file_id) else None
         if file is None:
@@ -99,10 +99,10 @@ class FileStore:
         return file
 
     def open(self, file_id: str) -> NativeFile:
-        """What is in a file, to be read in pieces and closed.
+        """Open the content of a file; the caller must close it.
 
         Raises:
-            ObjectNotFoundError: there is no such file, or no more.
+            ObjectNotFoundError: the file does not exist, or has expired.
         """
         try:
             return self._folder.open(f"contents/{self.get(file_id).id}")
@@ -110,11 +110,11 @@ class FileStore:
             raise ObjectNotFoundError(f"There is no file `{file_id}` any more.", "file_id") from None
 
     def address(self, file_id: str) -> str:
-        """Where the content of a file lies: a path or the address of an object."""
+        """Path or URI of a file's content."""
         return self._folder.address(f"contents/{file_id}")
 
     def page(self, cursor: Cursor, purpose: str | None) -> Page[File]:
-        """A part of the list of all files, or of those for one purpose."""
+        """A page of the list of files, optionally for one purpose."""
 
         def read(file_id: str) -> File | None:
             file = self._find(file_id)
@@ -126,12 +126,12 @@ class FileStore:
         """Delete a file.
 
         Raises:
-            ObjectNotFoundError: there is no such file, or no more.
+            ObjectNotFoundError: the file does not exist, or has expired.
         """
         self._delete(self.get(file_id).id)
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:
-        """Delete the files whose time is over, but for those with an id in `used()`, and what was never finished."""
+        """Delete expired files, except those with an id in `used()`, and unfinished uploads."""
         self._delete_unfinished()
         due = [name for name in self._folder.names("expiring") if int(name.partition(".")[0]) <= self._now()]
         kept = used() if due else ()
@@ -149,7 +149,7 @@ class FileStore:
         return None if file.expires_at is not None and file.expires_at <= self._now() else file
 
     def _delete_unfinished(self) -> None:
-        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _BRINGING_S]
+        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
         described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
         for name in set(old) - described:
             self._folder.delete(f"contents/{name}")

@@ -1,4 +1,4 @@
-"""Quotas on the files and batches that are kept."""
+"""Quotas on stored files and batches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DELETE = "delete files that nobody needs (DELETE /v1/files/{id}), or upload wit
 
 
 class StorageQuota:
-    """How many files, bytes and batches may be kept.
+    """Limits on the number of files, bytes and batches.
 
-    Uploads under way count; each router knows those that come in through it.
+    Uploads in progress count; each router knows its own.
 
     Args:
-        stores: what is kept.
-        config: how much that may be.
+        stores: the stores.
+        config: the limits.
     """
 
     def __init__(self, stores: Stores, config: BatchesConfig) -> None:
@@ -28,15 +28,15 @@ class StorageQuota:
         self._config = config
         self._uploads = 0
         self._arriving = 0
-        # Of all uploads since the start, so that one under way knows what came after it had looked.
+        # All uploads since the start, so that one in progress accounts for those completed after its check.
         self._arrived = Usage(0, 0)
 
     @asynccontextmanager
     async def upload(self) -> AsyncIterator[Upload]:
-        """The part of the quota that one file takes as it grows; given back at the end of the block.
+        """Reserve quota for an upload as it grows; released at the end of the block.
 
         Raises:
-            QuotaError: there are too many files already.
+            QuotaError: there are too many files.
         """
         kept, before = await in_thread(self._files.usage), self._arrived
         if kept.files + self._uploads + self._arrived.files - before.files >= self._config.max_files:
@@ -51,20 +51,20 @@ class StorageQuota:
             self._arriving -= upload.size
 
     def take(self, size: int, kept: int) -> None:
-        """Take room for so many bytes more of an upload, which found `kept` bytes but for those that have arrived.
+        """Reserve `size` more bytes for an upload that started with `kept` bytes stored, net of completed uploads.
 
         Raises:
-            QuotaError: there is none.
+            QuotaError: the quota is exhausted.
         """
         if kept + self._arrived.bytes + self._arriving + size > self._config.max_total_bytes:
             raise self._too_many_bytes()
         self._arriving += size
 
     def check_batch(self) -> None:
-        """Refuse another batch where there is no room for it, or for what it leaves. It blocks.
+        """Refuse another batch if there is no room for it or its output. Blocks.
 
         Raises:
-            QuotaError: there is none.
+            QuotaError: the quota is exhausted.
         """
         usage, most = self._files.usage(), self._config.max_batches
         if usage.files >= self._config.max_files:
@@ -88,7 +88,7 @@ class StorageQuota:
 
 
 class Upload:
-    """The part of the quota that one upload takes. See `StorageQuota.upload`."""
+    """The share of one upload; see `StorageQuota.upload`."""
 
     def __init__(self, quota: StorageQuota, kept: int) -> None:
         self._quota = quota
@@ -96,10 +96,10 @@ class Upload:
         self.size = 0
 
     def grow(self, size: int) -> None:
-        """So many more bytes have come.
+        """Reserve quota for more bytes received.
 
         Raises:
-            QuotaError: there is no room for them.
+            QuotaError: the quota is exhausted.
         """
         self._quota.take(size, self._kept)
         self.size += size

@@ -1,4 +1,4 @@
-"""The stores of files and batches in one folder."""
+"""The stores of files and batches in one folder, and threads to call them from."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Threads of their own: a bucket that hangs must not hold up what else the router does in threads.
+# Own threads: an unresponsive bucket must not block other blocking calls of the router.
 _THREADS = ThreadPoolExecutor(16, thread_name_prefix="batch-stores")
 
 
 class Stores(NamedTuple):
-    """Files, and batches of them."""
+    """The store of files and the store of batches."""
 
     files: FileStore
     batches: BatchStore
 
 
 def open_stores(storage: str, now: Callable[[], float] = time.time) -> Stores:
-    """The stores in the folder `storage`; it is looked at when one of them is first used."""
+    """The stores in the folder `storage`, which is not accessed before their first use."""
     folder = Folder(storage)
     return Stores(FileStore(folder, now), BatchStore(folder, now))
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a store's method, which blocks.
+    """Call a store's blocking method in a thread.
 
     Raises:
-        UnavailableError: the folder cannot be read or written; the log says why.
+        UnavailableError: the folder cannot be read or written; details are logged.
     """
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *args, **kwargs))

@@ -41,9 +41,9 @@ class Engine:
         self.held[len(self.added)] = key
         return len(self.added)
 
-    def answer_to(self, name: str, loaded: Any) -> None:
+    def serve_as(self, model: str, lora_request: Any) -> None:
         assert loaded in self.held
-        self.names[name] = loaded
+        self.names[model] = lora_request
 
     async def remove(self, loaded: Any) -> None:
         await asyncio.sleep(0)
@@ -157,20 +157,20 @@ async def test_a_client_that_leaves_takes_the_adapter_from_nobody(adapter_pool: 
 
 async def test_the_name_asked_for_leads_to_the_version(adapter_pool: AdapterPool, engine: Engine) -> None:
     async with adapter_pool.use(named("x"), None, "short") as resident:
-        assert engine.names == {"short": resident.loaded}
+        assert engine.names == {"short": resident.lora_request}
 
 
 async def test_the_one_not_used_for_longest_makes_room(adapter_pool: AdapterPool, engine: Engine) -> None:
     await use(adapter_pool, "a", "b", "a", "c")
     await settled(adapter_pool)
-    assert adapter_pool.names == ["m:a", "m:c"]
+    assert adapter_pool.loaded_adapters == ["m:a", "m:c"]
     assert sorted(engine.held.values()) == ["m:a@1", "m:c@1"]
 
 
 async def test_no_more_make_room_than_have_to(engine: Engine, place: Place) -> None:
     adapter_pool = adapter_pool_with(engine, place, capacity=3)
     await use(adapter_pool, "a", "b", "c", "d")
-    assert adapter_pool.names == ["m:b", "m:c", "m:d"]
+    assert adapter_pool.loaded_adapters == ["m:b", "m:c", "m:d"]
 
 
 async def test_those_in_use_stay_until_they_are_done(adapter_pool: AdapterPool, engine: Engine) -> None:
@@ -181,7 +181,7 @@ async def test_those_in_use_stay_until_they_are_done(adapter_pool: AdapterPool, 
         await settled(adapter_pool)
         assert sorted(engine.held.values()) == [f"m:{adapter}@1" for adapter in "abcd"]
     await settled(adapter_pool)
-    assert len(engine.held) == len(adapter_pool.names) == 2
+    assert len(engine.held) == len(adapter_pool.loaded_adapters) == 2
 
 
 async def test_more_busy_adapters_than_there_is_room_for_are_each_loaded_once(engine: Engine, place: Place) -> None:
@@ -204,9 +204,9 @@ async def test_a_new_version_answers_while_the_old_one_finishes(engine: Engine, 
             assert unchanged is old
         await settled(adapter_pool)
         async with adapter_pool.use(named("x"), None, "x") as new:
-            assert (new.files.version, engine.held[new.loaded]) == ("2", "m:x@2")
-            assert engine.names == {"x": new.loaded}
-        assert engine.held[old.loaded] == "m:x@1"
+            assert (new.files.version, engine.held[new.lora_request]) == ("2", "m:x@2")
+            assert engine.names == {"x": new.lora_request}
+        assert engine.held[old.lora_request] == "m:x@1"
     await settled(adapter_pool)
     assert list(engine.held.values()) == ["m:x@2"]
 
@@ -248,7 +248,7 @@ async def test_an_adapter_that_is_gone_from_its_place_is_dropped(engine: Engine,
     place.errors["x"] = ModelNotFoundError("gone", "model")
     await use(adapter_pool, "x")
     await settled(adapter_pool)
-    assert (adapter_pool.names, engine.held) == ([], {})
+    assert (adapter_pool.loaded_adapters, engine.held) == ([], {})
     assert await refused(adapter_pool, "x") is place.errors["x"]
     assert +place.locked == {}
 
@@ -299,10 +299,10 @@ async def test_loading_asks_again_whatever_failed_before(adapter_pool: AdapterPo
 
 async def test_an_adapter_moves_to_the_place_that_it_was_loaded_from(adapter_pool: AdapterPool, engine: Engine) -> None:
     await use(adapter_pool, "x")
-    assert not adapter_pool.has_loaded
+    assert not adapter_pool.has_registered
     await use(adapter_pool, "x", path="/p")
     await settled(adapter_pool)
-    assert adapter_pool.has_loaded
+    assert adapter_pool.has_registered
     assert len(engine.held) == 1
 
 
@@ -318,9 +318,9 @@ async def test_trouble_with_one_place_takes_nothing_from_another(adapter_pool: A
 async def test_what_was_unloaded_is_dropped(adapter_pool: AdapterPool, engine: Engine) -> None:
     await use(adapter_pool, "found")
     await use(adapter_pool, "loaded", path="/p")
-    adapter_pool.keep_loaded(["/p"])
-    assert adapter_pool.names == ["m:found", "m:loaded"]
-    adapter_pool.keep_loaded([])
+    adapter_pool.keep_registered(["/p"])
+    assert adapter_pool.loaded_adapters == ["m:found", "m:loaded"]
+    adapter_pool.keep_registered([])
     await settled(adapter_pool)
     assert list(engine.held.values()) == ["m:found@1"]
 
@@ -350,7 +350,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
             ) as resident:
                 for _ in range(2):
                     assert resident.users > 0
-                    assert engine.held[resident.loaded].startswith(f"{name}@")
+                    assert engine.held[resident.lora_request].startswith(f"{name}@")
                     assert place.locked[resident.files.entry] > 0
                     await asyncio.sleep(chance.random() * 0.004)
                 served += 1
@@ -369,7 +369,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
                 case 3:
                     adapter_pool.drop(f"m:{adapter}")
                 case 4:
-                    adapter_pool.keep_loaded(chance.choice([[], ["/1", "/2", "/3"]]))
+                    adapter_pool.keep_registered(chance.choice([[], ["/1", "/2", "/3"]]))
             await asyncio.sleep(0.002)
 
     troubling = asyncio.create_task(trouble(time.monotonic() + 4))
@@ -384,7 +384,7 @@ async def test_thousands_of_uses_leave_everything_in_order(engine: Engine, place
     assert served > 2000
     found = list(adapter_pool._adapters.values())
     assert [resident.users for resident in found] == [0] * len(found)
-    assert engine.held.keys() == {resident.loaded for resident in found}
+    assert engine.held.keys() == {resident.lora_request for resident in found}
     assert +place.locked == Counter(resident.files.entry for resident in found)
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayllm.endpoints import CHAT
-from rayllm.engine.middleware.adapter_loading import AdapterGate, adapters_plan
-from rayllm.engine.middleware.model_name import NameKeeper, answer_by_name
+from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
+from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName
@@ -30,10 +30,10 @@ class AdapterPool:
         self.loaded.append((name, path))
 
     @asynccontextmanager
-    async def use(self, name: AdapterName, path: str | None, asked: str) -> AsyncIterator[Any]:
+    async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[Any]:
         if name.adapter not in ("x", "y"):
             raise ModelNotFoundError("None of that name.", "model")
-        self.used.append((name, path, asked))
+        self.used.append((name, path, model))
         self.in_use += 1
         try:
             yield SimpleNamespace(plan=PLAN if name.adapter == "x" else None)
@@ -48,7 +48,7 @@ async def through(adapter_pool: AdapterPool, **told: str) -> tuple[list[RequestP
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert adapter_pool.in_use == (1 if "adapter" in told else 0)
-        plans.append(adapters_plan())
+        plans.append(adapter_plan())
 
     async def receive() -> Any:
         raise AssertionError("the body is not the gate's")
@@ -57,7 +57,7 @@ async def through(adapter_pool: AdapterPool, **told: str) -> tuple[list[RequestP
         sent.append(message)
 
     headers = [(f"x-rayllm-{name.replace('_', '-')}".encode(), value.encode()) for name, value in told.items()]
-    layers = NameKeeper(AdapterGate(app, adapter_pool, "m"))  # type: ignore[arg-type]
+    layers = ModelNameMiddleware(AdapterMiddleware(app, adapter_pool, "m"))  # type: ignore[arg-type]
     await layers({"type": "http", "path": CHAT, "headers": headers}, receive, send)
     assert adapter_pool.in_use == 0
     return plans, sent
@@ -98,7 +98,7 @@ async def test_an_adapter_that_cannot_be_had_is_told_and_never_reaches_the_engin
 
 async def test_replies_bear_the_name_that_was_asked_for_and_no_version() -> None:
     models = SimpleNamespace(model_name=lambda lora_request=None: lora_request or "m")
-    answer_by_name(models, ("m", "alias"))
+    echo_requested_name(models, ("m", "alias"))
     told: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -106,5 +106,5 @@ async def test_replies_bear_the_name_that_was_asked_for_and_no_version() -> None
 
     for asked, lora in (("mine", "m:x@123"), ("alias", None), ("other", None)):
         headers = [(b"x-rayllm-model", asked.encode())]
-        await NameKeeper(app)({"type": "http", "headers": headers, "lora": lora}, None, None)  # type: ignore[arg-type]
+        await ModelNameMiddleware(app)({"type": "http", "headers": headers, "lora": lora}, None, None)  # type: ignore[arg-type]
     assert told == ["mine", "alias", "m"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.middleware.deprecated_fields import translate
+from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -31,18 +31,18 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 def test_old_constraints_are_todays(old: dict[str, Any], today: dict[str, Any]) -> None:
     sent = {"model": "m", **old}
     before = copy.deepcopy(sent)
-    assert translate(sent) == {"model": "m", "structured_outputs": today}
+    assert replace_deprecated(sent) == {"model": "m", "structured_outputs": today}
     assert sent == before
 
 
 def test_nims_place_for_constraints_is_known() -> None:
     sent = {"nvext": {"guided_choice": ["a"], "guided_decoding_backend": "mine"}}
-    assert translate(sent) == {**sent, "structured_outputs": {"choice": ["a"]}}
+    assert replace_deprecated(sent) == {**sent, "structured_outputs": {"choice": ["a"]}}
 
 
 def test_a_request_without_old_names_is_left_alone() -> None:
     sent = {"model": "m", "structured_outputs": {"choice": ["a"]}, "guided_json": None}
-    assert translate(sent) == sent
+    assert replace_deprecated(sent) == sent
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_request_without_old_names_is_left_alone() -> None:
 )
 def test_contradictions_are_refused(sent: dict[str, Any], param: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
-        translate(sent)
+        replace_deprecated(sent)
     assert caught.value.param == param
 
 
 def test_best_of_within_n_asks_for_nothing_more() -> None:
-    assert translate({"best_of": 2, "n": 2}) == {"best_of": 2, "n": 2}
+    assert replace_deprecated({"best_of": 2, "n": 2}) == {"best_of": 2, "n": 2}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
-from rayllm.engine.middleware.error_translation import ErrorTranslator
+from rayllm.engine.middleware.error_translation import ErrorMiddleware
 
 
 async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:
@@ -23,7 +23,7 @@ async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[in
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await ErrorTranslator(app)({"type": "http", "path": path, "headers": [(b"x-request-id", b"r7")]}, None, send)  # type: ignore[arg-type]
+    await ErrorMiddleware(app)({"type": "http", "path": path, "headers": [(b"x-request-id", b"r7")]}, None, send)  # type: ignore[arg-type]
     start, *rest = sent
     headers = {key.decode(): value.decode() for key, value in start["headers"]}
     return start["status"], headers, [message["body"] for message in rest]
@@ -126,7 +126,7 @@ async def test_what_is_announced_before_the_engine_refuses_is_not_sent() -> None
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    translator = ErrorTranslator(app, lambda raised: error("No.", 400, "tools")["error"])
+    translator = ErrorMiddleware(app, lambda raised: error("No.", 400, "tools")["error"])
     await translator({"type": "http", "path": RESPONSES, "headers": []}, None, send)  # type: ignore[arg-type]
     start, body = sent
     assert start["status"] == 400
@@ -177,7 +177,7 @@ async def test_an_engine_that_raises_is_told_to_the_client(begun: bool, path: st
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await ErrorTranslator(app)({"type": "http", "path": path, "headers": []}, None, send)  # type: ignore[arg-type]
+    await ErrorMiddleware(app)({"type": "http", "path": path, "headers": []}, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == (200 if begun else 500)
     assert b"server_error" in sent[-1]["body"]
     assert not sent[-1].get("more_body")

@@ -13,7 +13,7 @@ from rayllm.engine.middleware.request_limits import (
     MAX_PARTS,
     MAX_TEXTS,
     MAX_TOOLS,
-    check_shapes,
+    check_limits,
 )
 from rayllm.errors import RequestError
 
@@ -57,7 +57,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 )
 def test_the_first_fault_is_named(path: str, body: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as caught:
-        check_shapes(path, body)
+        check_limits(path, body)
     assert said in caught.value.message
     assert caught.value.param == (None if len(body) > 1 else next(iter(body)))
 
@@ -79,4 +79,4 @@ def test_the_first_fault_is_named(path: str, body: dict[str, Any], said: str) ->
     ],
 )
 def test_what_is_right_or_anothers_to_judge_passes(path: str, body: dict[str, Any]) -> None:
-    check_shapes(path, body)
+    check_limits(path, body)

@@ -10,7 +10,7 @@ import pytest
 
 from rayllm.config.model import ModelConfig, ModelLoadingConfig
 from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.engine.middleware.request_rewriting import RequestShaper, shape
+from rayllm.engine.middleware.request_rewriting import RequestRewriter, rewrite_request
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.errors import RequestError
 
@@ -28,11 +28,11 @@ PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 
     ],
 )
 def test_stops_are_added_to_the_requests_own(path: str, sent: dict[str, Any], stop: Any) -> None:
-    assert shape(path, sent, PLAN)["stop"] == stop
+    assert rewrite_request(path, sent, PLAN)["stop"] == stop
 
 
 def test_anthropics_stops_have_their_own_name() -> None:
-    shaped = shape(MESSAGES, {"stop_sequences": ["x"]}, PLAN)
+    shaped = rewrite_request(MESSAGES, {"stop_sequences": ["x"]}, PLAN)
     assert (shaped["stop_sequences"], "stop" in shaped) == (["x", "END"], False)
 
 
@@ -47,28 +47,33 @@ def test_anthropics_stops_have_their_own_name() -> None:
     ],
 )
 def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float, max_tokens: int | None) -> None:
-    shaped = shape(CHAT, sent, PLAN)
+    shaped = rewrite_request(CHAT, sent, PLAN)
     assert shaped["temperature"] == temperature
     assert shaped.get("max_tokens") == max_tokens
 
 
 def test_a_choice_of_null_is_the_default() -> None:
-    assert shape(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
-    assert shape(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
+    assert rewrite_request(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
+    assert rewrite_request(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
 
 
 def test_defaults_go_by_the_names_of_each_endpoint() -> None:
     plan = RequestPlan(defaults={"max_tokens": 9, "min_p": 0.1, "top_k": 4})
-    assert shape(RESPONSES, {"input": "a"}, plan) == {"input": "a", "max_output_tokens": 9, "top_k": 4}
-    assert shape(MESSAGES, {"max_tokens": 3}, plan) == {"max_tokens": 3, "top_k": 4}
-    assert shape(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9, "min_p": 0.1, "top_k": 4}
+    assert rewrite_request(RESPONSES, {"input": "a"}, plan) == {"input": "a", "max_output_tokens": 9, "top_k": 4}
+    assert rewrite_request(MESSAGES, {"max_tokens": 3}, plan) == {"max_tokens": 3, "top_k": 4}
+    assert rewrite_request(COMPLETIONS, {"prompt": "a"}, plan) == {
+        "prompt": "a",
+        "max_tokens": 9,
+        "min_p": 0.1,
+        "top_k": 4,
+    }
     plan = RequestPlan(defaults={"max_completion_tokens": 9})
-    assert shape(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9}
+    assert rewrite_request(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9}
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/embeddings", "/v1/score", "/v1/messages/count_tokens"])
 def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
-    assert shape(path, {"prompt": "a"}, PLAN) == {"prompt": "a"}
+    assert rewrite_request(path, {"prompt": "a"}, PLAN) == {"prompt": "a"}
 
 
 @pytest.mark.parametrize(
@@ -83,21 +88,21 @@ def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
 )
 def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
     with pytest.raises(RequestError) as caught:
-        shape(RESPONSES, {"input": "a"} | {field: value}, PLAN)
+        rewrite_request(RESPONSES, {"input": "a"} | {field: value}, PLAN)
     assert caught.value.param == field
-    assert shape(CHAT, {field: value}, RequestPlan()) == {field: value}
+    assert rewrite_request(CHAT, {field: value}, RequestPlan()) == {field: value}
 
 
 def test_a_response_that_is_not_to_be_stored_is_answered() -> None:
     sent = {"input": "a", "store": False, "previous_response_id": None, "background": False}
-    assert shape(RESPONSES, sent, RequestPlan()) == sent
+    assert rewrite_request(RESPONSES, sent, RequestPlan()) == sent
 
 
 def test_the_callers_body_is_left_as_it_is() -> None:
     sent = {"stop": ["x"], "chat_template_kwargs": {"a": 1}, "add_special_tokens": True, "prompt": ["<s>a"]}
     before = copy.deepcopy(sent)
-    shape(CHAT, sent, RequestPlan(stop=("END",), owns_template=True, bos="<s>", tokenizer_adds_bos=True))
-    shape(COMPLETIONS, sent, RequestPlan(stop=("END",), bos="<s>", tokenizer_adds_bos=True))
+    rewrite_request(CHAT, sent, RequestPlan(stop=("END",), owns_template=True, bos="<s>", tokenizer_adds_bos=True))
+    rewrite_request(COMPLETIONS, sent, RequestPlan(stop=("END",), bos="<s>", tokenizer_adds_bos=True))
     assert sent == before
 
 
@@ -118,19 +123,19 @@ def test_the_callers_body_is_left_as_it_is() -> None:
 )
 def test_a_completion_has_one_bos(adds: bool, prompt: Any, engine_gets: Any) -> None:
     plan = RequestPlan(bos="<s>", tokenizer_adds_bos=adds)
-    assert shape(COMPLETIONS, {"prompt": prompt}, plan)["prompt"] == engine_gets
+    assert rewrite_request(COMPLETIONS, {"prompt": prompt}, plan)["prompt"] == engine_gets
 
 
 def test_a_client_that_wants_no_special_tokens_gets_none() -> None:
     plan = RequestPlan(bos="<s>", tokenizer_adds_bos=False)
-    assert shape(COMPLETIONS, {"prompt": "a", "add_special_tokens": False}, plan)["prompt"] == "a"
+    assert rewrite_request(COMPLETIONS, {"prompt": "a", "add_special_tokens": False}, plan)["prompt"] == "a"
 
 
 def test_a_chat_has_one_bos_when_the_tokenizer_is_asked_for_it() -> None:
     plan = RequestPlan(owns_template=True, bos="<s>", tokenizer_adds_bos=True)
-    shaped = shape(CHAT, {"add_special_tokens": True, "chat_template_kwargs": {"a": 1}}, plan)
+    shaped = rewrite_request(CHAT, {"add_special_tokens": True, "chat_template_kwargs": {"a": 1}}, plan)
     assert shaped["chat_template_kwargs"] == {"a": 1, "omit_bos": True}
-    assert "chat_template_kwargs" not in shape(CHAT, {}, plan)
+    assert "chat_template_kwargs" not in rewrite_request(CHAT, {}, plan)
 
 
 async def accept(body: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +163,7 @@ async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
         raise AssertionError(message)
 
     scope = {"type": "http", "path": path, "headers": [(b"content-length", b"1"), (b"x", b"y")]}
-    await RequestShaper(app, lambda: PLAN, accept)(scope, receive, send)
+    await RequestRewriter(app, lambda: PLAN, accept)(scope, receive, send)
     assert given["then"] == "http.disconnect"
     return given["scope"], given["body"]
 
@@ -189,7 +194,7 @@ async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await RequestShaper(app, lambda: PLAN, admit)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
+    await RequestRewriter(app, lambda: PLAN, admit)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
     assert sent[0]["status"] == 400
     error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
     assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}
@@ -199,10 +204,10 @@ async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() 
 def test_beam_search_echoes_one_text(fields: dict[str, Any]) -> None:
     beams = {"use_beam_search": True, "echo": True, "n": 2}
     with pytest.raises(RequestError) as caught:
-        shape(COMPLETIONS, {**beams, **fields}, RequestPlan())
+        rewrite_request(COMPLETIONS, {**beams, **fields}, RequestPlan())
     assert caught.value.param == "echo"
     for allowed in ({**beams, "prompt": "a"}, {**beams, "prompt": ["a"]}, {**beams, **fields, "echo": False}):
-        assert shape(COMPLETIONS, allowed, RequestPlan()) == allowed
+        assert rewrite_request(COMPLETIONS, allowed, RequestPlan()) == allowed
 
 
 GUARDED = {"priority": 0, "kv_transfer_params": {"remote_host": "x"}, "ec_transfer_params": {}}
@@ -212,17 +217,17 @@ GUARDED = {"priority": 0, "kv_transfer_params": {"remote_host": "x"}, "ec_transf
 @pytest.mark.parametrize("field", GUARDED)
 def test_fields_that_touch_others_need_to_be_allowed(path: str, field: str) -> None:
     with pytest.raises(RequestError, match=rf"`allowed_request_fields: \[{field}\]` in its file") as caught:
-        shape(path, {field: GUARDED[field]}, RequestPlan())
+        rewrite_request(path, {field: GUARDED[field]}, RequestPlan())
     assert caught.value.param == field
     with pytest.raises(RequestError, match=f"`vllm_xargs.{field}`") as caught:
-        shape(path, {"vllm_xargs": {field: "x"}}, RequestPlan())
+        rewrite_request(path, {"vllm_xargs": {field: "x"}}, RequestPlan())
     assert caught.value.param == "vllm_xargs"
-    assert shape(path, {field: None}, RequestPlan()).get(field) is None
+    assert rewrite_request(path, {field: None}, RequestPlan()).get(field) is None
     allowed = RequestPlan(allowed_fields=(field,))
-    assert shape(path, {field: GUARDED[field]}, allowed)[field] == GUARDED[field]
+    assert rewrite_request(path, {field: GUARDED[field]}, allowed)[field] == GUARDED[field]
     for other in GUARDED.keys() - {field}:
         with pytest.raises(RequestError):
-            shape(path, {other: GUARDED[other]}, allowed)
+            rewrite_request(path, {other: GUARDED[other]}, allowed)
 
 
 def test_the_models_file_says_which() -> None:
@@ -231,4 +236,4 @@ def test_the_models_file_says_which() -> None:
 
 
 def test_a_default_of_the_models_own_is_not_the_clients() -> None:
-    assert shape(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3
+    assert rewrite_request(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3

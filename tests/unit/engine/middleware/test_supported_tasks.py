@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rayllm.engine.middleware.supported_tasks import TaskGate
+from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 
 EMBEDDER = {"/v1/embeddings", "/v2/embed", "/pooling", "/tokenize", "/detokenize", "/some/other"}
 
@@ -19,7 +19,7 @@ async def ask(path: str) -> list[Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await TaskGate(app, EMBEDDER, "m")({"type": "http", "path": path}, None, send)  # type: ignore[arg-type]
+    await TaskMiddleware(app, EMBEDDER, "m")({"type": "http", "path": path}, None, send)  # type: ignore[arg-type]
     return sent
 
 

@@ -40,7 +40,7 @@ def lives_after_its_parent(mark: str, seconds: float) -> bool:
     return bool(alive)
 
 
-@pytest.mark.parametrize(("mark", "lives"), [("parent_watch.mark()", False), ("", True)])
+@pytest.mark.parametrize(("mark", "lives"), [("parent_watch.mark_as_parent()", False), ("", True)])
 def test_an_engine_ends_with_a_parent_of_ours_alone(mark: str, lives: bool) -> None:
     assert lives_after_its_parent(mark, 4 if lives else 60) == lives
 

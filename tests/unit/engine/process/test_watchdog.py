@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rayllm.engine.process import watchdog
-from rayllm.engine.process.cpu_time import processor_seconds
+from rayllm.engine.process.cpu_time import cpu_seconds
 from rayllm.engine.process.watchdog import wait_until_lost
 
 
@@ -26,7 +26,7 @@ class Engine:
         self.works = False
         self.pings = 0
 
-    def processor_seconds(self) -> float | None:
+    def cpu_seconds(self) -> float | None:
         if self.works and self.used is not None:
             self.used += 1.0
         return self.used
@@ -96,7 +96,7 @@ def test_processor_time_counts_children_and_not_those_that_are_gone() -> None:
         "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', 'for _ in range(10**7): pass\\ninput()'])"
     )
     with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE) as process:
-        while processor_seconds([process.pid]) < 0.2:
+        while cpu_seconds([process.pid]) < 0.2:
             assert process.poll() is None
         process.communicate(b"\n")
-    assert processor_seconds([process.pid]) == 0
+    assert cpu_seconds([process.pid]) == 0

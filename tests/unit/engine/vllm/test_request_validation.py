@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from rayllm.engine.vllm.request_validation import told, validate_cheaply
+from rayllm.engine.vllm.request_validation import describe_errors, validate_cheaply
 
 
 class Item(BaseModel):
@@ -97,4 +97,4 @@ def finding(*place: str | int, said: str = "Field required", kind: str = "missin
 def test_findings_become_sentences_and_name_the_requests_own_field(
     findings: list[Any], said: str, param: str | None
 ) -> None:
-    assert told(findings) == (said, param)
+    assert describe_errors(findings) == (said, param)

@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 
 from rayllm.errors import UnavailableError
 from rayllm.serving.cluster.state import adapter_registry
-from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, Ledger, RegisteredAdapter
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, AdapterRegistryActor, RegisteredAdapter
 
 X = RegisteredAdapter("m", "x", "/x")
 Y = RegisteredAdapter("m", "y", "/y")
@@ -37,7 +37,7 @@ class Actor:
         self.restart()
 
     def restart(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = AdapterRegistryActor()
 
     def __getattr__(self, name: str) -> Method:
         self.calls += 1
@@ -55,7 +55,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> Actor:
 
 
 def test_a_ledger_keeps_applications_apart() -> None:
-    ledger = Ledger()
+    ledger = AdapterRegistryActor()
     assert ledger.of("a") is None
     ledger.put("a", {"x": X})
     ledger.put("a", {"y": Y})
