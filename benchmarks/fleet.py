@@ -16,11 +16,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from rayllm.routing.ask import Ask
 from rayllm.routing.candidate import Candidate
+from rayllm.routing.request import RoutingRequest
 
 if TYPE_CHECKING:
-    from rayllm.routing.policy import Policy
+    from rayllm.routing.policies.base import Policy
 
 BLOCK = 64
 STEP_TOKENS = 2048
@@ -33,7 +33,7 @@ class Turn:
     """One request: what a router is told, the blocks of its prompt and of its answer, and what follows it."""
 
     at: float
-    ask: Ask
+    request: RoutingRequest
     prompt: Sequence[int]
     answer: Sequence[int]
     then: Turn | None = None
@@ -166,7 +166,7 @@ class Replica:
     def add(self, sequence: _Sequence) -> None:
         """A request arrives."""
         self.requests += 1
-        self.work_of[sequence.router] += sequence.served.turn.ask.work
+        self.work_of[sequence.router] += sequence.served.turn.request.work
         self._waiting.append(sequence)
 
     def run(self, now: float) -> float | None:
@@ -191,7 +191,7 @@ class Replica:
         while self._waiting and busy < self._most:
             sequence = self._waiting.popleft()
             turn = sequence.served.turn
-            ready = self.slots.take(turn.ask.adapter, now)
+            ready = self.slots.take(turn.request.adapter, now)
             if ready is None:
                 held.append(sequence)
                 continue
@@ -222,10 +222,10 @@ class Replica:
     def _end(self, sequence: _Sequence) -> None:
         turn = sequence.served.turn
         self._cache.give_back(turn.prompt, turn.answer)
-        self.slots.give_back(turn.ask.adapter)
+        self.slots.give_back(turn.request.adapter)
         self.requests -= 1
-        self.done += turn.ask.work
-        self.work_of[sequence.router] -= turn.ask.work
+        self.done += turn.request.work
+        self.work_of[sequence.router] -= turn.request.work
         self._finish(sequence, self)
 
 
@@ -305,11 +305,11 @@ class Fleet:
     def _arrive(self, turn: Turn) -> None:
         router = self._random.randrange(self._shape.routers)
         candidates = self._candidates[router]
-        ranked = self._policies[router].rank(turn.ask, list(candidates.values()))
+        ranked = self._policies[router].rank(turn.request, list(candidates.values()))
         chosen = next((one for one in ranked if one.requests < one.capacity), ranked[0])
-        self._policies[router].sent(turn.ask, chosen)
+        self._policies[router].on_sent(turn.request, chosen)
         chosen.requests += 1
-        chosen.work += turn.ask.work
+        chosen.work += turn.request.work
         replica = next(one for one in self.replicas if one.name == chosen.id)
         served = Served(turn, self._reusable(turn))
         self._outcome.served.append(served)
@@ -337,7 +337,7 @@ class Fleet:
         turn = sequence.served.turn
         candidate = self._candidates[sequence.router][replica.name]
         candidate.requests -= 1
-        candidate.work -= turn.ask.work
+        candidate.work -= turn.request.work
         if turn.then is not None:
             self._expect(replace(turn.then, at=self.now + turn.pause))
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks import traffic
 from benchmarks.compare import publish
 from benchmarks.fleet import Fleet, Outcome, Shape, Turn
-from rayllm.routing import POLICIES, Ask, Candidate, Policy, policy
-from rayllm.routing.least_loaded import LeastLoaded
+from rayllm.routing import POLICIES, Candidate, Policy, RoutingRequest, create_policy
+from rayllm.routing.policies.least_loaded import LeastLoaded
 
 _LOADS: Mapping[str, Callable[[], list[Turn]]] = {
     "chats": traffic.chats,
@@ -29,7 +29,7 @@ _SLOTS = Shape().replicas * Shape().slots
 class AtRandom(LeastLoaded):
     """Any replica."""
 
-    def rank(self, ask: Ask, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
         """All candidates, shuffled."""
         return random.sample(candidates, len(candidates))
 
@@ -40,7 +40,7 @@ class RoundRobin(LeastLoaded):
     def __init__(self) -> None:
         self._next = 0
 
-    def rank(self, ask: Ask, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
         """All candidates, from the next one on."""
         self._next = (self._next + 1) % len(candidates)
         return [*candidates[self._next :], *candidates[: self._next]]
@@ -55,9 +55,9 @@ class PowerOfTwo(LeastLoaded):
     def __init__(self, fleet: Fleet) -> None:
         self._queues = {replica.name: replica for replica in fleet.replicas}
 
-    def rank(self, ask: Ask, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Two at random, the shorter queue first, then the rest."""
-        holders = [one for one in candidates if ask.adapter and ask.adapter in one.adapters] or candidates
+        holders = [one for one in candidates if request.adapter and request.adapter in one.adapters] or candidates
         two = random.sample(holders, min(2, len(holders)))
         two.sort(key=lambda one: self._queues[one.id].requests)
         return [*two, *(one for one in candidates if one not in two)]
@@ -66,7 +66,7 @@ class PowerOfTwo(LeastLoaded):
 def policies() -> dict[str, Callable[[Fleet], Policy]]:
     """What is compared, by name."""
     ours: dict[str, Callable[[Fleet], Policy]] = {
-        name: lambda fleet, name=name: policy(name)  # type: ignore[misc]
+        name: lambda fleet, name=name: create_policy(name)  # type: ignore[misc]
         for name in POLICIES
     }
     return {
@@ -117,7 +117,7 @@ def _row(load: str, name: str, turns: Sequence[Turn], make: Callable[[Fleet], Po
 
 def _saved(turns: Sequence[Turn], outcome: Outcome) -> str:
     """Hits of what could be hit, or loads over the fewest possible."""
-    names = [turn.ask.adapter for turn in turns]
+    names = [turn.request.adapter for turn in turns]
     if any(names):
         return f"{outcome.loads / fewest_loads(names, _SLOTS):.2f}x loads"
     return f"{outcome.hit_rate:.1%}" if any(one.reusable for one in outcome.served) else "–"
@@ -140,7 +140,7 @@ def main() -> None:
     for load, make_turns in _LOADS.items():
         turns = make_turns()
         rows += [_row(load, name, turns, make) for name, make in policies().items()]
-        names = [turn.ask.adapter for turn in turns]
+        names = [turn.request.adapter for turn in turns]
         if any(names):
             loads = loads_of_one_engine(names, _SLOTS) / fewest_loads(names, _SLOTS)
             rows.append(f"| {load} | one engine with all slots | {loads:.2f}x loads | – | – | – |")

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from typing import Any
 
 from benchmarks.fleet import BLOCK, Turn
-from rayllm.routing.ask import ask_of
+from rayllm.routing.request import routing_request
 
 _WORDS_A_BLOCK = BLOCK
 
@@ -60,7 +60,7 @@ def _turn(at: float, opening: _Text | None, turns: Sequence[_Text], answer: _Tex
         messages.append({"role": "assistant" if index % 2 else "user", "content": text.words})
     prompt = [block for text in (*([opening] if opening else []), *turns) for block in text.blocks]
     body = {"messages": messages, "max_tokens": 256}
-    return Turn(at, ask_of(body, 0).of(adapter, str(turns[0].blocks[-1])), prompt, answer.blocks)
+    return Turn(at, routing_request(body, 0).with_target(adapter, str(turns[0].blocks[-1])), prompt, answer.blocks)
 
 
 def _conversation(writer: Writer, at: float, opening: _Text, turns: int, adapter: str = "") -> Turn:

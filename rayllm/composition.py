@@ -24,9 +24,9 @@ from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving.cluster.autoscaling import serve_scaling
-from rayllm.serving.cluster.code_version import versioned
+from rayllm.serving.cluster.deployment.code_version import versioned
+from rayllm.serving.cluster.deployment.restart_scope import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
-from rayllm.serving.cluster.restart_scope import process_part
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import Router
 from rayllm.settings import settings
@@ -128,8 +128,8 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
     part = process_part(model)
-    made_of = [part.model_dump(mode="json"), aliases, placement.gpu_share]
-    return versioned(deployment, made_of).bind(part, tuple(aliases), placement.gpu_share)
+    depends_on = [part.model_dump(mode="json"), aliases, placement.gpu_share]
+    return versioned(deployment, depends_on).bind(part, tuple(aliases), placement.gpu_share)
 
 
 def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:

@@ -1,34 +1,34 @@
-"""What routers and replicas say to each other by HTTP: headers, in lower case, and paths."""
+"""HTTP headers, in lower case, and paths that routers and replicas use among themselves."""
 
 KEY = "x-rayllm-key"
-"""The replica's key, which shows that a router asks."""
+"""The replica's key, known to routers only."""
 
 WORK = "x-rayllm-work"
-"""Tokens that the request is expected to cost."""
+"""Expected cost of the request in tokens."""
 
 FULL = "x-rayllm-full"
-"""In a reply: the replica has no free slot, and has done nothing."""
+"""In a reply: the replica has no free slot and did nothing."""
 
-LEAVING = "x-rayllm-leaving"
-"""In a reply: the replica takes no more requests, and has written nothing to the client."""
+DRAINING = "x-rayllm-leaving"
+"""In a reply: the replica is draining and has sent nothing to the client."""
 
 LOST = "x-rayllm-lost"
-"""In a reply: the replica's engine died with the request in hand, and nothing was written to the client."""
+"""In a reply: the replica's engine died on the request, and nothing was sent to the client."""
 
 MODEL = "x-rayllm-model"
-"""The model's name as the client wrote it: an id, an alias or an adapter's name."""
+"""The model's name in the client's request: an id, an alias or an adapter."""
 
 ADAPTER = "x-rayllm-adapter"
-"""Name of the adapter that the model's name means, without its base; absent for a base."""
+"""The adapter's name without its base model; absent for the base model."""
 
 ADAPTER_PATH = "x-rayllm-adapter-path"
-"""Where that adapter lies, percent-encoded, if it was loaded from a place of its own."""
+"""Location of an adapter that an administrator has loaded, percent-encoded."""
 
-ADAPTER_ANEW = "x-rayllm-adapter-anew"
-"""Present where the adapter is to be had at its newest version, whatever is there or was tried before."""
+ADAPTER_RELOAD = "x-rayllm-adapter-reload"
+"""Present if the adapter is to be loaded at its newest version, whatever is loaded or failed before."""
 
 SESSION = "x-session-id"
-"""From clients: requests of one session go to one replica where `router.routing` is `session`."""
+"""From clients: with `router.routing: session`, requests of one session go to one replica."""
 
 ADAPTERS_PATH = "/rayllm/adapters"
-"""Where replicas answer routers which adapters are there: `{"names": […]}` is answered by `{"missing": […]}`."""
+"""Lookup of adapters at a replica: `{"names": […]}` is answered by `{"missing": […]}`."""

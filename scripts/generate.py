@@ -15,7 +15,7 @@ from rayllm.batch.reference import reference as batch_reference
 from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.endpoints import CHAT, COMPLETIONS
-from rayllm.engine.vllm import parser_names, request_fields
+from rayllm.engine.vllm.metadata import parser_names, request_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"

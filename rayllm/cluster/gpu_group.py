@@ -10,7 +10,7 @@ from ray.util.placement_group import PlacementGroup, get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayllm.engine.arguments import VllmArguments
-from rayllm.engine.vllm import make_engine_config
+from rayllm.engine.vllm.engine import make_engine_config
 
 
 def call_on_other_nodes(function: Callable[[], Any]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import ray
 
+from rayllm.cluster.ray_internals import autoscaler_limits
 from rayllm.config.scaling import Bundle
 
 
@@ -19,8 +19,5 @@ def nodes() -> list[Bundle]:
 
 def may_grow() -> bool:
     """Whether an autoscaler may add nodes, so that what is missing now can still come."""
-    from ray._private import state
-
-    config: Any = state.state.get_max_resources_from_cluster_config()
     # KubeRay's autoscaler reports no such limits; on Kubernetes a missing node shows as a pending pod.
-    return bool(config) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return bool(autoscaler_limits()) or "KUBERNETES_SERVICE_HOST" in os.environ

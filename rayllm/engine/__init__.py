@@ -1,1 +1,1 @@
-"""The only door to vLLM: its engine and its OpenAI server, inside the replica's process."""
+"""The engine: vLLM and its OpenAI application inside the replica's process."""

@@ -1,4 +1,4 @@
-"""A model's configuration in vLLM's words. Pure: vLLM is not imported."""
+"""vLLM's arguments for a model's configuration. Pure: vLLM is not imported."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from rayllm.errors import ConfigError
 _RUNNER = {
     "generate": {"runner": "generate"},
     "embed": {"runner": "pooling", "convert": "embed"},
-    # How a model scores or classifies follows from its architecture.
+    # The architecture decides how a model scores or classifies.
     "score": {"runner": "pooling"},
     "classify": {"runner": "pooling"},
 }
 
 
-# vLLM's own default chooses a library by request but keeps the one that came first, so that a later constraint may
-# silently not hold; and it lets JSON hold white space without end, which small models write until they are cut off.
+# vLLM's default, `auto`, picks a backend by request but keeps the first one, so that a later constraint may silently
+# not hold; and it allows unlimited white space in JSON, which small models generate until they are cut off.
 STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
-# Stands for "no host" where vLLM asks for the hosts that media may come from (RFC 2606).
+# "No host" for vLLM's list of media hosts (RFC 2606).
 NO_HOST = "none.invalid"
+_CPU_LORA_PATCHES = "rayllm.engine.vllm.cpu_lora_patches.CpuLoraPatches"
 
 
 Workers = Literal["cpu", "gpu", "ray"]
-"""Where an engine's workers are: on the CPUs or the GPUs of its own process, or where Ray has placed them."""
+"""Where an engine's workers run: on CPUs or GPUs of its own node, or where Ray has placed them."""
 
 
 @dataclass(frozen=True)
 class VllmArguments:
-    """vLLM's two groups of arguments by name: the engine's and the OpenAI server's."""
+    """Arguments of vLLM's engine and of its OpenAI server, by name."""
 
     engine: dict[str, Any]
     server: dict[str, Any]
@@ -50,14 +51,14 @@ def vllm_arguments(
 
     Args:
         model: the model.
-        weights: the local folder with its weights, or an address that vLLM streams them from.
-        tokenizer: the local folder with its tokenizer, where that is another.
-        names: the names it answers to, the id first.
-        workers: where its workers are.
-        processors: class paths of logits processors that we bring.
+        weights: local folder of the weights, or an address that vLLM streams them from.
+        tokenizer: local folder of the tokenizer, if it is another.
+        names: the names of the model, its id first.
+        workers: where the engine's workers run.
+        processors: class paths of our logits processors.
 
     Raises:
-        ConfigError: two of the model's keys cannot go together.
+        ConfigError: two keys of the model exclude each other.
     """
     values: dict[str, Any] = dict(model.engine_kwargs)
     values |= {"model": weights, "served_model_name": list(names)}
@@ -73,7 +74,7 @@ def vllm_arguments(
     if processors:
         values["logits_processors"] = _logits_processors(values, processors)
     if not values.get("allowed_media_domains"):
-        # An empty list would mean every host to vLLM.
+        # To vLLM an empty list means every host.
         values["allowed_media_domains"] = [NO_HOST]
     return _split(values | _structured_outputs(values))
 
@@ -96,10 +97,10 @@ def _executor(model: ModelConfig, workers: Workers) -> str:
 
 
 def _cpu_executor(model: ModelConfig, is_alone: bool) -> str:
-    """Where CPU workers run: vLLM gives each a process of its own, since threads are bound when a process starts.
+    """Where CPU workers run: vLLM starts a process for each, since threads are bound at process start.
 
-    One that binds none needs none. In the engine's process it is up sooner and needs less memory. vLLM would replace
-    the short name, "uni".
+    A single worker that binds no threads needs none: in the engine's process it starts sooner and takes less memory.
+    vLLM would replace the short name "uni".
     """
     binds = model.runtime_env.get("env_vars", {}).get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
     return "mp" if binds or not is_alone else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -111,11 +112,11 @@ def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:
         return {}
     slots = model.lora_config.max_num_adapters_per_replica
     values: dict[str, Any] = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
-    return values if workers != "cpu" else {**values, "worker_extension_cls": "rayllm.engine.cpu_lora.CpuLoraRepair"}
+    return values if workers != "cpu" else {**values, "worker_extension_cls": _CPU_LORA_PATCHES}
 
 
 def _conversation(model: ModelConfig) -> dict[str, Any]:
-    """How messages become a prompt, and a text becomes tool calls and reasoning."""
+    """How messages become a prompt, and generated text becomes tool calls and reasoning."""
     values: dict[str, Any] = {}
     if model.chat_template_kwargs:
         values["default_chat_template_kwargs"] = model.chat_template_kwargs

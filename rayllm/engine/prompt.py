@@ -1,4 +1,4 @@
-"""What an engine reads, where it is called without HTTP."""
+"""A prompt for an engine that is called without HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the engine reads: token ids, or a text. `is_rendered` marks one whose template wrote its special tokens."""
+    """Text or token ids, with images. `is_rendered` marks text whose template has written the special tokens."""
 
     text: str = ""
     token_ids: list[int] | None = None

@@ -1,4 +1,4 @@
-"""One engine and vLLM's own OpenAI application on it: what a replica serves."""
+"""An engine with vLLM's OpenAI application on it: what a replica serves."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from starlette.types import ASGIApp
 
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.engine import vllm
-from rayllm.engine.adapter_pool import AdapterPool
-from rayllm.engine.adapters import adapter_pool_of, load_modules
+from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.constraints import ConstraintGate, Sandbox
-from rayllm.engine.direct import DirectCalls
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
-from rayllm.engine.layers.adapters import AdapterGate, adapters_plan
-from rayllm.engine.layers.names import NameKeeper, answer_by_name
-from rayllm.engine.layers.replies import ErrorTranslator
-from rayllm.engine.layers.shaping import RequestShaper
-from rayllm.engine.layers.tasks import TaskGate
-from rayllm.engine.plan import RequestPlan, plan_requests
-from rayllm.engine.processes import processor_seconds
+from rayllm.engine.in_process import InProcessClient
+from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
+from rayllm.engine.middleware.error_translation import ErrorMiddleware
+from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
+from rayllm.engine.middleware.request_rewriting import RequestRewriter
+from rayllm.engine.middleware.supported_tasks import TaskMiddleware
+from rayllm.engine.process.cpu_time import cpu_seconds
+from rayllm.engine.request_plan import RequestPlan, plan_requests
+from rayllm.engine.structured_output import ConstraintGate, Sandbox
+from rayllm.engine.vllm import application as vllm_application
+from rayllm.engine.vllm import engine as vllm_engine
+from rayllm.engine.vllm import errors as vllm_errors
+from rayllm.engine.vllm import metadata as vllm_metadata
+from rayllm.engine.vllm import per_request as vllm_per_request
+from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
 from rayllm.sources import LoggedProgress, Progress
@@ -42,7 +47,7 @@ Configure = Callable[[VllmArguments], Any]
 
 
 class EngineServer:
-    """An engine with its application, from `start` to `stop`. One a process: vLLM keeps state in module globals."""
+    """An engine and its application, from `start` to `stop`. One per process: vLLM keeps state in module globals."""
 
     def __init__(self, model: ModelConfig, aliases: tuple[str, ...] = ()) -> None:
         self._model = model
@@ -54,7 +59,7 @@ class EngineServer:
         self._open = AsyncExitStack()
         self.adapter_pool: AdapterPool | None = None
         self.app: ASGIApp
-        self.direct: DirectCalls
+        self.in_process: InProcessClient
 
     async def start(
         self,
@@ -68,35 +73,35 @@ class EngineServer:
         """Start the engine and build the application.
 
         Args:
-            weights: the local folder with the weights, or an address that vLLM streams them from.
-            tokenizer_folder: the one with the tokenizer, where that is another.
-            configure: makes vLLM's engine configuration where the device can be seen, if that is not here.
-            host: an address of this machine that the engine's workers can reach.
-            progress: makes an observer for the download of an adapter.
-            workers: where the engine's workers are.
+            weights: local folder of the weights, or an address that vLLM streams them from.
+            tokenizer_folder: folder of the tokenizer, if it is another.
+            configure: creates vLLM's engine configuration where the device is visible, if that is not here.
+            host: address of this machine for the engine's workers.
+            progress: creates an observer of an adapter's download.
+            workers: where the engine's workers run.
 
         Raises:
             ConfigError: vLLM refuses the configuration.
-            RayLLMError: an adapter that the configuration names cannot be had.
+            RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
         model = self._model
         self._workers = workers
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
-        config = await asyncio.to_thread(configure or vllm.make_engine_config, arguments)
-        server_arguments = vllm.make_server_arguments(arguments)
-        self._engine = await asyncio.to_thread(vllm.start_engine, config, arguments)
+        config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
+        server_arguments = vllm_application.make_server_arguments(arguments)
+        self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments)
         await self._build(server_arguments, weights, progress)
 
     async def warm_up(self) -> None:
-        """Have the model write one token, so that the first client does not wait for what happens only once."""
+        """Generate one token, so that the first client does not wait for one-time work."""
         if self._generates():
-            await vllm.generate_one(self._engine)
+            await vllm_engine.generate_one(self._engine)
 
     async def _start_guided(self, host: str) -> GuidedService | None:
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
-        # NIM's variables are for a whole node; vLLM takes logits processors for models that generate alone.
+        # NIM's variables apply to a whole node, but only models that generate take logits processors.
         if chosen is None or self._model.task not in (None, "generate"):
             return None
         guided = await GuidedService.start(*chosen, settings().cache_path, host)
@@ -108,47 +113,54 @@ class EngineServer:
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
         if plan.owns_template:
-            # The compiled template takes plain texts; vLLM joins text parts for it.
+            # The compiled template takes plain text; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
-        vllm.stop_at(self._engine, lambda: (adapters_plan() or plan).stop_token_ids)
-        server = self._server = await vllm.make_server(self._engine, arguments)
-        _check_packages(vllm.paths(server), self._model.model_id)
+        vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
+        server = self._server = await vllm_application.make_server(self._engine, arguments)
+        _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))
         if self._guided:
             self._guided.attach(server.state)
-        answer_by_name(server.state.openai_serving_models, self._names)
+        echo_requested_name(server.state.openai_serving_models, self._names)
         self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
-        gate = ConstraintGate(self._start_sandbox(), vllm.as_ebnf, vllm.can_enforce, vllm.held_options(self._engine))
-        vllm.guard_generation(self._engine, gate.admit_compiled)
-        vllm.keep_stream_errors(server)
-        self.app = self._layers(server, plan, gate)
-        self.direct = DirectCalls(self._engine, self._model, plan, gate.admit, self.adapter_pool)
+        gate = ConstraintGate(
+            self._start_sandbox(),
+            vllm_structured_output.as_ebnf,
+            vllm_structured_output.can_enforce,
+            vllm_structured_output.enforced_options(self._engine),
+        )
+        vllm_structured_output.guard_generation(self._engine, gate.admit_compiled)
+        vllm_application.pass_stream_errors(server)
+        self.app = self._wrap(server, plan, gate)
+        self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
         if self.adapter_pool:
-            vllm.vary_templates(server, lambda: found.chat_template if (found := adapters_plan()) else None)
+            vllm_per_request.vary_templates(
+                server, lambda: override.chat_template if (override := adapter_plan()) else None
+            )
             await load_modules(self.adapter_pool, self._model)
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
-        """What a configuration of the model, its own or changed by an adapter, means for a request."""
-        own_template = partial(vllm.own_chat_template, self._engine)
+        """The request plan for a configuration of the model, its own or one changed by an adapter."""
+        own_template = partial(vllm_application.own_chat_template, self._engine)
         plan = plan_requests(model, self._engine.get_tokenizer(), own_template)
         return replace(plan, takes_backends=self._guided is not None)
 
-    def _layers(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
-        """What a request passes on its way into vLLM's application, the last one first."""
-        app: ASGIApp = RequestShaper(server, lambda: adapters_plan() or plan, gate.admit)
-        app = ErrorTranslator(app, vllm.error_object)
+    def _wrap(self, server: Any, plan: RequestPlan, gate: ConstraintGate) -> ASGIApp:
+        """vLLM's application wrapped in middleware, the innermost first."""
+        app: ASGIApp = RequestRewriter(server, lambda: adapter_plan() or plan, gate.admit)
+        app = ErrorMiddleware(app, vllm_errors.error_object)
         if self.adapter_pool:
-            app = AdapterGate(app, self.adapter_pool, self._model.model_id)
-        return NameKeeper(TaskGate(app, vllm.paths(server), self._model.model_id))
+            app = AdapterMiddleware(app, self.adapter_pool, self._model.model_id)
+        return ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
 
     def _start_sandbox(self) -> Sandbox | None:
-        vocabulary = vllm.grammar_vocabulary(self._engine) if self._generates() else None
+        vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
         config = self._engine.vllm_config.structured_outputs_config
         sandbox = Sandbox(vocabulary, not config.disable_any_whitespace)
         self._open.push_async_callback(sandbox.stop)
-        # In the background: the first constraint to need it may come much later, or never.
+        # In the background: a constraint may need it much later, or never.
         self._starting_sandbox = asyncio.create_task(sandbox.start())
         return sandbox
 
@@ -156,7 +168,7 @@ class EngineServer:
         return bool(self._engine.model_config.runner_type == "generate")
 
     async def check(self, timeout_s: float) -> None:
-        """Ask the engine's own process for a sign of life.
+        """Health check: a round trip to the engine's process.
 
         Raises:
             EngineError: it died, or did not answer in time.
@@ -165,7 +177,7 @@ class EngineServer:
             raise EngineError("The engine died.")
         try:
             await self._engine.check_health()
-            # A round trip: the flag above does not notice an engine that hangs.
+            # `check_health` does not notice an engine that hangs.
             await asyncio.wait_for(self.ping(), timeout_s)
         except TimeoutError:
             raise EngineError(f"The engine did not answer within {timeout_s:g} s.") from None
@@ -176,56 +188,56 @@ class EngineServer:
     @property
     def has_died(self) -> bool:
         """Whether the engine's process has ended."""
-        return self._engine is not None and vllm.has_died(self._engine)
+        return self._engine is not None and vllm_engine.has_died(self._engine)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the engine has requests in hand."""
+        """Whether the engine has unfinished requests."""
         return self.unfinished_requests() > 0
 
     async def ping(self) -> None:
-        """Wait for a sign of life from the engine's process, which gives one between two steps."""
+        """Wait for a response from the engine's process, which responds between two steps."""
         await self._engine.is_sleeping()
 
-    def processor_seconds(self) -> float | None:
-        """Seconds of processor time that the engine's processes have used; None where its workers are elsewhere."""
-        return None if self._workers == "ray" else processor_seconds(vllm.process_ids(self._engine))
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds used by the engine's processes; None if its workers run on other nodes."""
+        return None if self._workers == "ray" else cpu_seconds(vllm_engine.process_ids(self._engine))
 
     def kill(self) -> None:
-        """End the engine's processes at once. What is in hand fails."""
-        for process_id in vllm.process_ids(self._engine):
+        """Kill the engine's processes. Requests in progress fail."""
+        for process_id in vllm_engine.process_ids(self._engine):
             with suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
 
     def unfinished_requests(self) -> int:
-        """Requests that the engine is working on or keeps waiting."""
+        """Requests running or queued in the engine."""
         return int(self._engine.get_num_unfinished_requests())
 
     def load(self) -> dict[str, float]:
-        """What the engine has to do: prompt tokens that wait, and the share of its KV cache that requests use."""
-        return {"queued_tokens": float(vllm.waiting_tokens(self._engine)), "kv_use": vllm.kv_use()}
+        """Prompt tokens queued, and the share of the KV cache in use."""
+        return {"queued_tokens": float(vllm_engine.waiting_tokens(self._engine)), "kv_use": vllm_engine.kv_use()}
 
     def generated_tokens(self) -> int:
         """Tokens generated since the start."""
-        return vllm.generated_tokens()
+        return vllm_engine.generated_tokens()
 
     def describe(self) -> dict[str, Any]:
-        """The model's `max_model_len` in tokens, the engine's version, and the names of the adapters it holds."""
+        """The model's `max_model_len` in tokens, the engine's version, and the ids of the loaded adapters."""
         return {
             "max_model_len": self._engine.model_config.max_model_len,
-            "vllm_version": vllm.version(),
-            "adapters": self.adapter_pool.names if self.adapter_pool else [],
+            "vllm_version": vllm_metadata.version(),
+            "adapters": self.adapter_pool.loaded_adapters if self.adapter_pool else [],
         }
 
     async def stop(self, timeout_s: float) -> None:
-        """Stop the engine's processes; what is unfinished after `timeout_s` seconds is cut off."""
+        """Stop the engine's processes, aborting requests unfinished after `timeout_s` seconds."""
         if self._engine is not None:
             await asyncio.to_thread(self._engine.shutdown, timeout_s)
         await self._open.aclose()
 
 
 def _check_packages(paths: frozenset[str], model_id: str) -> None:
-    """Refuse a speech model that could read no sound: vLLM would call every file broken, or read some wrongly."""
+    """Refuse a speech model without audio libraries: vLLM would call every file broken, or misread some."""
     missing = [name for name in ("soundfile", "av") if importlib.util.find_spec(name) is None]
     if missing and any(BY_PATH[path].is_form for path in paths & BY_PATH.keys()):
         raise ConfigError(f"model `{model_id}` takes sound; install {' and '.join(missing)} beside vLLM.")

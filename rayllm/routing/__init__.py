@@ -1,8 +1,8 @@
-"""Which replica a request goes to. Pure: no Ray, no engine, no clock, nothing that waits."""
+"""Choice of a replica for a request. Pure: no Ray, no engine, no clock, nothing that waits."""
 
-from rayllm.routing.ask import Ask, ask_of
 from rayllm.routing.candidate import Candidate
-from rayllm.routing.names import POLICIES, policy
-from rayllm.routing.policy import Policy
+from rayllm.routing.policies.base import Policy
+from rayllm.routing.policies.registry import POLICIES, create_policy
+from rayllm.routing.request import RoutingRequest, routing_request
 
-__all__ = ["POLICIES", "Ask", "Candidate", "Policy", "ask_of", "policy"]
+__all__ = ["POLICIES", "Candidate", "Policy", "RoutingRequest", "create_policy", "routing_request"]

@@ -1,21 +1,21 @@
-"""One replica as a router sees it."""
+"""A replica as a routing policy sees it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# What others have is old news, which all routers read: where they trust it they send all at once to where little was.
-# Each fares best by its own work, of which its share is much like theirs; the news breaks ties, and tells of a replica
-# that others keep far busier.
-_OTHERS_SHARE = 0.1
+# Weight of work that other routers have sent. Their figures are stale and every router reads the same ones: trusted
+# fully, they would send all routers to the same replica at once. A small weight breaks ties, and shows a replica that
+# the others keep far busier.
+_OTHERS_WEIGHT = 0.1
 
 
 @dataclass
 class Candidate:
-    """A replica that may take a request. Whoever sends the requests keeps it up to date.
+    """A replica that may take a request. The sender of the requests keeps it up to date.
 
     `requests` and `work` are this router's own and exact; `others`, `adapters` and `slots` are as old as the replica's
-    last word. Work is in tokens.
+    last report. Work is in tokens.
     """
 
     id: str
@@ -28,5 +28,5 @@ class Candidate:
 
     @property
     def load(self) -> float:
-        """Tokens of outstanding work for each request that it takes at once: comparable where sizes differ."""
-        return (self.work + _OTHERS_SHARE * self.others) / max(1, self.capacity)
+        """Outstanding tokens for each request that it can take at once: comparable between sizes of replicas."""
+        return (self.work + _OTHERS_WEIGHT * self.others) / max(1, self.capacity)

@@ -16,7 +16,7 @@ import pytest
 import ray
 import yaml
 
-from rayllm.serving.cluster import deployed
+from rayllm.serving.cluster.deployment import deployed
 from tests.integration.service import DEMO, ROOT
 
 NAME, PREFIX = "applied", "/applied"

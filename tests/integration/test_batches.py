@@ -14,7 +14,7 @@ import ray
 from openai import APIConnectionError, ConflictError, InternalServerError, OpenAI
 from openai.types import Batch
 
-from rayllm.serving.batch_api.runner import NAMESPACE
+from rayllm.serving.batch_api.execution.runner import NAMESPACE
 from tests.integration.service import APP
 from tests.integration.test_processes import process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rayllm.engine import cpu_lora  # noqa: F401  (repairs)
+from rayllm.engine.vllm import cpu_lora_patches  # noqa: F401  (repairs)
 
 
 @pytest.mark.parametrize("whole_prompts", [False, True])

@@ -1,9 +1,10 @@
-"""The upgrade alarm: every private name of vLLM that is leaned on exists in the installed one."""
+"""Private names of vLLM."""
 
 from __future__ import annotations
 
-from rayllm.engine.vllm import missing_names
+from rayllm.engine.vllm.private_names import PRIVATE_NAMES
+from rayllm.private_names import missing_names
 
 
-def test_vllm_has_every_name_that_is_used() -> None:
-    assert missing_names() == []
+def test_vllm_has_every_private_name_that_is_used() -> None:
+    assert missing_names(PRIVATE_NAMES) == []

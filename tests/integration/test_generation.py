@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine import vllm
+from rayllm.engine.vllm.adapters import AdapterSlots
+from rayllm.engine.vllm.application import pass_stream_errors
+from rayllm.engine.vllm.errors import error_object
+from rayllm.engine.vllm.structured_output import guard_generation
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
 
 SCHEMA = {"type": "string", "pattern": "a{1,255}"}
@@ -45,14 +48,14 @@ async def test_a_generation_that_ends_with_an_error_raises() -> None:
     from vllm.exceptions import GenerationError
 
     engine = Engine(None, "error")
-    vllm.guard_generation(engine, no_fault)
+    guard_generation(engine, no_fault)
     outputs = engine.generate("x", sampling(), "id")
     assert (await anext(outputs)).outputs[0].finish_reason is None
     with pytest.raises(GenerationError):
         await anext(outputs)
     assert engine.is_closed
     well = Engine(None, "stop")
-    vllm.guard_generation(well, no_fault)
+    guard_generation(well, no_fault)
     assert [o.outputs[0].finish_reason async for o in well.generate("x", sampling(), "id")] == [None, "stop"]
 
 
@@ -63,7 +66,7 @@ async def test_every_constraint_is_looked_at_before_the_engine_sees_it() -> None
         seen.append((kind, spec, is_refused))
 
     engine = Engine("stop")
-    vllm.guard_generation(engine, admit)
+    guard_generation(engine, admit)
     for params in (sampling(json=SCHEMA), sampling(choice=["a"]), sampling(), sampling(structural_tag="{}")):
         async for _ in engine.generate("x", params, request_id="id"):
             pass
@@ -87,7 +90,7 @@ async def test_where_vllm_refuses_a_request_its_constraint_is_looked_at_again() 
             raise RequestError("It contradicts itself.", "tools")
 
     engine = Refusing()
-    vllm.guard_generation(engine, admit)
+    guard_generation(engine, admit)
     for spec, said in (('{"minLength": 7}', "contradicts"), ("{}", "Invalid structural tag")):
         with pytest.raises(VLLMValidationError, match=said):
             await anext(engine.generate("x", sampling(structural_tag=spec), "id"))
@@ -102,16 +105,16 @@ async def test_what_is_not_admitted_is_said_in_vllms_words(error: Any, status: i
         raise error
 
     engine = Engine("stop")
-    vllm.guard_generation(engine, admit)
+    guard_generation(engine, admit)
     with pytest.raises(Exception, match="Too") as caught:
         await anext(engine.generate("x", sampling(json=SCHEMA), "id"))
     begun = RuntimeError("Caught handled exception, but response already started.")
     begun.__cause__ = caught.value
     for raised in (caught.value, begun):
-        said = vllm.error_object(raised)
+        said = error_object(raised)
         assert said is not None
         assert (said["code"], said["param"]) == (status, param)
-    assert vllm.error_object(ValueError("ours")) is None
+    assert error_object(ValueError("ours")) is None
 
 
 async def test_errors_of_a_chat_pass_through_the_conversion_to_anthropics_events() -> None:
@@ -119,7 +122,7 @@ async def test_errors_of_a_chat_pass_through_the_conversion_to_anthropics_events
 
     serving = object.__new__(AnthropicServingMessages)
     serving.stop_reason_map = {"stop": "end_turn"}
-    vllm.keep_stream_errors(SimpleNamespace(state=SimpleNamespace(anthropic_serving_messages=serving)))
+    pass_stream_errors(SimpleNamespace(state=SimpleNamespace(anthropic_serving_messages=serving)))
     chunk = {"id": "x", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     error = f"data: {json.dumps({'error': {'message': 'No.', 'type': 'BadRequestError', 'code': 400}})}\n\n"
@@ -154,7 +157,7 @@ class Loading:
 async def failed(error: Exception, errored: bool = False) -> RayLLMError:
     models = SimpleNamespace(lora_id_counter=SimpleNamespace(inc=lambda by: 1), lora_requests={})
     with pytest.raises(RayLLMError) as caught:
-        await vllm.AdapterSlots(Loading(error, errored), models).add("m:x", "m:x@1", Path("/cache/x"))
+        await AdapterSlots(Loading(error, errored), models).add("m:x", "m:x@1", Path("/cache/x"))
     return caught.value
 
 

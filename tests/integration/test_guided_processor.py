@@ -16,9 +16,9 @@ import pytest
 
 from rayllm.engine.guided import PROCESSOR
 from rayllm.engine.guided.backend import Backends
-from rayllm.engine.guided.environment import WorkerEnvironment
-from rayllm.engine.guided.failures import Failures
-from rayllm.engine.guided.hooks import install
+from rayllm.engine.guided.failure_reports import Failures
+from rayllm.engine.guided.serving_hooks import install
+from rayllm.engine.guided.worker_environment import WorkerEnvironment
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
@@ -262,14 +262,15 @@ def test_moved_paths_resolve_and_missing_ones_are_named(worker: Any) -> None:
 
 
 def test_a_module_that_exists_is_left_alone(worker: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from rayllm.engine import compatibility
 
     package = importlib.import_module("vllm.entrypoints.openai")
     (tmp_path / "protocol.py").write_text("ITS_OWN = True\n")
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "vllm.entrypoints.openai.protocol", raising=False)
     before = list(sys.meta_path)
-    compatibility.install()
+    from rayllm.engine.vllm import import_shims
+
+    import_shims.install()
     assert sys.meta_path == before
     assert importlib.import_module("vllm.entrypoints.openai.protocol").ITS_OWN
     monkeypatch.delitem(sys.modules, "vllm.entrypoints.openai.protocol")

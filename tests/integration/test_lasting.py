@@ -7,10 +7,10 @@ import uuid
 import pytest
 import ray
 
-from rayllm.serving.cluster.adapter_registry import Ledger, LoadedAdapter
-from rayllm.serving.cluster.detached_actors import detached_actor
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistryActor, RegisteredAdapter
+from rayllm.serving.cluster.state.detached_actor import detached_actor
 
-X = LoadedAdapter("m", "x", "/x")
+X = RegisteredAdapter("m", "x", "/x")
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -25,16 +25,16 @@ class Ancient:
 
 def test_new_code_replaces_the_actor_once_and_loses_nothing() -> None:
     name = f"lasting-{uuid.uuid4().hex}"
-    old = detached_actor(Ledger, name, version="old")
+    old = detached_actor(AdapterRegistryActor, name, version="old")
     ray.get(old.put.remote("app", {"x": X}))
-    new = detached_actor(Ledger, name, version="new")
+    new = detached_actor(AdapterRegistryActor, name, version="new")
     assert ray.get(new.of.remote("app")) == {"x": X}
     assert ray.get(new.identity.remote())["version"] == "new"
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(old.of.remote("app"))
     # Both codes run for a while in a rolling update.
     for version in ("old", "new", "old"):
-        again = detached_actor(Ledger, name, version=version)
+        again = detached_actor(AdapterRegistryActor, name, version=version)
         assert again._actor_id == new._actor_id
     ray.kill(new)
 
@@ -42,6 +42,6 @@ def test_new_code_replaces_the_actor_once_and_loses_nothing() -> None:
 def test_an_actor_that_hands_nothing_over_is_replaced_too() -> None:
     name = f"lasting-{uuid.uuid4().hex}"
     ray.remote(Ancient).options(name=name, namespace="rayllm", lifetime="detached", num_cpus=0).remote()
-    new = detached_actor(Ledger, name, version="new")
+    new = detached_actor(AdapterRegistryActor, name, version="new")
     assert ray.get(new.of.remote("app")) is None
     ray.kill(new)

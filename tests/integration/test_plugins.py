@@ -12,7 +12,7 @@ PLUGIN = Path(__file__).parent / "tool_plugin.py"
 LOAD = """
 import sys
 from rayllm.engine.arguments import VllmArguments
-from rayllm.engine.vllm import make_server_arguments
+from rayllm.engine.vllm.application import make_server_arguments
 
 key, path, name = sys.argv[1:]
 if key == "tool_parser_plugin":

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.constraints import Constraint, Sandbox
+from rayllm.engine.structured_output import Constraint, Sandbox
 from rayllm.errors import RequestError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import ray
 
-from rayllm.serving.cluster import start_progress
-from rayllm.serving.cluster.start_progress import StartProgress, starts
+from rayllm.serving.cluster.state import start_progress
+from rayllm.serving.cluster.state.start_progress import StartProgress, starts
 from tests.integration.service import ROOT, Service
 
 

@@ -13,7 +13,7 @@ from ray.serve._private.version import DeploymentVersion
 
 from rayllm import build_app
 from rayllm.config.scaling import DeploymentConfig
-from rayllm.serving.cluster.restart_scope import ROLLING
+from rayllm.serving.cluster.deployment.restart_scope import ROLLING
 from tests.unit.test_composition import config
 
 AUTO = {"autoscaling_config": {"max_replicas": 3}}
@@ -109,7 +109,7 @@ def test_models_come_and_go_beside_others() -> None:
 
 def test_a_new_rayllm_starts_everything_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions(config("a"))
-    monkeypatch.setattr("rayllm.serving.cluster.code_version.source_digest", lambda: "another")
+    monkeypatch.setattr("rayllm.serving.cluster.deployment.code_version.source_digest", lambda: "another")
     after = versions(config("a"))
     assert all(before[name].requires_actor_restart(after[name]) for name in ("Router", "a"))
 

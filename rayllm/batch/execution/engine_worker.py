@@ -10,10 +10,10 @@ from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import BrokenWorkerError, Row
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
-from rayllm.engine.adapters import MAX_STOPS
+from rayllm.engine.adapters.setup import MAX_STOPS
 from rayllm.engine.arguments import Workers
 from rayllm.engine.server import EngineServer
-from rayllm.engine.vllm import prepare_environment
+from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.errors import EngineError
 from rayllm.observability.logs import set_up_logging
 from rayllm.settings import settings
@@ -44,7 +44,7 @@ class EngineWorker:
         model = _without_stats(model)
         self.server = EngineServer(model)
         self._rows.call(self._start(model, workers))
-        self._rows.limit(max_pending or ceil(1.1 * self.server.direct.max_concurrent))
+        self._rows.limit(max_pending or ceil(1.1 * self.server.in_process.max_concurrent))
 
     async def _start(self, model: ModelConfig, workers: Workers) -> None:
         loading = model.model_loading_config

@@ -58,7 +58,7 @@ class VLLMEngineStage:
     async def _generate(self, row: Row) -> Row:
         sampling = _parameters(row, "sampling_params", "pooling_params")
         prompt = _prompt(row)
-        output = await self._server.direct.generate(prompt, sampling, row.get("model"), self._detokenize)
+        output = await self._server.in_process.generate(prompt, sampling, row.get("model"), self._detokenize)
         choices = [_choice(choice, self._detokenize) for choice in output.outputs]
         result = {
             **row,
@@ -80,12 +80,12 @@ class VLLMEngineStage:
     async def _classify(self, row: Row) -> Row:
         probabilities, tokens = await self._pool("classify", row)
         best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        label = self._server.direct.labels().get(best, str(best))
+        label = self._server.in_process.labels().get(best, str(best))
         return {**row, "probs": probabilities, "label": label, "num_input_tokens": tokens}
 
     async def _pool(self, task: str, row: Row) -> tuple[list[float], int]:
         parameters = _parameters(row, "pooling_params", "sampling_params")
-        return await self._server.direct.pool(task, _prompt(row), parameters, row.get("model"))
+        return await self._server.in_process.pool(task, _prompt(row), parameters, row.get("model"))
 
     async def _score(self, row: Row) -> Row:
         if row.get("text_1") is None or row.get("text_2") is None:

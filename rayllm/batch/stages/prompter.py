@@ -9,9 +9,9 @@ from typing import Any
 
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
-from rayllm.engine.adapters import adapter_store, with_generation
-from rayllm.engine.layers.shaping import with_one_bos
-from rayllm.engine.plan import RequestPlan, plan_requests
+from rayllm.engine.adapters.setup import adapter_store, with_generation
+from rayllm.engine.middleware.request_rewriting import with_one_bos
+from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.errors import ConfigError, RequestError
 from rayllm.lora import AdapterLimits, AdapterName, BaseModules, resolve_adapter
 from rayllm.prompt import PromptError, render

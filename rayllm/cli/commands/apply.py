@@ -42,7 +42,7 @@ def command(
         raise click.UsageError("--add takes a model's YAML: a serve config says all that there is to be.")
     with connected(address):
         from rayllm.cli.deployment.apply_plan import plan
-        from rayllm.serving.cluster import deployed
+        from rayllm.serving.cluster.deployment import deployed
 
         running = deployed.applications()
         if add and name in running:
@@ -64,7 +64,7 @@ def _added(given: dict[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: it is no application of RayLLM, or nobody knows how it was configured.
     """
-    from rayllm.serving.cluster.deployed import configuration, declared
+    from rayllm.serving.cluster.deployment.deployed import configuration, declared
 
     running, [application] = configuration(details), given["applications"]
     if running is None:
@@ -81,7 +81,7 @@ def _added(given: dict[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
 
 def _beside(given: dict[str, Any], running: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """A model's application with all others that were deployed from files, which would be deleted else."""
-    from rayllm.serving.cluster.deployed import declared
+    from rayllm.serving.cluster.deployment.deployed import declared
 
     names = {application["name"] for application in given["applications"]}
     others = [config for name, details in running.items() if name not in names and (config := declared(details))]
@@ -101,7 +101,7 @@ def _wait(made: Plan, timeout: float | None) -> None:
     Raises:
         ClusterError: one failed, with the replica's own reason, or the time is over.
     """
-    from rayllm.serving.cluster.deployed import statuses
+    from rayllm.serving.cluster.deployment.deployed import statuses
 
     start, told = time.monotonic(), dict[str, str]()
     while True:

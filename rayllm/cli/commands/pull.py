@@ -56,7 +56,7 @@ def _fetch_adapters(
     Raises:
         SourceError: some could not be had; the message names each.
     """
-    from rayllm.engine.adapters import adapter_store
+    from rayllm.engine.adapters.setup import adapter_store
 
     rank = int(config.engine_kwargs.get("max_lora_rank", _RANK))
     limits = AdapterLimits(rank, BaseModules.of(weights.glob("*.safetensors")))

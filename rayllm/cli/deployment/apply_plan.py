@@ -8,8 +8,8 @@ from typing import Any
 
 from rayllm.cli.deployment.application import IMPORT_PATH
 from rayllm.config import AppConfig, load_app
-from rayllm.serving.cluster.deployed import configuration, declared
-from rayllm.serving.cluster.diff import Change, Effect, changes, different, router_keys
+from rayllm.serving.cluster.deployment.deployed import configuration, declared
+from rayllm.serving.cluster.deployment.diff import Change, Effect, changes, different, router_keys
 
 _SIGNS = {
     Effect.ADDED: "+",

@@ -25,11 +25,11 @@ from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from rayllm.engine import compatibility
 from rayllm.engine.guided.backend import Backend, Backends
 from rayllm.engine.guided.envelope import KEY, Envelope
-from rayllm.engine.guided.environment import WorkerEnvironment
-from rayllm.engine.guided.failures import report
+from rayllm.engine.guided.failure_reports import report
+from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.vllm import import_shims
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
         environment = WorkerEnvironment.read(os.environ)
-        compatibility.install()
+        import_shims.install()
         self._backends = Backends.load(environment.folder, None, environment.cache)
         self._address = environment.report
         self._tokenizer = cached_tokenizer_from_config(vllm_config.model_config)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config.model import GuidedDecoding
-from rayllm.engine import compatibility
 from rayllm.engine.guided.backend import Backends
-from rayllm.engine.guided.environment import WorkerEnvironment
-from rayllm.engine.guided.failures import Failures
-from rayllm.engine.guided.hooks import install
+from rayllm.engine.guided.failure_reports import Failures
+from rayllm.engine.guided.serving_hooks import install
+from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.vllm import import_shims
 from rayllm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class GuidedService:
         Raises:
             ConfigError: every fault of every backend.
         """
-        compatibility.install()
+        import_shims.install()
         backends = Backends.load(folder, default, cache)
         failures = Failures()
         await failures.listen(host)

@@ -1,14 +1,14 @@
-"""OpenAI's Files API and Batches API: what clients keep here, and batches of requests that are answered in time.
+"""OpenAI's Files API and Batches API.
 
-All state lies in one folder (`router.batches.storage`), and each file of it has one writer:
+All state is in one folder (`router.batches.storage`), and each file in it has one writer:
 
-    files/<file>.json                what a file is; written once
-    contents/<file>                  what is in it; written once
-    expiring/<time>.<file>           the file is to be deleted at that time
-    batches/<batch>.json             what a client asked for; written once, by a router
-    progress/<batch>.json            how far the batch is; written by its runner alone
-    attempts/<batch>.<n>.<m>         its n-th runner works on it since m requests were answered; written by its runner
-    cancellations/<batch>            when a client cancelled the batch; written by a router
-    unfinished/<batch>.<time>        the batch has not ended, and expires at that time
-    jobs/<batch>/                    the work on the batch; gone when it has ended
+    files/<file>.json                description of a file; written once
+    contents/<file>                  content of a file; written once
+    expiring/<time>.<file>           marks a file that expires at that time
+    batches/<batch>.json             a batch as created; written once, by a router
+    progress/<batch>.json            its present state; written by its runner only
+    attempts/<batch>.<n>.<m>         n runners have started since m requests were answered; written by its runner
+    cancellations/<batch>            time of cancellation; written by a router
+    unfinished/<batch>.<time>        marks an unfinished batch that expires at that time
+    jobs/<batch>/                    working folder of its runner; deleted at the end
 """

@@ -1,4 +1,4 @@
-"""Files and batches as one router has them: the routes, and the care for what was taken in."""
+"""The Files and Batches APIs of one router: its routes and its scheduler."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from starlette.routing import Route
 from rayllm.config import BatchesConfig
 from rayllm.errors import PermissionDeniedError, RequestError, RouteNotFoundError
 from rayllm.hosts import is_loopback
-from rayllm.serving.batch_api.batches_api import BatchesApi
-from rayllm.serving.batch_api.files_api import FilesApi
-from rayllm.serving.batch_api.quota import StorageQuota
-from rayllm.serving.batch_api.scheduler import BatchScheduler
-from rayllm.serving.batch_api.stores import Stores, open_stores
+from rayllm.serving.batch_api.endpoints.batches import BatchesApi
+from rayllm.serving.batch_api.endpoints.files import FilesApi
+from rayllm.serving.batch_api.execution.scheduler import BatchScheduler
+from rayllm.serving.batch_api.storage.quota import StorageQuota
+from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 
 FILES, BATCHES = "/v1/files", "/v1/batches"
 
 
 class BatchService:
-    """Where clients bring files and batches.
+    """The routes, and the scheduler of batches.
 
     Args:
-        config: where they are kept, and how much of them; None takes none, and says so.
-        start: starts the runner of a batch, unless there is one; it blocks.
-        hosts: where the service listens. What it has is worked on in any case.
+        config: storage and limits; with None, the endpoints answer 404.
+        start_runner: starts the runner of a batch, unless there is one; blocks.
+        hosts: the hosts the service listens on. Existing batches are worked on whatever these are.
     """
 
     def __init__(
-        self, config: BatchesConfig | None, start: Callable[[str], None], hosts: Sequence[str] = ("127.0.0.1",)
+        self, config: BatchesConfig | None, start_runner: Callable[[str], None], hosts: Sequence[str] = ("127.0.0.1",)
     ) -> None:
         self._scheduler: BatchScheduler | None = None
         if config is None:
-            said = "This service keeps no files and batches: set `router.batches.storage`."
-            self.routes = _closed(RouteNotFoundError, said)
+            message = "This service keeps no files and batches: set `router.batches.storage`."
+            self.routes = _refusing_routes(RouteNotFoundError, message)
             return
         stores = open_stores(config.storage)
-        self._scheduler = BatchScheduler(stores, config.max_running, start)
+        self._scheduler = BatchScheduler(stores, config.max_running, start_runner)
         public = [host for host in hosts if not is_loopback(host)]
         if public and not config.allow_remote:
-            said = (
+            message = (
                 f"This service listens on {public[0]}, where others could read and delete every file: it takes files "
                 "and batches there only with `router.batches.allow_remote: true`."
             )
-            self.routes = _closed(PermissionDeniedError, said)
+            self.routes = _refusing_routes(PermissionDeniedError, message)
         else:
             self.routes = _routes(stores, config, self._scheduler.wake)
 
-    def open(self) -> None:
-        """Begin to look after batches."""
+    def start(self) -> None:
+        """Start the scheduler."""
         if self._scheduler:
-            self._scheduler.open()
+            self._scheduler.start()
 
-    def close(self) -> None:
-        """Look after them no more. Those that are worked on go on."""
+    def stop(self) -> None:
+        """Stop the scheduler. Batches in progress continue."""
         if self._scheduler:
-            self._scheduler.close()
+            self._scheduler.stop()
 
 
 def _routes(stores: Stores, config: BatchesConfig, wake: Callable[[], None]) -> list[Route]:
@@ -77,7 +77,7 @@ def _routes(stores: Stores, config: BatchesConfig, wake: Callable[[], None]) -> 
     ]
 
 
-def _closed(error: type[RequestError], message: str) -> list[Route]:
+def _refusing_routes(error: type[RequestError], message: str) -> list[Route]:
     async def refuse(request: Request) -> Response:
         raise error(message)
 

@@ -1,1 +1,1 @@
-"""What all processes share: detached actors, updates about replicas, what is deployed, autoscaling."""
+"""What routers, replicas and the controller share: cluster-wide state, deployment, autoscaling and status."""

@@ -1,8 +1,8 @@
-"""How many replicas a model needs: a Ray Serve autoscaling policy that knows what an engine runs short of.
+"""Autoscaling policy for Ray Serve, based on what an engine runs short of.
 
-Serve carries the policy into its controller by value and calls it there ten times a second, so it needs nothing but
-what it is given. Serve itself bounds its answers by `min_replicas` and `max_replicas` and holds them back for
-`upscale_delay_s`, `downscale_delay_s` and `downscale_to_zero_delay_s`.
+Serve pickles the policy by value and calls it in its controller ten times a second, so it depends on nothing but its
+arguments. Serve bounds the result by `min_replicas` and `max_replicas`, and delays it by `upscale_delay_s`,
+`downscale_delay_s` and `downscale_to_zero_delay_s`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ray.serve.config import AutoscalingContext
 from rayllm.config.scaling import AutoscalingConfig
 
 Recorded = Mapping[Any, float]
-"""What replicas have recorded, by replica."""
+"""A recorded metric by replica."""
 
 
 class EngineLoadPolicy:
-    """Enough replicas for the requests, for the prompts that wait in the engines, and for the KV cache in use.
+    """Number of replicas for the requests, the prompts queued in the engines, and the KV cache in use.
 
-    Replicas tell the three by `record_autoscaling_stats`: `ongoing`, `queued_tokens` and `kv_use`; Serve averages them
-    over `look_back_period_s`. Requests that wait for a replica are counted by Serve's handles.
+    Replicas report `ongoing`, `queued_tokens` and `kv_use` through `record_autoscaling_stats`, and Serve averages them
+    over `look_back_period_s`. Serve's handles count the requests queued in front of replicas.
 
     Args:
-        max_ongoing_requests: requests that a replica takes on.
-        target_queued_tokens: prompt tokens that may wait in an engine; None where they do not count.
-        target_kv_use: share of the KV cache that running requests may have; None where it does not count.
+        max_ongoing_requests: maximum requests in progress per replica.
+        target_queued_tokens: prompt tokens that may be queued in an engine; None to ignore them.
+        target_kv_use: share of the KV cache that running requests may use; None to ignore it.
         upscaling_factor: multiplies each step up.
         downscaling_factor: multiplies each step down.
     """
@@ -48,10 +48,11 @@ class EngineLoadPolicy:
         self._down = downscaling_factor
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """How many replicas there should be; Serve keeps the state."""
+        """The number of replicas to run, and no state of our own."""
         running, target = ctx.current_num_replicas, ctx.target_num_replicas
         if running == 0:
-            # They start. Serve itself made the first step from zero, of one replica however many requests wait.
+            # They are starting. Serve makes the first step from zero itself: one replica, however many requests are
+            # queued.
             return target, {}
         ongoing = _recorded(ctx, "ongoing")
         tokens = _recorded(ctx, "queued_tokens") if self._target_tokens else {}
@@ -63,8 +64,8 @@ class EngineLoadPolicy:
         return wanted, {}
 
     def _for_requests(self, ctx: AutoscalingContext, ongoing: Recorded) -> float:
-        """Serve's own rule: requests in hand and in front of the replicas, by what a replica should have."""
-        # Until replicas tell, what Serve counts as running at them.
+        """Serve's own rule: requests in progress and queued, divided by the target per replica."""
+        # Before replicas have reported, Serve's own count.
         requests = sum(ongoing.values()) if ongoing else ctx.total_running_requests
         if self._is_any_full(ctx, requests):
             requests += ctx.total_queued_requests
@@ -72,39 +73,42 @@ class EngineLoadPolicy:
         return requests / target
 
     def _is_any_full(self, ctx: AutoscalingContext, requests: float) -> bool:
-        """Whether a replica has its hands full now. In front of replicas with room nothing waits: what the look-back
-        period still shows is the queue of a cold start, which the first replica has taken on since."""
+        """Whether a replica is full now.
+
+        Otherwise nothing is queued in front of replicas: what the look-back period still shows is the queue of a cold
+        start, which the first replica has taken since.
+        """
         series = (ctx.raw_metrics or {}).get("ongoing", {})
         latest: list[float] = [points[-1].value for points in series.values() if points]
         return max(latest, default=requests / ctx.current_num_replicas) >= self._full
 
     def _for_tokens(self, tokens: Recorded) -> float:
-        """Replicas for the prompts that wait in engines.
+        """Replicas for the prompts queued in engines.
 
-        What waits in one engine never moves to another, so each counts for one more replica at most: a long queue adds
-        no replica after replica while the new ones stand idle beside it.
+        Queued prompts never move to another engine, so each engine asks for at most one replica more: a long queue must
+        not start replica after replica that would stand idle beside it.
         """
         if not self._target_tokens:
             return 0.0
         return sum(min(count / self._target_tokens, 2.0) for count in tokens.values())
 
     def _for_kv(self, kv: Recorded, ongoing: Recorded) -> float:
-        """Replicas for the KV cache in use. A request alone in its engine has nobody to make room for."""
+        """Replicas for the KV cache in use. A request alone in its engine does not count: nobody needs its cache."""
         if not self._target_kv:
             return 0.0
         return sum(use / self._target_kv for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)
 
     def _step(self, running: int, needed: float) -> int:
-        """From the running replicas towards the needed ones, by the factors, and never below them."""
+        """Move from the running towards the needed replicas by the scaling factors, never below them."""
         enough = math.ceil(needed)
         if needed >= running:
             return math.ceil(running + self._up * (needed - running))
         stepped = max(math.ceil(running - self._down * (running - needed)), enough)
-        # A small factor must not stop on the way.
+        # A small factor must not stall short of the target.
         return stepped - 1 if stepped == running > enough else stepped
 
     def _must_hold(self, ctx: AutoscalingContext, ongoing: Recorded, tokens: Recorded) -> bool:
-        """Whether no replica may be taken away: one has recorded nothing yet, or prompts wait for those that run."""
+        """Whether to keep all replicas: one has not reported yet, or prompts are queued for those that run."""
         if len(ongoing) < ctx.current_num_replicas and (ongoing or ctx.total_num_requests):
             return True
         waiting = sum(tokens.values()) / ctx.current_num_replicas
@@ -112,13 +116,13 @@ class EngineLoadPolicy:
 
 
 def _recorded(ctx: AutoscalingContext, name: str) -> Recorded:
-    """What each running replica recorded, averaged over the look-back period."""
+    """A metric of each running replica, averaged over the look-back period."""
     recorded: Recorded = (ctx.aggregated_metrics or {}).get(name, {})
     return recorded
 
 
 def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[str, Any]:
-    """Ray Serve's options for a model: with our policy, unless the user chose one."""
+    """Ray Serve's autoscaling options for a model, with our policy unless the user chose one."""
     ours = {"target_queued_tokens", "target_kv_use"}
     scaling = config.model_dump(exclude_none=True, exclude=ours)
     scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * max_ongoing_requests, 1)))
@@ -127,7 +131,7 @@ def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[
             "max_ongoing_requests": max_ongoing_requests,
             "target_queued_tokens": config.target_queued_tokens,
             "target_kv_use": config.target_kv_use,
-            # Serve would start as many replicas from zero as the factor says, whatever the policy wants.
+            # Serve would start that many replicas from zero, whatever the policy returns.
             "upscaling_factor": scaling.pop("upscaling_factor", 1.0),
             "downscaling_factor": scaling.pop("downscaling_factor", 1.0),
         }

@@ -1,4 +1,4 @@
-"""Work that a request starts and nobody waits for."""
+"""Background tasks that outlive the request that starts them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start work that has nothing to do with the request in whose course it starts.
+    """Start a task outside of the current request's context.
 
-    Ray Serve takes all calls in the context of one request for parts of it: it cancels them with the request, and of
-    two that wait for a replica of the same deployment at once it forgets one.
+    Ray Serve attributes all handle calls made in a request's context to that request: it cancels them with it, and
+    loses one of two that wait for the same deployment.
     """
     return asyncio.create_task(work, context=Context())

@@ -1,4 +1,4 @@
-"""Updates about a deployment's replicas, from Ray Serve's request router to the listener in this process."""
+"""Updates on a deployment's replicas, from Ray Serve's request router to a listener in this process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReplicaUpdate:
-    """What Ray Serve says of one replica.
+    """Ray Serve's report on one replica.
 
-    `metadata` is what it says of itself once (`ModelReplica.record_replica_metadata`), `stats` what it says again and
-    again (`record_routing_stats`).
+    `metadata` is what the replica publishes once (`ModelReplica.record_replica_metadata`), `stats` what it publishes
+    periodically (`record_routing_stats`).
     """
 
     id: str
@@ -30,7 +30,7 @@ _last: dict[tuple[str, str], list[ReplicaUpdate]] = {}
 
 
 def subscribe(app: str, deployment: str, listener: Listener) -> None:
-    """Have `listener` called with a deployment's replicas, now and whenever they change, from another thread."""
+    """Call `listener` with a deployment's replicas, now and on every change, from another thread."""
     with _lock:
         _listeners[app, deployment] = listener
         last = _last.get((app, deployment))
@@ -39,13 +39,13 @@ def subscribe(app: str, deployment: str, listener: Listener) -> None:
 
 
 def unsubscribe(app: str, deployment: str) -> None:
-    """Call the listener no more."""
+    """Stop calling the listener."""
     with _lock:
         _listeners.pop((app, deployment), None)
 
 
 def publish(app: str, deployment: str, updates: list[ReplicaUpdate]) -> None:
-    """These are the deployment's replicas now."""
+    """Pass on a deployment's current replicas."""
     with _lock:
         _last[app, deployment] = updates
         listener = _listeners.get((app, deployment))

@@ -1,7 +1,7 @@
-"""Ray Serve's request router of a model, which tells this process which replicas there are.
+"""Ray Serve's request router of a model, which publishes the list of replicas in this process.
 
-Requests of clients do not pass through here (see `ReplicaSet`), only calls of operators and of the router itself. Serve
-sends the class around as a copy of this module, so nothing that changes may be kept here.
+Clients' requests do not pass through it (see `ReplicaSet`), only handle calls of operators and of the router itself.
+Serve pickles the class with a copy of this module, so this module may hold no state.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ from rayllm.serving.cluster.replica_updates import ReplicaUpdate, publish
 
 
 class WatchingRouter(RequestRouter):  # type: ignore[misc]
-    """Any two replicas for a call, of which Serve takes the less busy; changes are passed on."""
+    """Picks two replicas at random, of which Serve takes the less busy, and publishes changes."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Ranks of replicas: two at random."""
+        """Two replicas at random."""
         if pending_request is not None:
-            # Serve asks again at once where it does not back off; there is nothing new to say then.
+            # Without backing off, Serve would ask again at once, for the same result.
             pending_request.routing_context.should_backoff = True
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
 
     def update_replicas(self, replicas: Sequence[RunningReplica]) -> None:
-        """Ray Serve says which replicas run."""
+        """Called by Ray Serve with the running replicas."""
         super().update_replicas(list(replicas))
-        self._pass_on()
+        self._publish()
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
-        """A replica has died; Serve's controller will say so later."""
+        """Called when a replica has died, before Serve's controller reports it."""
         super().on_replica_actor_died(replica_id)
-        self._pass_on()
+        self._publish()
 
-    def _pass_on(self) -> None:
+    def _publish(self) -> None:
         updates = [
             ReplicaUpdate(
-                replica_id.unique_id, seen.max_ongoing_requests, seen.replica_metadata, dict(seen.routing_stats)
+                replica_id.unique_id,
+                replica.max_ongoing_requests,
+                replica.replica_metadata,
+                dict(replica.routing_stats),
             )
-            for replica_id, seen in self.curr_replicas.items()
+            for replica_id, replica in self.curr_replicas.items()
         ]
         publish(self._deployment_id.app_name, self._deployment_id.name, updates)

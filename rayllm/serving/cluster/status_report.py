@@ -1,4 +1,4 @@
-"""What a cluster serves now, for operators: models, their replicas, what these do, and why one is not there."""
+"""Status of a cluster for operators: models, replicas, their load, and why one is missing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ray.serve.exceptions import RayServeException
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, wait_for
 from rayllm.cluster.placement import Placement
-from rayllm.serving.cluster import deployed
-from rayllm.serving.cluster.start_progress import Start, starts
+from rayllm.serving.cluster.deployment import deployed
+from rayllm.serving.cluster.state.start_progress import Start, starts
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_S = 5.0
+_TIMEOUT_S = 5.0
 _ROUTER = "Router"
 
 
@@ -29,10 +29,9 @@ _ROUTER = "Router"
 class ReplicaReport:
     """One replica.
 
-    `state` is Ray Serve's; `node` its node's IP address; `age_s` are seconds since it was asked for. Of one that runs:
-    requests in hand, the share of the KV cache that they use, tokens generated since it started, the adapters in the
-    engine, and the seconds that each phase of its start took. Of one that starts: how far it is, or None where it has
-    no place yet.
+    `state` is Ray Serve's; `node` the IP address of its node; `age_s` seconds since it was requested. A running replica
+    has its requests in progress, the share of its KV cache in use, tokens generated since its start, loaded adapters,
+    and seconds of each start-up phase. A starting one has `start`, or None if it is not placed yet.
     """
 
     id: str
@@ -51,8 +50,8 @@ class ReplicaReport:
 class ModelReport:
     """One model.
 
-    `status` is Ray Serve's of its deployment; `target` the replicas that there are to be; `waiting` the requests that
-    wait for one with room; `reason` says why it is not all there, or is empty.
+    `status` is Ray Serve's status of the deployment; `target` the number of replicas wanted; `waiting` the queued
+    requests; `reason` why replicas are missing, or empty.
     """
 
     application: str
@@ -65,32 +64,32 @@ class ModelReport:
 
     @property
     def running(self) -> list[ReplicaReport]:
-        """The replicas that answer."""
+        """The replicas that take requests."""
         return [replica for replica in self.replicas if replica.state == "RUNNING"]
 
 
 def report() -> list[ModelReport]:
-    """Every model that RayLLM serves in the cluster that this process is connected to."""
+    """Every model of RayLLM in the connected cluster."""
     found = []
     for name, details in deployed.applications().items():
         deployments = details.get("deployments") or {}
         names = _names(deployments)
         waiting = _waiting(name) if names else {}
         for model_id, deployment in names.items():
-            if of_model := deployments.get(deployment):
-                found.append(_model(name, model_id, deployment, of_model, waiting.get(deployment, 0)))
+            if details_of_model := deployments.get(deployment):
+                found.append(_model(name, model_id, deployment, details_of_model, waiting.get(deployment, 0)))
     return found
 
 
 def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
-    """The deployment of each model."""
+    """Deployment names by model."""
     user_config = (deployments.get(_ROUTER) or {}).get("deployment_config", {}).get("user_config")
     names: Mapping[str, str] = user_config.get("names", {}) if isinstance(user_config, Mapping) else {}
     return names
 
 
 def _waiting(application: str) -> dict[str, int]:
-    """Requests that wait for a replica, by deployment, in all routers together."""
+    """Queued requests by deployment, over all routers."""
     found: dict[str, int] = {}
     for answer in _broadcast(application, _ROUTER, "waiting"):
         for deployment, count in answer.items():
@@ -101,14 +100,14 @@ def _waiting(application: str) -> dict[str, int]:
 def _model(application: str, model_id: str, name: str, details: Mapping[str, Any], waiting: int) -> ModelReport:
     listed = details["replicas"]
     answers = {}
-    if any(_word(replica["state"]) == "RUNNING" for replica in listed):
+    if any(_text(replica["state"]) == "RUNNING" for replica in listed):
         answers = {answer.pop("replica"): answer for answer in _broadcast(application, name, "report")}
-    begun = starts(replica["replica_id"] for replica in listed if _word(replica["state"]) == "STARTING")
-    replicas = tuple(_replica(each, answers.get(each["replica_id"], {}), begun) for each in listed)
+    starting = starts(replica["replica_id"] for replica in listed if _text(replica["state"]) == "STARTING")
+    replicas = tuple(_replica(each, answers.get(each["replica_id"], {}), starting) for each in listed)
     return ModelReport(
         application,
         model_id,
-        _word(details["status"]),
+        _text(details["status"]),
         details["target_num_replicas"],
         replicas,
         waiting,
@@ -116,34 +115,34 @@ def _model(application: str, model_id: str, name: str, details: Mapping[str, Any
     )
 
 
-def _replica(listed: Mapping[str, Any], answer: Mapping[str, Any], begun: Mapping[str, Start]) -> ReplicaReport:
+def _replica(listed: Mapping[str, Any], answer: Mapping[str, Any], starting: Mapping[str, Start]) -> ReplicaReport:
     return ReplicaReport(
         id=listed["replica_id"],
-        state=_word(listed["state"]),
+        state=_text(listed["state"]),
         node=listed.get("node_ip"),
         age_s=round(time.time() - listed["start_time_s"], 1),
-        start=begun.get(listed["replica_id"]),
+        start=starting.get(listed["replica_id"]),
         **{**answer, "adapters": tuple(answer.get("adapters", ()))},
     )
 
 
 def _broadcast(application: str, deployment: str, method: str) -> list[dict[str, Any]]:
-    """What each replica answers; none where they do not in time."""
+    """The answers of all replicas; empty if they do not answer in time."""
     try:
         handle = serve.get_deployment_handle(deployment, application)
-        return list(handle.broadcast(method).results(timeout_s=_ANSWER_S))
+        return list(handle.broadcast(method).results(timeout_s=_TIMEOUT_S))
     except (RayError, RayServeException, TimeoutError) as error:
         logger.debug("%s of %s says nothing: %r", deployment, application, error)
         return []
 
 
 def _reason(model_id: str, details: Mapping[str, Any], replicas: Iterable[ReplicaReport]) -> str:
-    """Why a model is not all there."""
-    has_no_place = [each for each in replicas if each.state == "STARTING" and each.start is None and not each.node]
+    """Why a model lacks replicas."""
+    unplaced = [each for each in replicas if each.state == "STARTING" and each.start is None and not each.node]
     message = str(details.get("message") or "")
-    if _word(details["status"]) in ("UNHEALTHY", "DEPLOY_FAILED"):
+    if _text(details["status"]) in ("UNHEALTHY", "DEPLOY_FAILED"):
         return message
-    if not has_no_place:
+    if not unplaced:
         return ""
     config = details["deployment_config"]
     bundles = config.get("placement_group_bundles") or [details["required_resources"]]
@@ -153,6 +152,6 @@ def _reason(model_id: str, details: Mapping[str, Any], replicas: Iterable[Replic
     return wait_for(placement.total(), ray.available_resources())
 
 
-def _word(value: Any) -> str:
-    """What an enumeration of Ray Serve's says."""
+def _text(value: Any) -> str:
+    """Text of a Ray Serve enum or string."""
     return str(getattr(value, "value", value))

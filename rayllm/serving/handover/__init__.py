@@ -1,12 +1,12 @@
-"""Replies without a middleman: a router hands its client's connection to a replica on the same node.
+"""Handover of a client's connection from a router to a replica on the same node.
 
-The router reads the request and decides; the replica writes the reply straight into the client's socket, as if the
-client had called it, and then says that it is done. No byte of the reply passes through the router, which goes on
-listening for the client's farewell and for its next request.
+The router parses the request and picks a replica; the replica writes the reply directly to the client's socket, and
+reports when it is done. No byte of the reply passes through the router, which keeps reading from the connection: the
+client's disconnect, or its next request.
 """
 
 from rayllm.serving.handover.channel import Message
 from rayllm.serving.handover.receiver import Receiver
-from rayllm.serving.handover.sender import GoneError, Handover, Outcome, Sender
+from rayllm.serving.handover.sender import Handover, Outcome, ReplicaGoneError, Sender
 
-__all__ = ["GoneError", "Handover", "Message", "Outcome", "Receiver", "Sender"]
+__all__ = ["Handover", "Message", "Outcome", "Receiver", "ReplicaGoneError", "Sender"]

@@ -1,7 +1,7 @@
-"""Messages between a router and a replica of the same node, with files attached, over a Unix socket.
+"""Messages between a router and a replica on one node, with file descriptors, over a Unix socket.
 
-A message is a kind, the number of its exchange, a JSON head and a body. Bodies that would not fit a message travel as a
-file in memory. Source of the mechanism: unix(7), SCM_RIGHTS and SOCK_SEQPACKET.
+A message has a kind, the number of its exchange, a JSON head and a body. Large bodies are passed as a memfd. Source of
+the mechanism: unix(7), SCM_RIGHTS and SOCK_SEQPACKET.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-# Kind, whether the content lies in a file, number of the exchange, size of the head.
+# Kind, whether the content is in a memfd, number of the exchange, size of the head.
 _PREFIX = struct.Struct("!B?QI")
-# The kernel keeps a message in one piece of memory; this is well below what every Linux allows.
-_LARGEST = 32 * 1024
-_MOST_FILES = 2
+# The kernel keeps a message contiguous; this is well below every Linux limit.
+_MAX_INLINE = 32 * 1024
+_MAX_FILES = 2
 _BATCH = 64
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """The kinds of messages."""
 
     REQUEST = 1
     """To a replica: answer this on the attached connection."""
     ABORT = 2
-    """To a replica: the client left."""
+    """To a replica: the client has disconnected."""
     STARTED = 3
-    """To a router: the reply's first bytes are on their way."""
+    """To a router: the reply has started."""
     DONE = 4
     """To a router: the reply is complete; the connection is the router's again."""
     BROKEN = 5
-    """To a router: the reply was begun and cannot be completed."""
+    """To a router: the reply has started and cannot be completed."""
     REFUSED = 6
-    """To a router: nothing was written; answer with this."""
-    ROOM = 7
-    """To a router that was refused for want of a slot: one is free again."""
-    LEAVING = 8
-    """To a router: the replica takes no more requests. What it has in hand, it answers."""
+    """To a router: nothing was sent to the client; answer with this."""
+    SLOT_FREE = 7
+    """To a router that was refused for want of a slot: one is free."""
+    DRAINING = 8
+    """To a router: the replica takes no more requests. It finishes those in progress."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message. Whoever gets it owns `files`: descriptors to be closed."""
+    """One message. Its receiver owns `files` and must close them."""
 
     kind: Kind
     exchange: int
@@ -60,12 +60,12 @@ class Message:
 
 
 class Channel:
-    """One end of the connection between a router and a replica. Used by one event loop.
+    """One end of the connection between a router and a replica, for one event loop.
 
     Args:
         connection: a SOCK_SEQPACKET socket.
         on_message: called with each message, in order.
-        on_close: called once, when the other end is gone or `close` was called.
+        on_close: called once, when either end has closed the channel.
     """
 
     def __init__(
@@ -84,23 +84,23 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether the other end is there, as far as is known."""
+        """Whether the other end is still connected, as far as is known."""
         return self._is_open
 
-    def tell(self, message: Message) -> None:
-        """Send a message. Its files are copies for the other end; the caller keeps and closes its own.
+    def send(self, message: Message) -> None:
+        """Send a message. Its files are duplicated; the caller still owns and closes its own.
 
         Raises:
-            ConnectionError: the other end is gone.
+            ConnectionError: the channel is closed.
         """
         if not self._is_open:
             raise ConnectionError("the channel is closed")
         files = [os.dup(file) for file in message.files]
         head, body = json.dumps(message.head).encode() if message.head else b"", message.body
-        is_apart = len(head) + len(body) > _LARGEST
-        packet = _PREFIX.pack(message.kind, is_apart, message.exchange, len(head))
-        if is_apart:
-            files.append(_in_memory(head, body))
+        is_memfd = len(head) + len(body) > _MAX_INLINE
+        packet = _PREFIX.pack(message.kind, is_memfd, message.exchange, len(head))
+        if is_memfd:
+            files.append(_to_memfd(head, body))
         else:
             packet += head + body
         self._waiting.append((packet, tuple(files)))
@@ -109,11 +109,13 @@ class Channel:
             self._write()
 
     async def flush(self) -> None:
-        """Wait until the kernel has every message, or the channel is closed: they arrive even if this process dies."""
+        """Wait until the kernel has all messages, which then arrive even if this process dies, or the channel is
+        closed.
+        """
         await self._all_sent.wait()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the channel."""
         if not self._is_open:
             return
         self._is_open = False
@@ -135,7 +137,7 @@ class Channel:
                 self._loop.add_writer(self._socket, self._write)
                 return
             except OSError:
-                # Told from the loop: whoever sends need not expect to be told before it has sent.
+                # Deferred, so that `on_close` is not called from within `send`.
                 self._loop.call_soon(self.close)
                 return
             self._waiting.popleft()
@@ -144,7 +146,7 @@ class Channel:
         self._loop.remove_writer(self._socket)
 
     def _read(self) -> None:
-        # As much as is there, but others have their turn as well.
+        # As many as are there, up to a batch, so that other tasks get their turn.
         for _ in range(_BATCH):
             try:
                 packet, files = _receive(self._socket)
@@ -163,7 +165,7 @@ class Channel:
 def _receive(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
     size = array.array("i").itemsize
     packet, ancillary, _, _ = connection.recvmsg(
-        _PREFIX.size + _LARGEST, socket.CMSG_SPACE((_MOST_FILES + 1) * size), socket.MSG_CMSG_CLOEXEC
+        _PREFIX.size + _MAX_INLINE, socket.CMSG_SPACE((_MAX_FILES + 1) * size), socket.MSG_CMSG_CLOEXEC
     )
     files = array.array("i")
     for level, kind, data in ancillary:
@@ -173,24 +175,24 @@ def _receive(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
 
 
 def _parse(packet: bytes, files: tuple[int, ...]) -> Message:
-    kind, is_apart, exchange, head_size = _PREFIX.unpack_from(packet)
+    kind, is_memfd, exchange, head_size = _PREFIX.unpack_from(packet)
     content = packet[_PREFIX.size :]
-    if is_apart:
-        *others, memory = files
-        files, content = tuple(others), _from_memory(memory)
+    if is_memfd:
+        *others, memfd = files
+        files, content = tuple(others), _from_memfd(memfd)
     head = json.loads(content[:head_size]) if head_size else {}
     return Message(Kind(kind), exchange, head, content[head_size:], files)
 
 
-def _in_memory(head: bytes, body: bytes) -> int:
+def _to_memfd(head: bytes, body: bytes) -> int:
     file = os.memfd_create("rayllm")
-    with os.fdopen(os.dup(file), "wb") as written:
-        written.write(head)
-        written.write(body)
+    with os.fdopen(os.dup(file), "wb") as stream:
+        stream.write(head)
+        stream.write(body)
     return file
 
 
-def _from_memory(file: int) -> bytes:
+def _from_memfd(file: int) -> bytes:
     try:
         with mmap.mmap(file, 0, prot=mmap.PROT_READ) as content:
             return content[:]

@@ -1,4 +1,4 @@
-"""The client's connection as a replica writes to it: whole replies in HTTP/1.1, as fast as the client reads."""
+"""The client's connection as a replica writes to it: HTTP/1.1 replies, with back-pressure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ClientConnection:
     """One reply on a connection that the router reads from and will use again.
 
     Args:
-        file: descriptor of the connected socket; closed by `close`, which does not end the connection.
+        file: descriptor of the socket; `close` closes it without ending the connection.
         keeps_alive: whether the client may send another request after this one.
-        send_timeout_s: seconds after which a client that takes no byte is given up.
+        send_timeout_s: seconds after which a client that does not read is disconnected.
     """
 
     def __init__(self, file: int, keeps_alive: bool, send_timeout_s: float) -> None:
@@ -26,11 +26,11 @@ class ClientConnection:
         self._send_timeout_s = send_timeout_s
         self._writable: asyncio.Future[None] | None = None
 
-    async def begin(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
-        """Send the status line, the headers and the body's first bytes, or all of them.
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
+        """Send the status line, the headers, and the first or only part of the body.
 
         Raises:
-            ConnectionError: the client left or takes nothing, or the connection was closed here.
+            ConnectionError: the client disconnected or does not read, or `close` was called.
         """
         parts = [_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
         if not self._keeps_alive:
@@ -39,27 +39,27 @@ class ClientConnection:
         parts.append(body if is_all else _chunk(body))
         await self._send(b"".join(parts))
 
-    async def go_on(self, body: bytes, is_last: bool) -> None:
+    async def write(self, body: bytes, is_last: bool) -> None:
         """Send more of the body.
 
         Raises:
-            ConnectionError: as `begin`.
+            ConnectionError: as `start`.
         """
         if data := _chunk(body) + (b"0\r\n\r\n" if is_last else b""):
             await self._send(data)
 
-    def keep(self, left: Callable[[], None]) -> None:
-        """Take the connection over from a router that is gone: it ends with this reply.
+    def take_over(self, on_disconnect: Callable[[], None]) -> None:
+        """Own the connection after its router has died: it ends with this reply.
 
         Args:
-            left: called when the client leaves, which the router would have noticed.
+            on_disconnect: called when the client disconnects.
         """
         if not self._is_closed:
             self._keeps_alive = False
-            self._loop.add_reader(self._socket, self._look, left)
+            self._loop.add_reader(self._socket, self._check_disconnect, on_disconnect)
 
     def close(self) -> None:
-        """Stop using the connection, and fail a write under way. It stays open for the router that reads from it."""
+        """Stop using the connection, and fail a pending write. It stays open for the router."""
         if self._is_closed:
             return
         self._loop.remove_writer(self._socket)
@@ -92,23 +92,23 @@ class ClientConnection:
             async with asyncio.timeout(self._send_timeout_s):
                 await self._writable
         except TimeoutError:
-            raise ConnectionAbortedError("the client takes nothing") from None
+            raise ConnectionAbortedError("the client does not read") from None
         finally:
             self._writable = None
             if not self._is_closed:
                 self._loop.remove_writer(self._socket)
 
-    def _look(self, left: Callable[[], None]) -> None:
+    def _check_disconnect(self, on_disconnect: Callable[[], None]) -> None:
         try:
-            has_left = not self._socket.recv(1, socket.MSG_PEEK)
+            is_disconnected = not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
-            has_left = True
-        # A client that sends on is there; nobody answers what it sends, since the connection ends with this reply.
+            is_disconnected = True
+        # Whatever else the client sends is ignored, since the connection ends with this reply.
         self._loop.remove_reader(self._socket)
-        if has_left:
-            left()
+        if is_disconnected:
+            on_disconnect()
 
 
 def _closed_here() -> ConnectionAbortedError:

@@ -1,4 +1,4 @@
-"""The replica's side: requests come with the client's connection, and the application answers right there."""
+"""The replica's side: answers requests on the client connections that routers hand over."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rayllm.serving.handover.connection import ClientConnection
 
 logger = logging.getLogger(__name__)
 
-# Of the application's headers, those that a client should see.
-_SHOWN = (b"content-type", b"retry-after")
+# Headers of the application that clients get.
+_PUBLIC_HEADERS = (b"content-type", b"retry-after")
 
 
 class Receiver:
-    """Listens for routers of this node and answers what they hand over.
+    """Listens for routers on this node, and answers the requests they hand over.
 
     Args:
         app: the replica's application.
@@ -38,21 +38,21 @@ class Receiver:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.path = _folder() / f"{uuid.uuid4().hex}.sock"
-        # Routers by the channel to each, with what they have handed over.
+        # Exchanges by number, by the channel to their router.
         self._channels: dict[Channel, dict[int, _Exchange]] = {}
         self._refused: dict[Channel, None] = {}
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._socket.bind(str(self.path))
         self._socket.listen(128)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    def leave(self) -> None:
-        """Take no more routers, and tell those that are here to send nothing more. What is in hand goes on."""
+    def drain(self) -> None:
+        """Accept no more routers, and tell connected ones to send no more requests. Requests in progress continue."""
         if self._socket is None:
             return
         asyncio.get_running_loop().remove_reader(self._socket)
@@ -60,23 +60,23 @@ class Receiver:
         self._socket = None
         self.path.unlink(missing_ok=True)
         for channel in list(self._channels):
-            _tell(channel, Message(Kind.LEAVING, 0))
+            _tell(channel, Message(Kind.DRAINING, 0))
 
-    def stop(self) -> None:
-        """Leave all routers; what is not answered yet breaks off."""
-        self.leave()
+    def close(self) -> None:
+        """Close all channels; replies in progress are broken off."""
+        self.drain()
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort()
             channel.close()
 
-    def room(self) -> None:
-        """A slot is free: tell one of the routers that were refused for want of it, the one that waits longest."""
+    def notify_slot_free(self) -> None:
+        """Tell one router that a slot is free: the one that was refused first."""
         while self._refused:
             channel = next(iter(self._refused))
             del self._refused[channel]
             if channel.is_open:
-                _tell(channel, Message(Kind.ROOM, 0))
+                _tell(channel, Message(Kind.SLOT_FREE, 0))
                 return
 
     def _accept(self) -> None:
@@ -98,9 +98,9 @@ class Receiver:
         def closed() -> None:
             self._channels.pop(channel, None)
             self._refused.pop(channel, None)
-            # The router is gone, but its clients are not: their connections are open here.
+            # The router has died, but its clients' connections are still open here.
             for exchange in exchanges.values():
-                exchange.keep()
+                exchange.take_over()
 
         channel = Channel(connection, receive, closed)
         self._channels[channel] = exchanges
@@ -114,22 +114,22 @@ class _Exchange:
 
     Args:
         message: the request.
-        channel: to the router.
-        full: called when the replica had no slot for the request.
+        channel: the channel to the router.
+        on_full: called if the replica had no slot for the request.
     """
 
-    def __init__(self, message: Message, channel: Channel, full: Callable[[], None]) -> None:
+    def __init__(self, message: Message, channel: Channel, on_full: Callable[[], None]) -> None:
         self._number = message.exchange
         self._head = message.head
         self._body: bytes | None = message.body
         self._channel = channel
-        self._full = full
+        self._on_full = on_full
         timeout_s = message.head["send_timeout_s"]
         self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s)
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
         self._is_done = False
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self.task: asyncio.Task[None]
 
     async def run(self, app: ASGIApp) -> None:
@@ -138,17 +138,17 @@ class _Exchange:
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
-            # Where the reply was not begun, the router sees so itself: it was never told that it was.
+            # If the reply had not started, the router knows: it was never told so.
             self._end(Kind.BROKEN)
 
     def abort(self) -> None:
-        """Write nothing more, and say so at once, however long the application takes to notice."""
-        self.gone.set()
+        """Stop writing, and report it at once, however long the application takes to notice."""
+        self.disconnected.set()
         self._end(Kind.BROKEN)
 
-    def keep(self) -> None:
-        """Answer without the router, which is gone."""
-        self._connection.keep(self.abort)
+    def take_over(self) -> None:
+        """Answer without the router, which has died."""
+        self._connection.take_over(self.abort)
 
     def _scope(self) -> dict[str, Any]:
         return {
@@ -170,21 +170,21 @@ class _Exchange:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: AsgiMessage) -> None:
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             return
         try:
             await self._take(message)
         except ConnectionError:
-            # As every server does it: an application hears of the client's leaving where it listens.
-            self.gone.set()
+            # As in any server, the application learns of a disconnect from `receive`.
+            self.disconnected.set()
 
     async def _take(self, message: AsgiMessage) -> None:
         if message["type"] == "http.response.start":
-            # Held until the body shows whether there is more of it.
+            # Held until the first part of the body, to see whether there is more.
             self._start = message
             if message["status"] >= 400:
                 self._refusal = bytearray()
@@ -197,7 +197,7 @@ class _Exchange:
         elif self._start is not None:
             await self._begin(body, is_last)
         else:
-            await self._connection.go_on(body, is_last)
+            await self._connection.write(body, is_last)
             if is_last:
                 self._end(Kind.DONE)
 
@@ -207,12 +207,12 @@ class _Exchange:
             return
         start, self._start = self._start, None
         self._tell(Kind.STARTED)
-        # The router has to know before the client sees a byte: it asks another replica where nothing was written.
+        # The router must know before the client gets a byte: if nothing was sent, it asks another replica.
         await self._channel.flush()
         headers = self._reply_headers(start)
         if not is_last:
             headers.append((b"cache-control", b"no-cache"))
-        await self._connection.begin(start["status"], headers, body, is_last)
+        await self._connection.start(start["status"], headers, body, is_last)
         if is_last:
             self._end(Kind.DONE)
 
@@ -220,20 +220,20 @@ class _Exchange:
         start = self._start
         assert start is not None  # noqa: S101  (told by the caller)
         if not self._channel.is_open:
-            await self._connection.begin(start["status"], self._reply_headers(start), body, True)
+            await self._connection.start(start["status"], self._reply_headers(start), body, True)
             self._end(Kind.DONE)
             return
         headers = {name.decode(): value.decode("latin-1") for name, value in _headers(start)}
         if FULL in headers:
-            self._full()
+            self._on_full()
         self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
 
     def _reply_headers(self, start: AsgiMessage) -> list[tuple[bytes, bytes]]:
-        of_router = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())
-        return [*(header for header in _headers(start) if header[0] in _SHOWN), *of_router]
+        router_headers = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())
+        return [*(header for header in _headers(start) if header[0] in _PUBLIC_HEADERS), *router_headers]
 
     def _end(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:
-        """Leave the connection, and tell the router once how the reply ended."""
+        """Release the connection, and tell the router once how the reply ended."""
         if self._is_done:
             return
         self._is_done = True
@@ -246,16 +246,16 @@ class _Exchange:
 
 def _tell(channel: Channel, message: Message) -> None:
     if channel.is_open:
-        channel.tell(message)
+        channel.send(message)
 
 
 def _folder() -> Path:
-    """A folder that nobody but this user may look into. Its path is short: the kernel takes 107 bytes."""
+    """The socket folder, accessible to this user only. Its path is short: the kernel's limit is 107 bytes."""
     folder = Path(tempfile.gettempdir()) / f"rayllm-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    seen = folder.lstat()
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
-        raise ClusterError(f"{folder} is not this user's alone; remove it.")
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ClusterError(f"{folder} must be a directory that only this user can access; remove it.")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The router's side: a request goes to a replica of this node with its client's connection."""
+"""The router's side: hands a request and its client's connection over to a replica on this node."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rayllm.serving.handover.channel import Channel, Kind, Message
 
 logger = logging.getLogger(__name__)
 
-# Seconds that an aborted replica has to say what it wrote. It says so at once, unless it hangs.
-_LAST_WORD_S = 2.0
+# Seconds to wait for an aborted replica's report. It reports at once, unless it hangs.
+_ABORT_TIMEOUT_S = 2.0
 
 
 class Outcome(Enum):
-    """How a request that was handed over ended."""
+    """How a handover ended."""
 
     ANSWERED = "answered"
-    """The client has the whole reply."""
+    """The client has the complete reply."""
     REFUSED = "refused"
-    """Nothing was written; the replica says what to answer."""
+    """Nothing was sent; the replica says what to answer."""
     LOST = "lost"
-    """The replica is gone, or failed, before it wrote anything."""
+    """The replica died or failed before it sent anything."""
     BROKEN = "broken"
-    """The replica is gone, or failed, in the middle of the reply."""
+    """The replica died or failed in the middle of the reply."""
 
 
-class GoneError(Exception):
-    """The replica takes no requests any more, and never will again; nothing was sent."""
+class ReplicaGoneError(Exception):
+    """The replica takes no more requests; nothing was sent."""
 
 
 @dataclass
 class Handover:
-    """A request in a replica's hands: `started` is set with the reply's first bytes, `outcome` settled at its end."""
+    """A request handed over: `started` is set with the first bytes of the reply, `outcome` at its end."""
 
     number: int
     outcome: asyncio.Future[Outcome]
@@ -47,64 +47,64 @@ class Handover:
 
 
 class Sender:
-    """The way to one replica.
+    """Hands requests over to one replica.
 
     Args:
-        path: of the replica's Unix socket.
-        room: called when a slot is free at a replica that had refused for want of one.
-        leaving: called when the replica takes no more requests, or is gone.
+        path: the replica's Unix socket.
+        on_slot_free: called when a replica that had no slot has one again.
+        on_draining: called when the replica takes no more requests, or has died.
     """
 
-    def __init__(self, path: str, room: Callable[[], None], leaving: Callable[[], None]) -> None:
+    def __init__(self, path: str, on_slot_free: Callable[[], None], on_draining: Callable[[], None]) -> None:
         self._path = path
-        self._room = room
-        self._leaving = leaving
+        self._on_slot_free = on_slot_free
+        self._on_draining = on_draining
         self._numbers = itertools.count(1)
-        self._handover: dict[int, Handover] = {}
+        self._handovers: dict[int, Handover] = {}
         self._channel: Channel | None = None
         self._is_closed = False
 
-    def give(self, file: int, head: Mapping[str, Any], body: bytes) -> Handover:
+    def hand_over(self, file: int, head: Mapping[str, Any], body: bytes) -> Handover:
         """Hand a request over.
 
         Args:
-            file: descriptor of the client's connection. The replica gets a copy.
+            file: descriptor of the client's connection; the replica gets a duplicate.
             head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
-            body: the request's.
+            body: the request's body.
 
         Raises:
-            GoneError: the replica takes no requests any more.
-            OSError: the replica cannot be reached this way; nothing was sent.
+            ReplicaGoneError: the replica takes no more requests.
+            OSError: the replica's socket cannot be reached; nothing was sent.
         """
         handover = Handover(next(self._numbers), asyncio.get_running_loop().create_future())
         channel = self._open()
-        self._handover[handover.number] = handover
+        self._handovers[handover.number] = handover
         try:
-            channel.tell(Message(Kind.REQUEST, handover.number, dict(head), body, (file,)))
+            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, (file,)))
         except OSError:
-            del self._handover[handover.number]
+            del self._handovers[handover.number]
             raise
         return handover
 
     async def abort(self, handover: Handover) -> Outcome:
-        """Have the replica stop, and wait for what it says of the connection. From then on it writes nothing.
+        """Stop the replica's reply, and wait for its report. From then on it writes nothing.
 
-        Returns BROKEN for a replica that does not say: it may have written, and may still write.
+        Returns BROKEN if the replica does not report: it may have written, and may still write.
         """
         if not handover.outcome.done() and self._channel is not None and self._channel.is_open:
-            self._channel.tell(Message(Kind.ABORT, handover.number))
-        await asyncio.wait((handover.outcome,), timeout=_LAST_WORD_S)
-        self._handover.pop(handover.number, None)
+            self._channel.send(Message(Kind.ABORT, handover.number))
+        await asyncio.wait((handover.outcome,), timeout=_ABORT_TIMEOUT_S)
+        self._handovers.pop(handover.number, None)
         if not handover.outcome.done():
-            logger.warning("A replica did not stop within %g s of being told to.", _LAST_WORD_S)
+            logger.warning("A replica did not stop within %g s.", _ABORT_TIMEOUT_S)
             return Outcome.BROKEN
         return handover.outcome.result()
 
     def close(self) -> None:
-        """Leave the replica, which answers what it has in hand by itself."""
+        """Close the channel; the replica finishes its requests by itself."""
         self._is_closed = True
-        left, self._handover = self._handover, {}
-        for handover in left.values():
+        pending, self._handovers = self._handovers, {}
+        for handover in pending.values():
             handover.outcome.cancel()
         if self._channel is not None:
             self._channel.close()
@@ -115,9 +115,9 @@ class Sender:
             try:
                 connection.connect(self._path)
             except (ConnectionRefusedError, FileNotFoundError):
-                # The path is of one process's life, and nobody listens there.
+                # The socket belongs to one process, and nobody listens on it.
                 connection.close()
-                raise GoneError from None
+                raise ReplicaGoneError from None
             except OSError:
                 connection.close()
                 raise
@@ -125,31 +125,31 @@ class Sender:
         return self._channel
 
     def _receive(self, message: Message) -> None:
-        if message.kind is Kind.ROOM:
-            self._room()
-        elif message.kind is Kind.LEAVING:
-            self._leaving()
+        if message.kind is Kind.SLOT_FREE:
+            self._on_slot_free()
+        elif message.kind is Kind.DRAINING:
+            self._on_draining()
         elif message.kind is Kind.STARTED:
-            if handover := self._handover.get(message.exchange):
+            if handover := self._handovers.get(message.exchange):
                 handover.started.set()
-        elif handover := self._handover.pop(message.exchange, None):
+        elif handover := self._handovers.pop(message.exchange, None):
             self._settle(handover, message)
 
     def _closed(self) -> None:
         if self._is_closed:
             return
-        # Known before the requests are given back: none of them asks the same replica again.
+        # Checked before the requests are returned, so that none of them asks the same replica again.
         self._check()
-        left, self._handover = self._handover, {}
-        for handover in left.values():
+        pending, self._handovers = self._handovers, {}
+        for handover in pending.values():
             self._settle(handover, None)
 
     def _check(self) -> None:
-        """See whether the replica is gone, or only its end of the channel."""
+        """Find out whether the replica has died, or only its end of the channel."""
         try:
             self._open()
-        except GoneError:
-            self._leaving()
+        except ReplicaGoneError:
+            self._on_draining()
         except OSError as error:
             logger.warning("A replica closed its channel and cannot be reached now: %r", error)
 

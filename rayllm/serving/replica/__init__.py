@@ -1,1 +1,1 @@
-"""The model's process: an engine, and what stands before it."""
+"""The model's process: an engine, with the middleware and life cycle around it."""

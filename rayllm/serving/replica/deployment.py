@@ -1,4 +1,4 @@
-"""One replica of one model: a Ray Serve deployment that holds an engine and serves it over HTTP to lease holders."""
+"""One replica of one model: a Ray Serve deployment that runs an engine and serves it to routers."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from ray import serve
 
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
-from rayllm.engine.adapters import MAX_STOPS
+from rayllm.engine.adapters.setup import MAX_STOPS
+from rayllm.engine.process.watchdog import wait_until_lost
 from rayllm.engine.server import EngineServer
-from rayllm.engine.vllm import prepare_environment
-from rayllm.engine.watchdog import wait_until_lost
+from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.errors import EngineError, SourceError, UnavailableError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
-from rayllm.serving.cluster.start_progress import StartProgress
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
-from rayllm.serving.replica.gates import DrainGate, KeyGate, LookupGate, SlotGate
+from rayllm.serving.http.uvicorn_server import EmbeddedServer
+from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.slots import ServeCount, Slots
-from rayllm.serving.replica.termination import drain_on_sigterm, end_process
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
 
-# What is in hand when the engine dies ends within this time: it has only to be told.
+# Seconds that requests get to end after the engine has died: their errors only have to be sent.
 _LAST_EVENTS_S = 2.0
 
 
 class ModelReplica:
-    """Holds the engine, says where it listens, and answers for its health.
+    """Runs the engine, publishes its address, and reports its health.
 
     Args:
         model: the model.
-        aliases: more names that the model answers to.
-        gpu_share: the part of a GPU that each engine worker has in its bundle of this replica's placement group; 0 for
-            workers on the CPU.
+        aliases: further names of the model.
+        gpu_share: the share of a GPU that each engine worker has in its bundle of the placement group; 0 for workers on
+            the CPU.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
@@ -55,13 +56,13 @@ class ModelReplica:
         self._model = model
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
-        self._slots = Slots(ServeCount())
+        self._slots = Slots(ServeRequestCount())
         self._key = secrets.token_hex()
         self._receiver: Receiver | None = None
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
         self._metrics = ReplicaMetrics(model.model_id, StartProgress(serve.get_replica_context().replica_id.unique_id))
-        self._loaded = AdapterRegistry(serve.get_replica_context().app_name)
+        self._adapter_registry = AdapterRegistry(serve.get_replica_context().app_name)
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         try:
@@ -74,11 +75,11 @@ class ModelReplica:
             ) from None
         self._watching = asyncio.create_task(self._watch())
         loop = asyncio.get_running_loop()
-        drain_on_sigterm(partial(loop.call_soon_threadsafe, self._drain))
+        drain_on_sigterm(partial(loop.call_soon_threadsafe, self._start_draining))
         logger.info("Model `%s` is ready.", model.model_id)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Ray Serve tells what may change while the engine runs: at first, and whenever it changes."""
+        """Apply what may change while the engine runs: called by Ray Serve at start and on every change."""
         self._check_timeout_s = user_config["health_check_timeout_s"]
 
     async def _start(self, gpu_share: float) -> None:
@@ -97,11 +98,11 @@ class ModelReplica:
 
     async def _listen(self, host: str) -> None:
         self._gate = DrainGate(SlotGate(self._engine.app, self._slots), lambda: self._engine.has_died)
-        # Elsewhere there is no such kind of socket, and requests come by HTTP alone.
+        # Other platforms lack SOCK_SEQPACKET with file descriptors; there, requests come by HTTP only.
         if sys.platform == "linux":
             self._receiver = Receiver(self._gate)
             self._receiver.start()
-            self._slots.freed = self._receiver.room
+            self._slots.on_slot_freed = self._receiver.notify_slot_free
         config = uvicorn.Config(
             KeyGate(LookupGate(self._gate, self._engine.adapter_pool), self._key),
             host=host,
@@ -110,10 +111,10 @@ class ModelReplica:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            # Routers keep their connections; Serve's drain decides when they end.
+            # Routers keep their connections open; draining decides when they end.
             timeout_keep_alive=3600,
         )
-        self._http = _Server(config)
+        self._http = EmbeddedServer(config)
         self._serving = asyncio.create_task(self._http.serve())
         while not self._http.started:
             if self._serving.done():
@@ -124,7 +125,7 @@ class ModelReplica:
         self._address = f"http://{host}:{port}"
 
     async def record_replica_metadata(self) -> dict[str, Any]:
-        """Ray Serve asks once, and tells the routers: how this replica is reached."""
+        """How routers reach this replica. Ray Serve asks once, and passes it on to them."""
         return {
             "address": self._address,
             "key": self._key,
@@ -133,20 +134,20 @@ class ModelReplica:
         }
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """Ray Serve asks again and again, and tells the routers: what is here, and how much there is to do."""
+        """Load and loaded adapters, for routing. Ray Serve asks every second, and passes them on to the routers."""
         adapter_pool = self._engine.adapter_pool
         return {
             "work": self._slots.work,
-            "adapters": [name.rpartition(":")[2] for name in adapter_pool.names] if adapter_pool else [],
+            "adapters": [name.rpartition(":")[2] for name in adapter_pool.loaded_adapters] if adapter_pool else [],
             "slots": self._model.lora_config.max_num_adapters_per_replica if self._model.lora_config else 0,
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Ray Serve asks again and again, for the autoscaling policy."""
+        """Load for the autoscaling policy; Ray Serve asks periodically."""
         return {"ongoing": self._slots.taken, **self._engine.load()}
 
     async def describe(self) -> dict[str, Any]:
-        """What the router tells clients about the model, and what operators may ask of a replica."""
+        """Facts about the model for clients, and about the replica for operators."""
         return {
             **self._engine.describe(),
             "replica": serve.get_replica_context().replica_id.unique_id,
@@ -154,94 +155,77 @@ class ModelReplica:
         }
 
     async def report(self) -> dict[str, Any]:
-        """What operators want to see of it now: see `rayllm.serving.cluster.status_report`."""
+        """Current figures for `rayllm status`; see `rayllm.serving.cluster.status_report`."""
         return {
             "replica": serve.get_replica_context().replica_id.unique_id,
             "ongoing": self._slots.taken,
             "kv_use": self._engine.load()["kv_use"],
             "generated_tokens": self._engine.generated_tokens(),
-            "adapters": self._engine.adapter_pool.names if self._engine.adapter_pool else [],
+            "adapters": self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else [],
             "phases": self._metrics.phases,
         }
 
     async def adapters(self) -> list[str] | None:
-        """Names of the adapters that may be had; None where they cannot be listed now."""
+        """Names of the available adapters; None if they cannot be listed now."""
         if self._engine.adapter_pool is None:
             return []
         try:
-            return [name.adapter for name in await self._engine.adapter_pool.found()]
+            return [name.adapter for name in await self._engine.adapter_pool.available()]
         except SourceError as error:
             logger.warning("The adapters of `%s` cannot be listed: %s", self._model.model_id, error.message)
             return None
 
     async def unfinished_requests(self) -> int:
-        """Requests in the engine now: for tests and operators."""
+        """Number of requests in the engine."""
         return self._engine.unfinished_requests()
 
     async def check_health(self) -> None:
         """Ray Serve's health check.
 
         Raises:
-            EngineError: the engine or the HTTP server is gone, or the engine hangs.
+            EngineError: the engine or the HTTP server has stopped, or the engine hangs.
         """
         if self._serving.done():
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
-        self._metrics.tell(len(self._engine.adapter_pool.names) if self._engine.adapter_pool else 0)
-        await self._forget_unloaded()
+        self._metrics.export(len(self._engine.adapter_pool.loaded_adapters) if self._engine.adapter_pool else 0)
+        await self._drop_unregistered()
         await self._engine.check(0.8 * self._check_timeout_s)
 
-    async def _forget_unloaded(self) -> None:
-        """Drop the adapters that were loaded by name and unloaded since."""
-        if self._engine.adapter_pool and self._engine.adapter_pool.has_loaded:
+    async def _drop_unregistered(self) -> None:
+        """Drop adapters that were loaded by name and have been unloaded since."""
+        if self._engine.adapter_pool and self._engine.adapter_pool.has_registered:
             try:
-                loaded = await self._loaded.all()
+                registered = await self._adapter_registry.all()
             except UnavailableError:
                 return
-            self._engine.adapter_pool.keep_loaded([entry.path for entry in loaded.values()])
+            self._engine.adapter_pool.keep_registered([entry.path for entry in registered.values()])
 
     async def _watch(self) -> None:
-        """Leave as soon as the engine has died or hangs."""
+        """End the replica when its engine has died or hangs."""
         reason = await wait_until_lost(self._engine, settings().engine_stall_timeout_s)
         logger.error("Model `%s`: the engine %s; this replica ends.", self._model.model_id, reason)
         self._engine.kill()
-        await self._leave(_LAST_EVENTS_S)
+        await self._drain_and_exit(_LAST_EVENTS_S)
 
-    def _drain(self) -> None:
-        logger.info("Model `%s`: told to end; answering what is in hand.", self._model.model_id)
-        self._leaving = asyncio.create_task(self._leave(self._drain_timeout_s))
+    def _start_draining(self) -> None:
+        logger.info("Model `%s`: draining.", self._model.model_id)
+        self._draining = asyncio.create_task(self._drain_and_exit(self._drain_timeout_s))
 
-    async def _leave(self, timeout_s: float) -> None:
-        """Take no more requests, answer those in hand if they end in time, and end this process."""
-        self._gate.is_draining = True
-        if self._receiver:
-            self._receiver.leave()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._slots.all_free.wait()
+    async def _drain_and_exit(self, timeout_s: float) -> None:
+        """Drain, stop the engine, and exit."""
+        await drain(self._gate, self._receiver, self._slots, timeout_s)
         with suppress(Exception):
             await self.__del__()
         end_process()
 
     async def __del__(self) -> None:
-        """Ray Serve calls and awaits this when the replica has finished its last request."""
+        """Stop the replica; Ray Serve awaits this after its last request."""
         watching = getattr(self, "_watching", None)
         if watching and watching is not asyncio.current_task():
             watching.cancel()
         if receiver := getattr(self, "_receiver", None):
-            receiver.stop()
+            receiver.close()
         if hasattr(self, "_http"):
             self._http.should_exit = True
             await asyncio.wait([self._serving], timeout=5)
         await self._engine.stop(timeout_s=5)
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn inside another process: signals are Ray's."""
-
-    def install_signal_handlers(self) -> None:
-        pass
-
-    def capture_signals(self) -> Any:
-        from contextlib import nullcontext
-
-        return nullcontext()

@@ -1,4 +1,4 @@
-"""How many requests a replica has in hand, and whether there is room for one more."""
+"""Slots of a replica: how many requests are in progress, and how many more may start."""
 
 from __future__ import annotations
 
@@ -10,81 +10,82 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import ray
 from ray import serve
 from ray.serve._private.common import RequestMetadata
+
+from rayllm.cluster.ray_internals import this_replica
 
 logger = logging.getLogger(__name__)
 
 
-class Count(Protocol):
-    """Who else counts the requests, and says how many there may be."""
+class RequestCount(Protocol):
+    """A second count of the requests, which sets their limit."""
 
     @property
     def capacity(self) -> int:
-        """Requests that the replica may have in hand."""
+        """Maximum number of requests in progress."""
 
     def add(self) -> str:
-        """Count one more; gives what to remove it by."""
+        """RequestCount one more; returns a token for `remove`."""
 
     def remove(self, token: str) -> None:
-        """Count one less."""
+        """RequestCount one less."""
 
 
 class Slots:
     """The slots of one replica.
 
-    Args:
-        counted: is told of each that is taken.
+    `on_slot_freed` is called whenever a slot becomes free; `all_free` is set while none is taken.
 
-    `freed` is called whenever one is free again; `all_free` is set while none is taken.
+    Args:
+        count: is told of each that is taken.
+
+    `on_slot_freed` is called whenever one is free again; `all_free` is set while none is taken.
     """
 
-    def __init__(self, counted: Count) -> None:
-        self._counted = counted
+    def __init__(self, count: RequestCount) -> None:
+        self._count = count
         self.taken = 0
         self.work = 0
-        self.freed: Callable[[], None] = lambda: None
+        self.on_slot_freed: Callable[[], None] = lambda: None
         self.all_free = asyncio.Event()
         self.all_free.set()
 
     @contextmanager
     def take(self, work: int) -> Iterator[bool]:
-        """Take a slot for the body of the block, if one is free; gives whether it was.
+        """Take a slot for the block if one is free; yields whether it was.
 
         Args:
-            work: tokens that the request is expected to cost.
+            work: expected cost of the request in tokens.
         """
-        if self.taken >= self._counted.capacity:
+        if self.taken >= self._count.capacity:
             yield False
             return
         self.taken += 1
         self.all_free.clear()
         self.work += work
-        token = self._counted.add()
+        token = self._count.add()
         try:
             yield True
         finally:
             self.taken -= 1
             self.work -= work
-            self._counted.remove(token)
+            self._count.remove(token)
             if not self.taken:
                 self.all_free.set()
-            self.freed()
+            self.on_slot_freed()
 
 
-class ServeCount:
-    """Ray Serve's own count of this replica's requests, which has no public way in.
+class ServeRequestCount:
+    """Ray Serve's own count of this replica's requests, which has no public interface.
 
-    By it Serve lets waiting requests go on, and waits for the last one before it stops a replica; the capacity is its
-    `max_ongoing_requests`, which may change. Uses `reserve_slot` and `release_slot` of the replica's actor, in process:
-    a Ray message to oneself would cost more than the exchange.
+    Serve admits queued requests by it, and waits for it to reach zero before it stops a replica. The capacity is
+    Serve's `max_ongoing_requests`, which may change. `reserve_slot` and `release_slot` are called in process: a Ray
+    message would cost more than the request.
     """
 
     def __init__(self) -> None:
-        worker: Any = ray._private.worker.global_worker
-        actor = worker.actors[worker.actor_id]
-        self._replica: Any = actor._replica_impl
+        self._replica: Any = this_replica()
         self._loop: AbstractEventLoop = self._replica._event_loop
         self._metadata = RequestMetadata(request_id="", internal_request_id="")
         prefix = serve.get_replica_context().replica_id.unique_id
@@ -103,8 +104,8 @@ class ServeCount:
         self._loop.call_soon_threadsafe(self._replica.release_slot, token)
 
     def _reserve(self, token: str) -> None:
-        # Where there is room this does not wait, and so is done at once; where Serve has given the last slot to a
-        # request that is still on its way, the count is one short for as long.
+        # With a free slot this completes without waiting. If Serve has just given the last slot to a call that is still
+        # on its way, the count is one short meanwhile.
         reserving = self._replica.reserve_slot(self._metadata, token)
         try:
             reserving.send(None)

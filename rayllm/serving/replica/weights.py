@@ -1,4 +1,4 @@
-"""The weights and the tokenizer of one replica, at the version that its siblings serve."""
+"""The weights and tokenizer of one replica, at the version that the other replicas serve."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ray import serve
 
 from rayllm.cluster.gpu_group import call_on_other_nodes
 from rayllm.config import LocalSource, ModelConfig, Source
-from rayllm.serving.cluster.served_versions import ServedVersion
+from rayllm.serving.cluster.state.served_versions import ServedVersion
 from rayllm.sources import Fetched, Progress, Version, fetch
 
 
 class ReplicaWeights:
-    """What a replica has fetched.
+    """Fetches a replica's weights.
 
     Args:
-        model: its model.
+        model: the model.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -28,15 +28,19 @@ class ReplicaWeights:
         self.version = Version()
 
     async def fetch(self, progress: Progress, on_other_nodes: bool) -> tuple[str, Path | None]:
-        """The folder of the weights, or the address that vLLM streams them from, and the tokenizer's if it has its own.
+        """Fetch the weights and the tokenizer.
+
+        Returns:
+            The folder of the weights, or the address that vLLM streams them from; and the tokenizer's folder, if it is
+            another.
 
         Args:
-            progress: told how far it is.
-            on_other_nodes: have both on every node of the replica's placement group, in the same folders.
+            progress: observer of the download.
+            on_other_nodes: also fetch them on every other node of the placement group, into the same folders.
 
         Raises:
-            SourceError: they cannot be had.
-            ConfigError: the source holds no weights that may be loaded.
+            SourceError: they cannot be fetched.
+            ConfigError: the source has no weights that may be loaded.
         """
         loading = self._model.model_loading_config
         weights = self._model.streamed_from or str(
@@ -52,25 +56,25 @@ class ReplicaWeights:
         if isinstance(source, LocalSource):
             return (await asyncio.to_thread(fetch, *what)).folder
         served = ServedVersion(_key(source, weights))
-        fetched = await asyncio.to_thread(fetch, *what, await served.ask(), progress, on_other_nodes)
+        fetched = await asyncio.to_thread(fetch, *what, await served.get(), progress, on_other_nodes)
         version = await served.decide(fetched.version)
         if version != fetched.version:
-            # Another replica began at the same time and saw the place as it was before or after a change.
+            # Another replica started at the same time and saw the source before or after a change.
             fetched = await asyncio.to_thread(fetch, *what, version, progress, on_other_nodes)
         self._served.append(served)
         if weights:
             self.version = fetched.version
         if on_other_nodes:
-            await asyncio.to_thread(call_on_other_nodes, partial(_fetch_there, *what, fetched))
+            await asyncio.to_thread(call_on_other_nodes, partial(_fetch_on_node, *what, fetched))
         return fetched.folder
 
 
-def _fetch_there(source: Source, model_id: str, pickle: bool, weights: bool, here: Fetched) -> None:
+def _fetch_on_node(source: Source, model_id: str, pickle: bool, weights: bool, here: Fetched) -> None:
     fetch(source, model_id, pickle, weights, here.version, None, True)
 
 
 def _key(source: Source, weights: bool) -> str:
-    """Names the source in this deployment; a changed configuration is another source."""
+    """Key of the source within this deployment; a changed configuration is another source."""
     context = serve.get_replica_context()
     digest = hashlib.sha256(repr((source, weights)).encode()).hexdigest()[:16]
     return f"{context.app_name}/{context.deployment}/{digest}"

@@ -1,4 +1,4 @@
-"""From the client's request to the model's reply."""
+"""Forwarding of a client's request to a replica of its model."""
 
 from __future__ import annotations
 
@@ -15,41 +15,39 @@ from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
 from rayllm.lora import AdapterName
-from rayllm.routing import Ask
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
+from rayllm.routing import RoutingRequest
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.adapters.lookup import AdapterLookup
+from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
-from rayllm.serving.router.paths import path_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError
-from rayllm.serving.router.replicas.sender import ReplicaRequest, RequestSender
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
+from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
 from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Headers that go on to the replica; all others are the router's business or nobody's. A client could otherwise switch
-# off deadlines or choose replicas by header.
-_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
-
 
 class Forwarder:
-    """ASGI application that passes requests on to models and their replies back."""
+    """ASGI application that forwards requests to models, and their replies back."""
 
     def __init__(
         self,
         models: ModelRegistry,
-        loaded: AdapterRegistry,
+        adapter_registry: AdapterRegistry,
         dispatcher: Dispatcher,
         sender: RequestSender,
         lookup: AdapterLookup,
         config: RouterConfig,
     ) -> None:
         self._models = models
-        self._loaded = loaded
+        self._adapter_registry = adapter_registry
         self._dispatcher = dispatcher
         self._sender = sender
         self._lookup = lookup
@@ -69,7 +67,7 @@ class Forwarder:
         except ClientDisconnect:
             pass
         except RayLLMError as error:
-            await client.refuse(error)
+            await client.send_error(error)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
         raw = await read_body(client.request, self._config.max_body_bytes, take)
@@ -77,12 +75,14 @@ class Forwarder:
             return await FormPayload.parse(raw, client.request)
         content_type = client.request.headers.get("content-type", "application/json")
         reading = self._bodies.read(raw)
-        summary = await (reading if is_light(raw) else unless_gone(client.request.receive, reading))
+        summary = await (reading if is_light(raw) else unless_disconnected(client.request.receive, reading))
         return JsonPayload.of(raw, content_type, summary)
 
     async def _answer(self, client: ClientRequest, payload: Payload) -> None:
-        """Have the first candidate that has room answer. Errors are raised as long as nothing was written."""
-        resolved = await self._resolved(payload.model)
+        """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
+        sent.
+        """
+        resolved = await self._resolve(payload.model)
         await self._check_adapter(client, resolved)
         for fallback in self._models.fallbacks(resolved.model_id):
             try:
@@ -90,80 +90,80 @@ class Forwarder:
                 return
             except UnavailableError as error:
                 logger.info("`%s` is unavailable, trying its fallback `%s`: %s", resolved.model_id, fallback, error)
-            # A fallback answers by its own name: the client should know who spoke.
+            # A fallback replies with its own name: clients should know which model answered.
             resolved = ResolvedModel(fallback)
             payload = await payload.for_model(fallback)
         await self._ask(client, resolved, payload)
 
-    async def _resolved(self, name: str) -> ResolvedModel:
-        # Only administrators load adapters, so without them there is nothing to ask for.
-        loaded = await self._loaded.all() if self._config.admin_keys else None
-        return self._models.find(name, loaded)
+    async def _resolve(self, name: str) -> ResolvedModel:
+        # Without administrators' keys no adapter can have been loaded by name.
+        loaded = await self._adapter_registry.all() if self._config.admin_keys else None
+        return self._models.resolve(name, loaded)
 
     async def _check_adapter(self, client: ClientRequest, resolved: ResolvedModel) -> None:
-        """Refuse an adapter that is not there, before the request takes a place that others could use."""
+        """Refuse an unknown adapter before the request takes a replica's slot."""
         name = AdapterName(resolved.model_id, resolved.adapter)
-        if not resolved.adapter or resolved.path or name in self._models.modules or self._lookup.knows(name):
+        if not resolved.adapter or resolved.path or name in self._models.modules or self._lookup.is_known(name):
             return
-        members = self._dispatcher.members(resolved.model_id)
-        # Without a replica nobody can tell: the request waits for one like all others.
-        if members and not any(resolved.adapter in member.candidate.adapters for member in members):
-            await unless_gone(client.request.receive, self._lookup.check(name))
+        replicas = self._dispatcher.replicas(resolved.model_id)
+        # Without a replica there is nobody to ask: the request is queued like any other.
+        if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
+            await unless_disconnected(client.request.receive, self._lookup.check(name))
 
     async def _ask(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         request = client.request
-        ask = payload.ask.of(resolved.adapter, request.headers.get(headers.SESSION, ""))
-        sent_headers = {key: value for key in _FORWARDED if (value := request.headers.get(key))}
-        sent_headers |= {
+        routing = payload.routing.with_target(resolved.adapter, request.headers.get(headers.SESSION, ""))
+        replica_headers = forwarded_headers(request)
+        replica_headers |= {
             "content-type": payload.content_type,
-            headers.WORK: str(ask.work),
+            headers.WORK: str(routing.work),
             **resolved.headers(payload.model),
         }
-        await unless_gone(
-            request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, sent_headers), ask)
+        await unless_disconnected(
+            request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, replica_headers), routing)
         )
 
-    async def _in_time(self, client: ClientRequest, outgoing: ReplicaRequest, ask: Ask) -> None:
-        """Find a replica and have it answer: its first byte in time, the rest as it comes."""
+    async def _in_time(self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest) -> None:
+        """Forward the request; its first byte must arrive in time, the rest may take as long as it does."""
         seconds = self._config.request_timeout_s
         try:
-            async with asyncio.timeout(seconds) as limit:
-                await self._find_and_carry(client, outgoing, ask, limit)
+            async with asyncio.timeout(seconds) as deadline:
+                await self._dispatch(client, replica_request, routing, deadline)
         except TimeoutError:
             message = f"The model gave no answer within {seconds:g} s (router.request_timeout_s)."
             raise RequestTimeoutError(message) from None
 
-    async def _find_and_carry(
-        self, client: ClientRequest, outgoing: ReplicaRequest, ask: Ask, limit: asyncio.Timeout
+    async def _dispatch(
+        self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest, deadline: asyncio.Timeout
     ) -> None:
-        async def carry(member: Member) -> None:
-            client.wait_no_more()
+        async def send(replica: Replica) -> None:
+            client.stop_heartbeat()
             try:
-                member.replied(await self._sender.carry(client, outgoing, limit, member))
-            except (FullError, UnreachableError, LostError):
-                wait()
+                replica.on_reply(await self._sender.send(client, replica_request, deadline, replica))
+            except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError):
+                start_heartbeat()
                 raise
 
-        def wait() -> None:
-            if outgoing.payload.wants_stream:
-                client.wait()
+        def start_heartbeat() -> None:
+            if replica_request.payload.wants_stream:
+                client.start_heartbeat()
 
-        wait()
+        start_heartbeat()
         try:
-            await self._dispatcher.run(outgoing.model_id, ask, carry)
+            await self._dispatcher.dispatch(replica_request.model_id, routing, send)
         finally:
-            client.wait_no_more()
+            client.stop_heartbeat()
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves.
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, cancelled if the client disconnects.
 
-    Ray Serve's proxy also cancels the handler of a client that left, but a client can switch that off by a header.
+    Ray Serve's proxy also cancels the handler of a client that has left, but clients can disable that by a header.
 
     Raises:
         ClientDisconnect: the client left.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -176,6 +176,6 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait((task,))
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The models behind one router: which name means which, and what clients are told about them."""
+"""The models behind one router: names, aliases, adapters, fallbacks and model cards."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rayllm import headers
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
 from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName, parse_name
-from rayllm.serving.cluster.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 
 OWNER = "rayllm"
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """What a name means: a model, perhaps with an adapter ("" for none), which may have a place of its own."""
+    """The model a name refers to, with an adapter ("" for none) that may have its own location."""
 
     model_id: str
     adapter: str = ""
     path: str = ""
 
     def headers(self, name: str) -> dict[str, str]:
-        """The headers that tell a replica."""
+        """The headers that tell a replica the model and the adapter."""
         fields = {headers.MODEL: name}
         if self.adapter:
             fields[headers.ADAPTER] = self.adapter
@@ -36,14 +36,14 @@ class ResolvedModel:
 
 
 class ModelRegistry:
-    """Names and cards of the models of one application."""
+    """Names and model cards of one application."""
 
     def __init__(self, config: AppConfig) -> None:
         self._models = {model.model_id: model for model in config.models}
         self._aliases = dict(config.router.model_aliases)
         self._fallbacks = config.router.fallbacks
         self._created = int(time.time())
-        self._adaptable = [model.model_id for model in config.models if model.lora_config]
+        self._lora_models = [model.model_id for model in config.models if model.lora_config]
         self._modules = {
             module.name: AdapterName(model.model_id, module.name)
             for model in config.models
@@ -54,72 +54,72 @@ class ModelRegistry:
 
     @property
     def names(self) -> list[str]:
-        """Every name that a client may write in `model`."""
+        """Every name of a base model: ids and aliases."""
         return [*self._models, *self._aliases]
 
     @property
-    def adaptable(self) -> list[str]:
+    def lora_models(self) -> list[str]:
         """Ids of the models that take adapters."""
-        return self._adaptable
+        return self._lora_models
 
     @property
     def modules(self) -> list[AdapterName]:
-        """The adapters that the configuration names."""
+        """The adapters listed in the configuration."""
         return list(self._modules.values())
 
-    def parse(self, name: str) -> AdapterName | None:
-        """What `name` means as an adapter of one of the models, or None where it means none."""
-        return parse_name(name, self._adaptable)
+    def parse_adapter(self, name: str) -> AdapterName | None:
+        """Parse `<base>:<adapter>`; None if it names no adapter of these models."""
+        return parse_name(name, self._lora_models)
 
     @property
     def models(self) -> list[ModelConfig]:
         """The models."""
         return list(self._models.values())
 
-    def find(self, name: str, loaded: Mapping[str, LoadedAdapter] | None = None) -> ResolvedModel:
-        """What `name` means.
+    def resolve(self, name: str, registered: Mapping[str, RegisteredAdapter] | None = None) -> ResolvedModel:
+        """Resolve the name in a request.
 
         Args:
-            name: an id, an alias, an adapter's name, or that of an adapter that was loaded.
-            loaded: the adapters that were loaded.
+            name: a model id, an alias, or the name of an adapter.
+            registered: adapters that administrators have loaded, by name.
 
         Raises:
-            ModelNotFoundError: it means nothing; the message lists the models.
+            ModelNotFoundError: no model has that name; the message lists those there are.
         """
         model_id = self._aliases.get(name, name)
         if model_id in self._models:
             return ResolvedModel(model_id)
-        loaded = loaded or {}
-        if found := loaded.get(name):
-            return ResolvedModel(found.base, found.adapter, found.path)
-        adapter = self.parse(name) or self._modules.get(name)
-        if adapter and (found := loaded.get(adapter.adapter)) and found.base == adapter.base:
-            # In the engine an adapter goes by its base's name and its own, even if it was loaded by its own alone.
-            return ResolvedModel(found.base, found.adapter, found.path)
+        registered = registered or {}
+        if entry := registered.get(name):
+            return ResolvedModel(entry.base, entry.adapter, entry.path)
+        adapter = self.parse_adapter(name) or self._modules.get(name)
+        if adapter and (entry := registered.get(adapter.adapter)) and entry.base == adapter.base:
+            # The engine knows an adapter by its full id, even if it was loaded under its own name alone.
+            return ResolvedModel(entry.base, entry.adapter, entry.path)
         if adapter is None:
-            self.refuse(name)
+            self.raise_not_found(name)
         return ResolvedModel(adapter.base, adapter.adapter)
 
-    def refuse(self, name: str) -> NoReturn:
-        """Raise the error for a name that means no model; its message lists those there are."""
+    def raise_not_found(self, name: str) -> NoReturn:
+        """Raise the error for an unknown name; its message lists the models."""
         known = ", ".join(f"`{known}`" for known in self.names[:20])
         raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Models here: {known}.", "model")
 
     def fallbacks(self, model_id: str) -> tuple[str, ...]:
-        """The models tried in turn when this one has no room."""
+        """The models to try in turn while this one is unavailable."""
         return self._fallbacks.get(model_id, ())
 
-    def knows(self, model_id: str) -> bool:
+    def has_description(self, model_id: str) -> bool:
         """Whether a replica has described the model."""
         return model_id in self._described
 
-    def learn(self, model_id: str, description: dict[str, Any]) -> None:
-        """Take in what a replica says about its model."""
+    def update_description(self, model_id: str, description: dict[str, Any]) -> None:
+        """Store a replica's description of its model."""
         self._max_model_len[model_id] = description["max_model_len"]
         self._described.add(model_id)
 
     def card(self, name: str, model_id: str) -> dict[str, Any]:
-        """The model object of `GET /v1/models/{id}`, with vLLM's additions `root`, `parent` and `max_model_len`."""
+        """The model object of `GET /v1/models/{id}`, with vLLM's fields `root`, `parent` and `max_model_len`."""
         return {
             "id": name,
             "object": "model",
@@ -133,7 +133,7 @@ class ModelRegistry:
 
 
 def _root(model: ModelConfig) -> str:
-    """Where the weights come from; a path of this cluster's disks is nobody's business but its own."""
+    """Public origin of the weights; local paths are not disclosed."""
     source = model.source
     return (
         source.repo_id

@@ -1,4 +1,4 @@
-"""Which models can answer now."""
+"""Which models can answer requests now."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from rayllm.serving.cluster.background import in_background
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 3.0
-# A controller that did not answer is left alone for so long: it is being started anew.
+# Seconds before an unresponsive controller, which is restarting, is asked again.
 _REST_S = 2.0
 
 Statuses = Mapping[str, str]
 """Ray Serve's status of each deployment, in lower case."""
 
 
-def controllers_statuses(app_name: str) -> Statuses:
-    """What Ray Serve's controller says of an application's deployments. Blocks."""
+def deployment_statuses(app_name: str) -> Statuses:
+    """Status of an application's deployments, from Ray Serve's controller. Blocks."""
     application = serve.status().applications.get(app_name)
     deployments: Mapping[str, Any] = application.deployments if application else {}
     return {name: str(getattr(one.status, "value", one.status)).lower() for name, one in deployments.items()}
 
 
 class Readiness:
-    """The state of each model's deployment.
+    """Readiness of each model.
 
-    Which models have replicas this process knows by itself. What is with the others, Ray Serve's controller says; it
-    is asked by one request at a time, at most once a second, and everybody who waits gets that answer.
+    The router itself knows which models have replicas; about the others it asks Ray Serve's controller, at most once a
+    second, and concurrent requests share the answer.
 
     Args:
-        config: the service.
+        config: the service's configuration.
         names: the models' deployments, by model id.
         has_replicas: whether a model has a replica that takes requests, by model id.
-        ask: asks the controller; it blocks.
-        max_age_s: seconds for which an answer holds.
+        ask: gets the statuses from the controller; blocks.
+        max_age_s: seconds for which statuses are cached.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Readiness:
     ) -> None:
         self._names = names
         self._has_replicas = has_replicas
-        self._sleepers = {
+        self._scale_to_zero = {
             model.model_id
             for model in config.models
             if (scaling := model.deployment_config.autoscaling_config) and scaling.min_replicas == 0
@@ -69,25 +69,25 @@ class Readiness:
         self._asking: asyncio.Task[None] | None = None
 
     def is_running(self, model_id: str) -> bool:
-        """Whether a replica of the model is up."""
+        """Whether a replica of the model takes requests."""
         return self._has_replicas(model_id)
 
-    async def why_not_ready(self, model_id: str) -> str | None:
-        """None where the model can answer, or will scale from zero; else one sentence.
+    async def not_ready_reason(self, model_id: str) -> str | None:
+        """Why the model cannot answer; None if it can, or will scale from zero.
 
         Raises:
-            UnavailableError: Ray Serve's controller does not answer, and what it would say is not known.
+            UnavailableError: Ray Serve's controller does not answer.
         """
         if self.is_running(model_id):
             return None
-        status = (await self._fresh()).get(self._names[model_id])
+        status = (await self._current_statuses()).get(self._names[model_id])
         if status is None:
             return "it is not deployed"
-        if model_id in self._sleepers and status in ("healthy", "upscaling", "downscaling"):
+        if model_id in self._scale_to_zero and status in ("healthy", "upscaling", "downscaling"):
             return None
         return f"it has no running replica ({status})"
 
-    async def _fresh(self) -> Statuses:
+    async def _current_statuses(self) -> Statuses:
         if time.monotonic() >= self._good_until:
             if self._asking is None or self._asking.done():
                 self._asking = in_background(self._refresh())

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayllm.routing import POLICIES, Ask, Candidate, Policy, ask_of, policy
-from rayllm.routing.holders import Holders
+from rayllm.routing import POLICIES, Candidate, Policy, RoutingRequest, create_policy, routing_request
 from rayllm.routing.popularity import Popularity
+from rayllm.routing.prefix_cache.index import PrefixIndex
 
 OPENING = "You work for this tenant, and for no other. " * 250
 
@@ -23,18 +23,18 @@ def names(ranked: list[Candidate]) -> list[str]:
     return [one.id for one in ranked]
 
 
-def first(chooser: Policy, ask: Ask, candidates: list[Candidate]) -> Candidate:
+def first(chooser: Policy, request: RoutingRequest, candidates: list[Candidate]) -> Candidate:
     """Choose, and tell the policy so."""
-    chosen = chooser.rank(ask, candidates)[0]
-    chooser.sent(ask, chosen)
+    chosen = chooser.rank(request, candidates)[0]
+    chooser.on_sent(request, chosen)
     return chosen
 
 
-def conversation(number: int, turns: int = 1, opening: str = "Be brief.") -> Ask:
+def conversation(number: int, turns: int = 1, opening: str = "Be brief.") -> RoutingRequest:
     messages = [{"role": "system", "content": opening}, {"role": "user", "content": f"Question {number}?"}]
     for turn in range(1, turns):
         messages += [{"role": "assistant", "content": f"No {turn}."}, {"role": "user", "content": f"And {turn}?"}]
-    return ask_of({"messages": messages}, 0).of("", f"session-{number}")
+    return routing_request({"messages": messages}, 0).with_target("", f"session-{number}")
 
 
 candidates_of_any_kind = st.lists(
@@ -50,118 +50,120 @@ candidates_of_any_kind = st.lists(
     max_size=6,
     unique_by=lambda one: one.id,
 )
-asks_of_any_kind = st.builds(
-    lambda prompt, adapter, session: ask_of({"prompt": prompt}, 0).of(adapter, session),
+any_request = st.builds(
+    lambda prompt, adapter, session: routing_request({"prompt": prompt}, 0).with_target(adapter, session),
     st.text(max_size=20),
     st.sampled_from(["", "a", "b"]),
     st.sampled_from(["", "s"]),
 )
 
 
-@given(st.sampled_from(sorted(POLICIES)), candidates_of_any_kind, st.lists(asks_of_any_kind, min_size=1, max_size=8))
-def test_every_policy_ranks_each_candidate_once(name: str, candidates: list[Candidate], asks: list[Ask]) -> None:
-    chooser = policy(name)
-    for ask in asks:
-        ranked = chooser.rank(ask, candidates)
+@given(st.sampled_from(sorted(POLICIES)), candidates_of_any_kind, st.lists(any_request, min_size=1, max_size=8))
+def test_every_policy_ranks_each_candidate_once(
+    name: str, candidates: list[Candidate], requests: list[RoutingRequest]
+) -> None:
+    chooser = create_policy(name)
+    for request in requests:
+        ranked = chooser.rank(request, candidates)
         assert sorted(names(ranked)) == sorted(names(candidates))
         if ranked:
-            chooser.sent(ask, ranked[0])
+            chooser.on_sent(request, ranked[0])
     for candidate in candidates:
-        chooser.gone(candidate.id)
+        chooser.on_removed(candidate.id)
 
 
 def test_the_least_loaded_takes_what_has_no_affinity() -> None:
     candidates = fleet(work=5000)
     candidates[2].work = 10
     for name in POLICIES:
-        assert policy(name).rank(Ask(), candidates)[0] is candidates[2]
+        assert create_policy(name).rank(RoutingRequest(), candidates)[0] is candidates[2]
 
 
 def test_load_is_counted_by_what_a_replica_can_take() -> None:
     small, large = Candidate("small", capacity=10, work=1000), Candidate("large", capacity=100, work=2000)
-    assert policy("least_loaded").rank(Ask(), [small, large])[0] is large
+    assert create_policy("least_loaded").rank(RoutingRequest(), [small, large])[0] is large
 
 
 def test_routers_that_read_the_same_old_news_do_not_herd() -> None:
     # By the news the first replica is idle, and could take all that four routers send until it tells otherwise.
     sent = Counter[str]()
     for _ in range(4):
-        router, candidates = policy("least_loaded"), fleet()
+        router, candidates = create_policy("least_loaded"), fleet()
         for candidate in candidates[1:]:
             candidate.others = 20_000
         for _ in range(40):
-            chosen = first(router, Ask(work=500), candidates)
+            chosen = first(router, RoutingRequest(work=500), candidates)
             chosen.work += 500
             sent[chosen.id] += 1
     assert 40 < sent["replica-0"] < 80
 
 
 def test_equals_take_turns_at_random() -> None:
-    chooser, candidates = policy("least_loaded"), fleet()
-    assert len({first(chooser, Ask(), candidates).id for _ in range(200)}) == 4
+    chooser, candidates = create_policy("least_loaded"), fleet()
+    assert len({first(chooser, RoutingRequest(), candidates).id for _ in range(200)}) == 4
 
 
 @pytest.mark.parametrize("name", ["prefix_aware", "session"])
 def test_two_routers_send_a_conversation_to_the_same_replica(name: str) -> None:
-    one, other, candidates = policy(name), policy(name), fleet()
-    homes = Counter[str]()
+    one, other, candidates = create_policy(name), create_policy(name), fleet()
+    owners = Counter[str]()
     for number in range(200):
-        home = first(one, conversation(number), candidates)
-        assert first(other, conversation(number, turns=2), candidates[::-1]) is home
-        assert first(one, conversation(number, turns=3), candidates) is home
-        homes[home.id] += 1
-    assert min(homes.values()) > 25
+        owner = first(one, conversation(number), candidates)
+        assert first(other, conversation(number, turns=2), candidates[::-1]) is owner
+        assert first(one, conversation(number, turns=3), candidates) is owner
+        owners[owner.id] += 1
+    assert min(owners.values()) > 25
 
 
 @pytest.mark.parametrize("name", ["prefix_aware", "session"])
 def test_only_what_went_moves_when_replicas_come_and_go(name: str) -> None:
     candidates = fleet(5)
-    before = {number: policy(name).rank(conversation(number), candidates)[0].id for number in range(100)}
-    for number, home in before.items():
-        now = policy(name).rank(conversation(number), candidates[:4])[0].id
-        assert now == home or home == "replica-4"
+    before = {number: create_policy(name).rank(conversation(number), candidates)[0].id for number in range(100)}
+    for number, owner in before.items():
+        now = create_policy(name).rank(conversation(number), candidates[:4])[0].id
+        assert now == owner or owner == "replica-4"
 
 
 @pytest.mark.parametrize("name", ["prefix_aware", "session"])
 @given(loads=st.lists(st.integers(0, 200_000), min_size=4, max_size=4), number=st.integers(0, 30))
 def test_affinity_holds_within_bounds_and_no_further(name: str, loads: list[int], number: int) -> None:
-    candidates, ask = fleet(), conversation(number)
-    home = policy(name).rank(ask, candidates)[0]
+    candidates, request = fleet(), conversation(number)
+    owner = create_policy(name).rank(request, candidates)[0]
     for candidate, load in zip(candidates, loads, strict=True):
         candidate.work = load
-    chosen = policy(name).rank(ask, candidates)[0]
+    chosen = create_policy(name).rank(request, candidates)[0]
     mean = sum(loads) / 4
-    assert chosen.work <= 1.25 * mean + 128 * 100 + ask.work
-    if home.work <= mean:
-        assert chosen is home
+    assert chosen.work <= 1.25 * mean + 128 * 100 + request.work
+    if owner.work <= mean:
+        assert chosen is owner
 
 
 def test_a_conversation_that_was_sent_elsewhere_stays_there() -> None:
-    chooser, candidates = policy("prefix_aware"), fleet()
-    home = chooser.rank(conversation(1), candidates)[0]
-    home.work = 10**6
+    chooser, candidates = create_policy("prefix_aware"), fleet()
+    owner = chooser.rank(conversation(1), candidates)[0]
+    owner.work = 10**6
     refuge = first(chooser, conversation(1), candidates)
-    home.work = 0
-    assert refuge is not home
+    owner.work = 0
+    assert refuge is not owner
     assert first(chooser, conversation(1, turns=2), candidates) is refuge
-    chooser.gone(refuge.id)
-    assert chooser.rank(conversation(1, turns=2), candidates)[0] is home
+    chooser.on_removed(refuge.id)
+    assert chooser.rank(conversation(1, turns=2), candidates)[0] is owner
 
 
 def test_a_tenant_stays_together_and_one_that_is_everybody_does_not() -> None:
     tenants = [f"Tenant {tenant}. {OPENING}" for tenant in range(40)]
-    chooser, candidates = policy("prefix_aware"), fleet()
+    chooser, candidates = create_policy("prefix_aware"), fleet()
     for number in range(400):
         first(chooser, conversation(number, opening=tenants[number % 40]), candidates)
-    homes = {first(chooser, conversation(1000 + number, opening=tenants[3]), candidates).id for number in range(20)}
-    assert len(homes) == 1
-    alone = policy("prefix_aware")
-    homes = {first(alone, conversation(number, opening=OPENING), candidates).id for number in range(40)}
-    assert len(homes) == 4
+    owners = {first(chooser, conversation(1000 + number, opening=tenants[3]), candidates).id for number in range(20)}
+    assert len(owners) == 1
+    alone = create_policy("prefix_aware")
+    owners = {first(alone, conversation(number, opening=OPENING), candidates).id for number in range(40)}
+    assert len(owners) == 4
 
 
 def test_where_nothing_comes_again_load_decides() -> None:
-    chooser, candidates = policy("prefix_aware"), fleet(work=1000)
+    chooser, candidates = create_policy("prefix_aware"), fleet(work=1000)
     for number in range(400):
         first(chooser, conversation(number), candidates)
     candidates[1].work = 900
@@ -169,7 +171,7 @@ def test_where_nothing_comes_again_load_decides() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    holders, popularity = Holders(most=100), Popularity()
+    holders, popularity = PrefixIndex(max_prefixes=100), Popularity()
     for number in range(5000):
         holders.add((number, number + 1), "replica")
         popularity.add(number, 1)
@@ -181,14 +183,14 @@ def test_memory_is_bounded() -> None:
 def test_an_adapter_goes_where_it_is() -> None:
     candidates = fleet()
     candidates[3].adapters, candidates[3].work = frozenset({"poet", "clerk"}), 5000
-    assert policy("least_loaded").rank(Ask(adapter="poet"), candidates)[0] is candidates[3]
+    assert create_policy("least_loaded").rank(RoutingRequest(adapter="poet"), candidates)[0] is candidates[3]
 
 
 def test_of_those_that_hold_an_adapter_the_policy_chooses() -> None:
     candidates = fleet()
     for candidate, work in zip(candidates[:3], (3000, 1000, 2000), strict=True):
         candidate.adapters, candidate.work = frozenset({"poet"}), work
-    ranked = policy("least_loaded").rank(Ask(adapter="poet"), candidates)
+    ranked = create_policy("least_loaded").rank(RoutingRequest(adapter="poet"), candidates)
     assert names(ranked) == ["replica-1", "replica-2", "replica-0", "replica-3"]
 
 
@@ -197,26 +199,28 @@ def test_an_adapter_that_is_nowhere_is_loaded_where_a_slot_is_free() -> None:
     for candidate in candidates[:3]:
         candidate.adapters = frozenset({"clerk", candidate.id})
     candidates[3].work = 1000
-    assert policy("session").rank(Ask(adapter="poet"), candidates)[0] is candidates[3]
+    assert create_policy("session").rank(RoutingRequest(adapter="poet"), candidates)[0] is candidates[3]
 
 
 def test_routers_agree_on_where_an_adapter_is_loaded_and_stay_with_it() -> None:
-    one, other, candidates = policy("least_loaded"), policy("least_loaded"), fleet()
+    one, other, candidates = create_policy("least_loaded"), create_policy("least_loaded"), fleet()
     for candidate, work in zip(candidates, (10, 20, 30, 40), strict=True):
         candidate.work = work
     for number in range(50):
-        ask = Ask(adapter=f"adapter-{number}")
-        home = first(one, ask, candidates)
-        assert first(other, ask, candidates) is home
-        home.work += 25
-        assert first(one, ask, candidates) is home
+        request = RoutingRequest(adapter=f"adapter-{number}")
+        owner = first(one, request, candidates)
+        assert first(other, request, candidates) is owner
+        owner.work += 25
+        assert first(one, request, candidates) is owner
 
 
 def test_a_hot_adapter_spreads_under_load_and_a_rare_one_waits() -> None:
-    chooser, candidates = policy("least_loaded"), fleet()
+    chooser, candidates = create_policy("least_loaded"), fleet()
     candidates[0].adapters, candidates[0].work = frozenset({"hot", "rare"}), 100_000
     for number in range(100):
-        chooser.sent(Ask(adapter="hot" if number % 2 else f"other-{number}", work=100), candidates[1 + number % 2])
-    chooser.gone(candidates[2].id)
-    assert chooser.rank(Ask(adapter="hot"), candidates)[0] is not candidates[0]
-    assert chooser.rank(Ask(adapter="rare"), candidates)[0] is candidates[0]
+        chooser.on_sent(
+            RoutingRequest(adapter="hot" if number % 2 else f"other-{number}", work=100), candidates[1 + number % 2]
+        )
+    chooser.on_removed(candidates[2].id)
+    assert chooser.rank(RoutingRequest(adapter="hot"), candidates)[0] is not candidates[0]
+    assert chooser.rank(RoutingRequest(adapter="rare"), candidates)[0] is candidates[0]

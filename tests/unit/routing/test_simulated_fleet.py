@@ -54,7 +54,7 @@ def test_routers_with_old_news_do_not_herd() -> None:
 
 def test_adapters_are_loaded_no_more_often_than_by_one_engine_with_all_slots() -> None:
     turns = traffic.adapted(number=1500)
-    one_engine = loads_of_one_engine([turn.ask.adapter for turn in turns], 64)
+    one_engine = loads_of_one_engine([turn.request.adapter for turn in turns], 64)
     ours = served(turns, "least_loaded")
     assert ours.loads < 1.15 * one_engine
     assert ours.loads < 0.4 * served(turns, "random").loads

@@ -1,1 +1,1 @@
-"""Which adapters there are: listed, looked up, loaded by administrators."""
+"""Adapters as a router sees them: listed, looked up, and loaded by administrators."""

@@ -1,4 +1,6 @@
-"""Loading and unloading adapters by name, as vLLM's server does it, for those who hold an administrator's key.
+"""vLLM's endpoints for loading and unloading adapters by name, for administrators.
+
+Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
 
 Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
 """
@@ -24,14 +26,14 @@ from rayllm.errors import (
     RequestError,
     UnavailableError,
 )
-from rayllm.headers import ADAPTER_ANEW
+from rayllm.headers import ADAPTER_RELOAD
 from rayllm.lora import AdapterName
-from rayllm.routing import Ask
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry, LoadedAdapter
+from rayllm.routing import RoutingRequest
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, RegisteredAdapter
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
-from rayllm.serving.router.replicas.member import Member
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.requests.body import parse_body, read_body
 
 _MAX_BYTES = 65536
@@ -42,55 +44,55 @@ class AdapterAdmin:
     """The two endpoints.
 
     Args:
-        models: the models.
-        loaded: what is loaded.
-        dispatcher: finds a replica.
-        transport: the way to it.
-        key_digests: SHA-256 of each administrator's key; without any, nobody may load or unload.
+        models: the models of this service.
+        adapter_registry: adapters that administrators have adapter.
+        dispatcher: finds a replica for a request.
+        transport: HTTP connections to replicas.
+        key_digests: SHA-256 of each administrator's key; without any, the endpoints are disabled.
     """
 
     def __init__(
         self,
         models: ModelRegistry,
-        loaded: AdapterRegistry,
+        adapter_registry: AdapterRegistry,
         dispatcher: Dispatcher,
         transport: HttpTransport,
         key_digests: Sequence[bytes],
     ) -> None:
         self._models = models
-        self._loaded = loaded
+        self._adapter_registry = adapter_registry
         self._dispatcher = dispatcher
         self._transport = transport
         self._key_digests = key_digests
 
     async def load(self, request: Request) -> Response:
-        """`POST /v1/load_lora_adapter`: a replica loads it for trial, then all know it."""
+        """`POST /v1/load_lora_adapter`: load the adapter in one replica to validate it, then register it for all."""
         self._check_key(request)
         body = await _read(request, ("lora_name", "lora_path"))
         name, path = body["lora_name"], body["lora_path"]
-        loaded = self._meant(name, path)
-        if AdapterName(loaded.base, loaded.adapter) in self._models.modules:
+        adapter = self._parse_target(name, path)
+        if AdapterName(adapter.base, adapter.adapter) in self._models.modules:
             raise RequestError(f"`{name}` is an adapter of the configuration (`lora_modules`).", "lora_name")
-        known = await self._loaded.all()
-        if name in known and not body.get("load_inplace"):
+        registered = await self._adapter_registry.all()
+        if name in registered and not body.get("load_inplace"):
             message = f"The adapter `{name}` is loaded already; send `load_inplace: true` to replace it."
             raise RequestError(message, "lora_name")
-        for other, entry in known.items():
-            # In the engine an adapter goes by its base's name and its own: two would drive each other out.
-            if other != name and (entry.base, entry.adapter) == (loaded.base, loaded.adapter):
+        for other, entry in registered.items():
+            # The engine knows an adapter by its full id: two entries would evict each other.
+            if other != name and (entry.base, entry.adapter) == (adapter.base, adapter.adapter):
                 raise RequestError(f"This adapter is loaded already, as `{other}`; unload that first.", "lora_name")
-        await self._try(name, loaded)
-        await self._loaded.add(name, loaded)
+        await self._validate(name, adapter)
+        await self._adapter_registry.add(name, adapter)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
-        """`POST /v1/unload_lora_adapter`: no request finds it any more; the engines forget it soon after."""
+        """`POST /v1/unload_lora_adapter`: unregister an adapter; engines drop it at their next health check."""
         self._check_key(request)
         name = (await _read(request, ("lora_name",)))["lora_name"]
-        if name not in await self._loaded.all():
+        if name not in await self._adapter_registry.all():
             message = f"No adapter `{name[:200]}` was loaded here; those that a model finds itself stay."
             raise ModelNotFoundError(message, "lora_name")
-        await self._loaded.remove(name)
+        await self._adapter_registry.remove(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     def _check_key(self, request: Request) -> None:
@@ -99,40 +101,40 @@ class AdapterAdmin:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         key = key.strip()
         digest = hashlib.sha256(key.encode()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._key_digests]
-        # A variable may be there and empty: that is no key.
+        matches = [hmac.compare_digest(digest, registered) for registered in self._key_digests]
+        # An environment variable may be set but empty: that is no key.
         if scheme.lower() != "bearer" or not key or not any(matches):
             raise AuthenticationError("Loading adapters takes an administrator's key: `Authorization: Bearer <key>`.")
 
-    def _meant(self, name: str, path: str) -> LoadedAdapter:
-        """Which base the adapter is for: the one in its name, or the only one that takes adapters."""
+    def _parse_target(self, name: str, path: str) -> RegisteredAdapter:
+        """The adapter's base model: the one in its name, or the only one that takes adapters."""
         if name in self._models.names:
             raise RequestError(f"`{name}` is the name of a model.", "lora_name")
-        resolved = self._models.parse(name)
+        resolved = self._models.parse_adapter(name)
         if resolved:
-            return LoadedAdapter(resolved.base, resolved.adapter, path)
-        bases = self._models.adaptable
-        alone = self._models.parse(f"{bases[0]}:{name}") if len(bases) == 1 else None
-        if alone is None:
-            known = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
-            raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {known}.", "lora_name")
-        return LoadedAdapter(alone.base, alone.adapter, path)
+            return RegisteredAdapter(resolved.base, resolved.adapter, path)
+        bases = self._models.lora_models
+        adapter_id = self._models.parse_adapter(f"{bases[0]}:{name}") if len(bases) == 1 else None
+        if adapter_id is None:
+            registered = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
+            raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {registered}.", "lora_name")
+        return RegisteredAdapter(adapter_id.base, adapter_id.adapter, path)
 
-    async def _try(self, name: str, loaded: LoadedAdapter) -> None:
-        """Have one replica load the adapter.
+    async def _validate(self, name: str, adapter: RegisteredAdapter) -> None:
+        """Load the adapter in one replica.
 
         Raises:
-            RayLLMError: what the replica says against it.
+            RayLLMError: the replica refuses it.
         """
-        resolved = ResolvedModel(loaded.base, loaded.adapter, loaded.path)
+        resolved = ResolvedModel(adapter.base, adapter.adapter, adapter.path)
         body = json.dumps({"model": name, "tokens": []}).encode()
-        headers = {"content-type": "application/json", ADAPTER_ANEW: "1", **resolved.headers(name)}
+        headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **resolved.headers(name)}
 
-        async def ask(member: Member) -> tuple[int, bytes]:
-            async with self._transport.send(member, "POST", DETOKENIZE, body, headers) as reply:
+        async def send(replica: Replica) -> tuple[int, bytes]:
+            async with self._transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
                 return reply.status, await reply.content.read()
 
-        status, answer = await self._dispatcher.run(loaded.base, Ask(adapter=loaded.adapter), ask)
+        status, answer = await self._dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
         error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)
@@ -143,7 +145,7 @@ class AdapterAdmin:
 
 
 async def _read(request: Request, required: Sequence[str]) -> dict[str, Any]:
-    """The request's fields.
+    """Read and validate the request's fields.
 
     Raises:
         RequestError: one is missing, unknown or of the wrong type.
@@ -154,7 +156,7 @@ async def _read(request: Request, required: Sequence[str]) -> dict[str, Any]:
             raise RequestError(f"`{field}` is missing.", field)
     for field, value in body.items():
         if field not in _FIELDS:
-            raise RequestError(f"`{field[:200]}` means nothing here; known are {', '.join(_FIELDS)}.", field[:200])
+            raise RequestError(f"`{field[:200]}` is not a known field; use {', '.join(_FIELDS)}.", field[:200])
         if not isinstance(value, _FIELDS[field]):
             raise RequestError(f"`{field}` is of the wrong type.", field)
     return body

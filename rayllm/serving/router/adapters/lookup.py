@@ -1,7 +1,7 @@
-"""Whether the adapters that clients name are there, asked of replicas before a request takes one of their slots.
+"""Lookup of adapters that clients name, before a request takes a replica's slot.
 
-Clients invent names. A slot is for requests that a model can answer, so a router first asks a replica, which has the
-credentials: many names in one question, few questions at once, and answers are remembered.
+Clients may invent names. A router therefore asks a replica, which has the credentials: many names in one lookup, few
+lookups at once, and results are cached.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from rayllm.errors import UnavailableError
 from rayllm.headers import ADAPTERS_PATH
 from rayllm.lora import AdapterName, adapter_not_found
 from rayllm.serving.cluster.background import in_background
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
 from rayllm.serving.router.replicas.http_transport import HttpTransport
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError
+from rayllm.serving.router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 4096
-# An adapter that was just added is found so soon.
-_MISSING_S = 2.0
-# One that is there goes on to its replica, which says what has become of it.
-_THERE_S = 600.0
-_NAMES_AT_ONCE = 64
-_QUESTIONS_AT_ONCE = 2
-_MOST_WAITING = 4096
-_ANSWER_S = 10.0
+_CACHED_NAMES = 4096
+# Short, so that an adapter that has just been added is found soon.
+_MISSING_TTL_S = 2.0
+# Long: the request goes to a replica, which reports what has become of the adapter.
+_FOUND_TTL_S = 600.0
+_BATCH_SIZE = 64
+_MAX_CONCURRENT = 2
+_MAX_PENDING = 4096
+_TIMEOUT_S = 10.0
 _TRIES = 3
 
-AskMissing = Callable[[str, list[str]], Awaitable[Collection[str]]]
-"""Gives those of the names that are no adapters of a model."""
+FindMissing = Callable[[str, list[str]], Awaitable[Collection[str]]]
+"""Returns those of the names that are not adapters of a model."""
 
 
 @dataclass
-class _Question:
-    """One name, and how many clients wait for what it means."""
+class _PendingLookup:
+    """One name, and the number of clients waiting for it."""
 
     is_missing: asyncio.Future[bool]
     clients: int = 0
@@ -50,120 +51,126 @@ class _Question:
 
 
 class AdapterLookup:
-    """Looks up adapters of many models.
+    """Looks up the adapters of many models.
 
     Args:
-        ask: asks a replica.
+        find_missing: asks a replica.
     """
 
-    def __init__(self, ask: AskMissing) -> None:
-        self._ask = ask
-        self._known: OrderedDict[AdapterName, tuple[bool, float]] = OrderedDict()
-        self._questions: dict[AdapterName, _Question] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+    def __init__(self, find_missing: FindMissing) -> None:
+        self._find_missing = find_missing
+        self._cache: OrderedDict[AdapterName, tuple[bool, float]] = OrderedDict()
+        self._pending: dict[AdapterName, _PendingLookup] = {}
+        self._running: set[asyncio.Task[None]] = set()
 
-    def knows(self, name: AdapterName) -> bool:
-        """Whether the adapter was there when somebody asked last, some minutes ago at most."""
+    def is_known(self, name: AdapterName) -> bool:
+        """Whether the adapter existed when it was last looked up, at most ten minutes ago."""
         return self._missing(name) is False
 
     async def check(self, name: AdapterName) -> None:
         """Return if the adapter exists, or if no replica can tell.
 
         Raises:
-            ModelNotFoundError: there is none of that name.
-            UnavailableError: too many names are waiting.
+            ModelNotFoundError: it does not exist.
+            UnavailableError: too many lookups are pending.
         """
         missing = self._missing(name)
         if missing is None:
-            missing = await self._answer(name)
+            missing = await self._wait(name)
         if missing:
             raise adapter_not_found(name)
 
     def _missing(self, name: AdapterName) -> bool | None:
-        missing, until = self._known.get(name, (None, 0.0))
+        missing, until = self._cache.get(name, (None, 0.0))
         return missing if time.monotonic() < until else None
 
-    async def _answer(self, name: AdapterName) -> bool:
-        question = self._questions.get(name)
-        if question is None:
-            if len(self._questions) >= _MOST_WAITING:
+    async def _wait(self, name: AdapterName) -> bool:
+        lookup = self._pending.get(name)
+        if lookup is None:
+            if len(self._pending) >= _MAX_PENDING:
                 raise UnavailableError("Too many adapters are being looked up.", "model", retry_after_s=5)
-            question = self._questions[name] = _Question(asyncio.get_running_loop().create_future())
-        question.clients += 1
+            lookup = self._pending[name] = _PendingLookup(asyncio.get_running_loop().create_future())
+        lookup.clients += 1
         try:
-            self._go_on()
-            return await asyncio.shield(question.is_missing)
+            self._start_lookups()
+            return await asyncio.shield(lookup.is_missing)
         finally:
-            question.clients -= 1
-            if not question.clients and not question.is_sent:
-                del self._questions[name]
+            lookup.clients -= 1
+            if not lookup.clients and not lookup.is_sent:
+                del self._pending[name]
 
-    def _go_on(self) -> None:
-        """Ask for what nobody has asked yet, as far as there may be more questions now."""
-        while len(self._asking) < _QUESTIONS_AT_ONCE and (names := self._next()):
-            task = in_background(self._learn(names))
-            self._asking.add(task)
-            task.add_done_callback(self._asked)
+    def _start_lookups(self) -> None:
+        """Look up pending names, as far as the limit on concurrent lookups allows."""
+        while len(self._running) < _MAX_CONCURRENT and (names := self._next_batch()):
+            task = in_background(self._look_up(names))
+            self._running.add(task)
+            task.add_done_callback(self._done)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
-        self._go_on()
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._start_lookups()
 
-    def _next(self) -> list[AdapterName]:
-        """Names of one model for the next question."""
-        waiting = [name for name, question in self._questions.items() if not question.is_sent]
-        names = [name for name in waiting if name.base == waiting[0].base][:_NAMES_AT_ONCE]
+    def _next_batch(self) -> list[AdapterName]:
+        """Pending names of one model."""
+        waiting = [name for name, lookup in self._pending.items() if not lookup.is_sent]
+        names = [name for name in waiting if name.base == waiting[0].base][:_BATCH_SIZE]
         for name in names:
-            self._questions[name].is_sent = True
+            self._pending[name].is_sent = True
         return names
 
-    async def _learn(self, names: list[AdapterName]) -> None:
+    async def _look_up(self, names: list[AdapterName]) -> None:
         missing: Collection[str] = ()
         try:
-            async with asyncio.timeout(_ANSWER_S):
-                missing = await self._ask(names[0].base, [name.adapter for name in names])
+            async with asyncio.timeout(_TIMEOUT_S):
+                missing = await self._find_missing(names[0].base, [name.adapter for name in names])
             for name in names:
                 self._remember(name, name.adapter in missing)
         except (TimeoutError, UnavailableError, ValueError, KeyError) as error:
-            # The requests go on, and are told themselves.
+            # The requests are forwarded, and their replicas report the error.
             logger.warning("Adapters of `%s` cannot be looked up: %r", names[0].base, error)
         finally:
             for name in names:
-                self._questions.pop(name).is_missing.set_result(name.adapter in missing)
+                self._pending.pop(name).is_missing.set_result(name.adapter in missing)
 
     def _remember(self, name: AdapterName, missing: bool) -> None:
-        self._known[name] = missing, time.monotonic() + (_MISSING_S if missing else _THERE_S)
-        self._known.move_to_end(name)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+        self._cache[name] = missing, time.monotonic() + (_MISSING_TTL_S if missing else _FOUND_TTL_S)
+        self._cache.move_to_end(name)
+        while len(self._cache) > _CACHED_NAMES:
+            self._cache.popitem(last=False)
 
 
-class ReplicaQuestions:
-    """Asks replicas, outside their slots.
+class ReplicaAdapterLookup:
+    """Asks replicas, without taking their slots.
 
     Args:
-        members: gives the replicas of a model.
-        transport: the way to them.
+        replicas: gives the replicas of a model.
+        transport: HTTP connections to replicas.
     """
 
-    def __init__(self, members: Callable[[str], Collection[Member]], transport: HttpTransport) -> None:
-        self._members = members
+    def __init__(self, replicas: Callable[[str], Collection[Replica]], transport: HttpTransport) -> None:
+        self._members = replicas
         self._transport = transport
 
     async def missing(self, model_id: str, names: list[str]) -> Collection[str]:
-        """Those of `names` that are no adapters of the model, as one of its replicas tells.
+        """Those of `names` that are not adapters of the model, according to one of its replicas.
 
         Raises:
-            UnavailableError: none of them tells.
+            UnavailableError: no replica answers.
         """
         body = json.dumps({"names": names}).encode()
-        # A question may be asked again: it changes nothing.
+        # Safe to repeat: a lookup changes nothing.
         for _ in range(_TRIES):
-            for member in sorted(self._members(model_id), key=lambda member: member.candidate.requests):
+            for replica in sorted(self._members(model_id), key=lambda replica: replica.candidate.requests):
                 try:
-                    async with self._transport.send(member, "POST", ADAPTERS_PATH, body, {}) as reply:
+                    async with self._transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
                         if reply.status == 200:
                             return frozenset(json.loads(await reply.content.read())["missing"])
-                except (UnreachableError, FullError, LostError, aiohttp.ClientError, ConnectionError) as error:
-                    logger.info("The replica %s does not look up adapters: %r", member.id, error)
-        raise UnavailableError(f"No replica of the model `{model_id}` looks up adapters.", "model")
+                except (
+                    ReplicaUnreachableError,
+                    ReplicaFullError,
+                    ReplicaLostError,
+                    aiohttp.ClientError,
+                    ConnectionError,
+                ) as error:
+                    logger.info("The replica %s cannot look up adapters: %r", replica.id, error)
+        raise UnavailableError(f"No replica of the model `{model_id}` can look up adapters.", "model")

@@ -1,4 +1,4 @@
-"""A replica for a request, and another one where that cannot take it."""
+"""Dispatching of requests to replicas, with retries on others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from rayllm.errors import EngineError, UnavailableError
-from rayllm.routing import Ask
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError, WithdrawnError
+from rayllm.routing import RoutingRequest
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaUnreachableError,
+)
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
 _TRIES = 3
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
 class Dispatcher:
@@ -26,42 +32,42 @@ class Dispatcher:
 
     def has_replicas(self, model_id: str) -> bool:
         """Whether a replica of the model takes requests."""
-        return any(member.is_open for member in self._replica_sets[model_id].members.values())
+        return any(replica.is_open for replica in self._replica_sets[model_id].replicas.values())
 
-    def members(self, model_id: str) -> Collection[Member]:
-        """The replicas of a model, whether or not they have room."""
-        return self._replica_sets[model_id].members.values()
+    def replicas(self, model_id: str) -> Collection[Replica]:
+        """The replicas of a model, whether or not they have free slots."""
+        return self._replica_sets[model_id].replicas.values()
 
-    async def run(self, model_id: str, ask: Ask, carry: Callable[[Member], Awaitable[Given]]) -> Given:
-        """What `carry` gives, called with a replica that has room, and again with others where that is not so.
+    async def dispatch(self, model_id: str, request: RoutingRequest, send: Callable[[Replica], Awaitable[T]]) -> T:
+        """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
-        A request that a replica had in hand when it died goes to one other: it may be what the replica died of.
+        A request that was lost with its replica is sent to one other only: it may be what killed the replica.
 
         Args:
             model_id: the model.
-            ask: what the request asks of a replica.
-            carry: takes the request to the replica and sees it through.
+            request: its routing features.
+            send: sends the request to the replica and waits for the end of its reply.
 
         Raises:
-            UnavailableError: no replica has room in time, or none can be reached.
-            EngineError: two replicas died or failed with the request in hand.
+            UnavailableError: no replica has a free slot in time, or none can be reached.
+            EngineError: two replicas died or failed on the request.
         """
         replica_set = self._replica_sets[model_id]
-        visit = replica_set.visit(ask)
-        unreachable, has_been_lost = 0, False
+        search = replica_set.search(request)
+        unreachable, was_lost = 0, False
         while unreachable < _TRIES:
             try:
-                async with replica_set.member(visit) as member:
-                    return await carry(member)
-            except FullError:
+                async with replica_set.acquire(search) as replica:
+                    return await send(replica)
+            except ReplicaFullError:
                 continue
-            except LostError:
-                if has_been_lost:
+            except ReplicaLostError:
+                if was_lost:
                     raise EngineError("The model's replica broke off before it answered; try again.") from None
-                has_been_lost = True
-            except WithdrawnError:
-                member.withdraw()
-            except UnreachableError:
+                was_lost = True
+            except ReplicaDrainingError:
+                replica.mark_draining()
+            except ReplicaUnreachableError:
                 unreachable += 1
-            visit.tried.append(member.id)
+            search.tried.append(replica.id)
         raise UnavailableError(f"No replica of the model `{model_id}` could be reached.", "model", retry_after_s=2)

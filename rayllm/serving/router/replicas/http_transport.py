@@ -1,4 +1,4 @@
-"""One request to one replica over HTTP: the way to replicas of other nodes, and where a proxy holds the client."""
+"""HTTP requests to replicas: for those on other nodes, and where a proxy holds the client's connection."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import FULL, KEY, LEAVING, LOST
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError, WithdrawnError
+from rayllm.headers import DRAINING, FULL, KEY, LOST
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaUnreachableError,
+)
+from rayllm.serving.router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-# The request was never sent, so another replica may have it. Anything later might have been worked on already.
+# Nothing was sent, so another replica may take the request. After any later error it may already be in progress.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# A node that vanishes sends no farewell; the kernel asks after a silent peer, and gives up in half a minute.
+# TCP keepalive: a node that vanished is noticed within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The replica's answer: status, headers that the client should see, and the body to read."""
+    """A replica's reply: status, headers for the client, and the unread body."""
 
     status: int
     content_type: str
@@ -38,7 +44,7 @@ class Reply:
 
 
 class HttpTransport:
-    """Sends requests to the replicas of many models over one pool of connections.
+    """Sends requests to replicas over one connection pool.
 
     Args:
         connect_timeout_s: seconds to wait for a TCP connection.
@@ -50,40 +56,41 @@ class HttpTransport:
 
     @asynccontextmanager
     async def send(
-        self, member: Member, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, replica: Replica, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
         """Send a request to a replica.
 
-        Leaving the block before the body's end closes the connection, which aborts the request in the engine.
+        Leaving the block before the end of the body closes the connection, which aborts the request in the engine.
 
         Raises:
-            FullError: the replica has no room.
-            WithdrawnError: the replica takes no more requests.
-            UnreachableError: the replica cannot be reached; nothing was sent.
-            LostError: the replica broke off before it sent a reply's head.
-            aiohttp.ClientError: from reading the reply's content: the replica broke off.
+            ReplicaFullError: the replica has no free slot.
+            ReplicaDrainingError: the replica takes no more requests.
+            ReplicaUnreachableError: the replica cannot be reached; nothing was sent.
+            ReplicaLostError: the replica failed before it sent a status line.
+            aiohttp.ClientError: while reading the reply: the replica broke off.
         """
         try:
             response = await self._http().request(
-                method, member.address + path, data=body, headers={**headers, KEY: member.key}
+                method, replica.address + path, data=body, headers={**headers, KEY: replica.key}
             )
         except _NOT_SENT as error:
-            logger.warning("The replica %s cannot be reached: %r", member.candidate.id, error)
-            raise UnreachableError from None
+            logger.warning("The replica %s cannot be reached: %r", replica.candidate.id, error)
+            raise ReplicaUnreachableError from None
         except (aiohttp.ClientError, ConnectionError) as error:
-            logger.warning("The replica %s broke off: %r", member.id, error)
-            raise LostError from None
+            logger.warning("The replica %s broke off: %r", replica.id, error)
+            raise ReplicaLostError from None
         try:
             if FULL in response.headers:
-                raise FullError
-            if LEAVING in response.headers:
-                raise WithdrawnError
+                raise ReplicaFullError
+            if DRAINING in response.headers:
+                raise ReplicaDrainingError
             if LOST in response.headers:
-                raise LostError
+                raise ReplicaLostError
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
         finally:
-            # Back into the pool where the body was read to its end, else it is closed: that is heard at once.
+            # Reuse the connection if the body was read to its end; otherwise close it, which the replica notices at
+            # once.
             if response.content.at_eof():
                 response.release()
             else:
@@ -99,7 +106,7 @@ class HttpTransport:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=300, socket_factory=_socket),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
-                # Bytes pass through as they come; a large buffer would only hold memory for slow readers.
+                # Bytes are passed on as they come; a larger buffer would only hold memory for slow readers.
                 read_bufsize=2**16,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -112,7 +119,7 @@ def _socket(address: Any) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        # Not every system has them all.
+        # Not every platform has all of these.
         if option := getattr(socket, name, None):
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     made.setblocking(False)

@@ -1,4 +1,7 @@
-"""Which of a model's replicas fails where the others do not.
+"""Outlier detection: replicas that fail where others of their model do not.
+
+Source of the idea: Envoy's outlier detection by success rate,
+https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 
 Source of the idea: Envoy's outlier detection by success rate,
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
@@ -11,16 +14,16 @@ from collections.abc import Callable, Iterable
 
 # Seconds in which the weight of a reply halves.
 _HALF_LIFE_S = 5.0
-# A replica is judged by this many replies, old ones counted at their weight.
-_LEAST_REPLIES = 5.0
-_LEAST_FAILURE_RATE = 0.5
+# Replies needed before a replica can be an outlier, old ones counted at their weight.
+_MIN_REPLIES = 5.0
+_MIN_FAILURE_RATE = 0.5
 
 
 class ReplyRecord:
-    """How the replies of one replica ended, recent ones first of all.
+    """Exponentially decaying counts of a replica's replies and failures.
 
     Args:
-        clock: gives the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +42,7 @@ class ReplyRecord:
         self._replies = self._failures = 0.0
 
     def counts(self) -> tuple[float, float]:
-        """Replies and failures among them, each at its weight."""
+        """Weighted number of replies, and of failures among them."""
         self._age()
         return self._replies, self._failures
 
@@ -54,14 +57,14 @@ class ReplyRecord:
 def is_outlier(record: ReplyRecord, others: Iterable[ReplyRecord]) -> bool:
     """Whether a replica fails much more often than the other replicas of its model.
 
-    A request that no replica can answer makes all of them fail alike, and no outlier.
+    If all of them fail alike, none is an outlier: it may be the requests.
     """
     replies, failures = record.counts()
-    if replies < _LEAST_REPLIES or failures < _LEAST_FAILURE_RATE * replies:
+    if replies < _MIN_REPLIES or failures < _MIN_FAILURE_RATE * replies:
         return False
     counts = [other.counts() for other in others]
     if not counts:
         return False
     all_replies, all_failures = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    # Others that have answered nothing lately count as well: they were not seen to fail.
+    # Others without recent replies count as healthy.
     return all_failures / max(all_replies, 1.0) <= 0.5 * failures / replies

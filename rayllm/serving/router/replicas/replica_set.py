@@ -1,4 +1,4 @@
-"""The replicas of one model as this router process sees them: one with room is taken at once, else waited for."""
+"""The replicas of one model as a router sees them, and the queue of requests that wait for one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
 from rayllm.errors import UnavailableError
-from rayllm.routing import Ask, Policy, policy
+from rayllm.routing import Policy, RoutingRequest, create_policy
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
-from rayllm.serving.router.replicas.member import FullError, LostError, Member
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
 
 
 @dataclass
-class Visit:
-    """One request's search for a replica, over all its tries.
+class ReplicaSearch:
+    """One request's search for a replica, over all its attempts.
 
-    `deadline` is when it ends, in the event loop's time; `tried` are replicas that did not work out; `is_new` says
-    that the request has not stood in line yet.
+    `deadline` is in the event loop's time; `tried` lists replicas that did not take the request; `is_new` marks a
+    request that has not been queued yet.
     """
 
-    ask: Ask
+    request: RoutingRequest
     deadline: float
     tried: list[str] = field(default_factory=list)
     is_new: bool = True
@@ -40,10 +41,10 @@ class ReplicaSet:
 
     Args:
         model_id: the model.
-        queue: Ray Serve's count of the requests that wait here.
-        node_id: this router's node.
-        routing: name of the policy that chooses among those that have room.
-        queue_timeout_s: seconds that a request may wait for room.
+        queue: Ray Serve's count of the requests queued here.
+        node_id: id of this router's node.
+        routing: name of the routing policy.
+        queue_timeout_s: seconds that a request may be queued.
     """
 
     def __init__(self, model_id: str, queue: Queue, node_id: str, routing: str, queue_timeout_s: float) -> None:
@@ -52,127 +53,127 @@ class ReplicaSet:
         self._node_id = node_id
         self._routing = ""
         self._policy: Policy
-        self.change(routing, queue_timeout_s)
-        self._members: dict[str, Member] = {}
+        self.configure(routing, queue_timeout_s)
+        self._members: dict[str, Replica] = {}
         self._turns: deque[asyncio.Future[None]] = deque()
         self._waiting = 0
 
     @property
-    def members(self) -> dict[str, Member]:
+    def replicas(self) -> dict[str, Replica]:
         """The replicas, by id."""
         return self._members
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for room."""
+        """Number of queued requests."""
         return self._waiting
 
-    def change(self, routing: str, queue_timeout_s: float) -> None:
-        """From now on choose, and wait, like this. What the policy knows is kept where it stays the same."""
+    def configure(self, routing: str, queue_timeout_s: float) -> None:
+        """Apply new options; the policy keeps its state unless it changes."""
         if routing != self._routing:
-            self._routing, self._policy = routing, policy(routing)
+            self._routing, self._policy = routing, create_policy(routing)
         self._queue_timeout_s = queue_timeout_s
 
     def update(self, updates: list[ReplicaUpdate]) -> None:
-        """These are the replicas now."""
+        """Replace the list of replicas."""
         before, self._members = self._members, {}
         for update in updates:
             if "address" not in update.metadata:
                 continue
-            member = before.pop(update.id, None)
-            if member is None:
-                member = Member(update, update.metadata["node_id"] == self._node_id, self._wake, self._judge)
+            replica = before.pop(update.id, None)
+            if replica is None:
+                replica = Replica(update, update.metadata["node_id"] == self._node_id, self._wake, self._check_outlier)
             else:
-                member.update(update)
-            self._members[update.id] = member
-        for member_id, member in before.items():
-            self._policy.gone(member_id)
-            # What it still answers, it answers to the end.
-            if not member.candidate.requests:
-                member.close()
+                replica.update(update)
+            self._members[update.id] = replica
+        for replica_id, replica in before.items():
+            self._policy.on_removed(replica_id)
+            # It finishes the requests it has.
+            if not replica.candidate.requests:
+                replica.close()
         if not self._queue.is_available:
-            self._give_up()
+            self._fail_queued()
         self._wake()
 
-    def visit(self, ask: Ask) -> Visit:
-        """The search for a replica for a request that comes now.
+    def search(self, request: RoutingRequest) -> ReplicaSearch:
+        """Start the search for a replica.
 
         Args:
-            ask: what the request asks of a replica.
+            request: its routing features.
         """
-        return Visit(ask, asyncio.get_running_loop().time() + self._queue_timeout_s)
+        return ReplicaSearch(request, asyncio.get_running_loop().time() + self._queue_timeout_s)
 
     @asynccontextmanager
-    async def member(self, visit: Visit) -> AsyncIterator[Member]:
-        """A replica that has room, for the body of the block, in which it has the request in hand.
+    async def acquire(self, search: ReplicaSearch) -> AsyncIterator[Replica]:
+        """A replica with a free slot, for the duration of the block; the request counts as in progress there.
 
         Args:
-            visit: the request's; replicas that it has tried are taken only if there are no others.
+            search: the request's; replicas already tried are used only if there are no others.
 
         Raises:
-            UnavailableError: none has room in time, or too many wait already.
+            UnavailableError: none has a free slot in time, or the queue is full.
         """
-        # A request that comes now does not overtake those that wait.
-        member = None if self._waiting else self._choose(visit)
-        member = member or await self._wait(visit)
-        with self._in_hand(visit.ask, member):
-            yield member
+        # A new request does not overtake queued ones.
+        replica = None if self._waiting else self._choose(search)
+        replica = replica or await self._wait(search)
+        with self._in_progress(search.request, replica):
+            yield replica
 
     def close(self) -> None:
-        """Leave all replicas."""
-        for member in self._members.values():
-            member.close()
+        """Close the channels to all replicas."""
+        for replica in self._members.values():
+            replica.close()
 
-    def _choose(self, visit: Visit) -> Member | None:
-        members = self._members
-        candidates = [member.candidate for member in members.values() if member.room > 0]
-        candidates = [candidate for candidate in candidates if candidate.id not in visit.tried] or candidates
-        return members[self._policy.rank(visit.ask, candidates)[0].id] if candidates else None
+    def _choose(self, search: ReplicaSearch) -> Replica | None:
+        replicas = self._members
+        candidates = [replica.candidate for replica in replicas.values() if replica.free_slots > 0]
+        candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
+        return replicas[self._policy.rank(search.request, candidates)[0].id] if candidates else None
 
     @contextmanager
-    def _in_hand(self, ask: Ask, member: Member) -> Iterator[None]:
-        candidate = member.candidate
-        self._policy.sent(ask, candidate)
+    def _in_progress(self, request: RoutingRequest, replica: Replica) -> Iterator[None]:
+        candidate = replica.candidate
+        self._policy.on_sent(request, candidate)
         candidate.requests += 1
-        candidate.work += ask.work
-        member.sent()
+        candidate.work += request.work
+        replica.on_sent()
         is_full = False
         try:
             yield
-        except FullError:
+        except ReplicaFullError:
             is_full = True
             raise
-        except LostError:
-            member.replied(is_good=False)
+        except ReplicaLostError:
+            replica.on_reply(is_good=False)
             raise
         finally:
             candidate.requests -= 1
-            candidate.work -= ask.work
-            if not candidate.requests and self._members.get(candidate.id) is not member:
-                member.close()
+            candidate.work -= request.work
+            if not candidate.requests and self._members.get(candidate.id) is not replica:
+                replica.close()
             if is_full:
-                member.full()
+                replica.on_full()
             else:
-                member.freed()
+                replica.on_slot_freed()
 
-    def _judge(self, member: Member) -> None:
-        """Leave a replica that failed on a request out for a while, if the others do not fail as well."""
-        others = [other.record for other in self._members.values() if other is not member and other.is_open]
-        if member.is_open and is_outlier(member.record, others):
-            member.eject()
+    def _check_outlier(self, replica: Replica) -> None:
+        """Eject a replica that has failed, unless the others fail as well."""
+        others = [other.record for other in self._members.values() if other is not replica and other.is_open]
+        if replica.is_open and is_outlier(replica.record, others):
+            replica.eject()
 
-    async def _wait(self, visit: Visit) -> Member:
-        """Wait in line for a replica with room. A request that has waited before goes to the head of the line."""
-        self._check_may_wait(visit)
+    async def _wait(self, search: ReplicaSearch) -> Replica:
+        """Queue for a replica. A request that was queued before goes to the head of the queue."""
+        self._check_queue(search)
         self._waiting += 1
         self._queue.enter()
         try:
-            async with asyncio.timeout_at(visit.deadline):
+            async with asyncio.timeout_at(search.deadline):
                 while True:
-                    await self._turn(at_head=not visit.is_new)
-                    visit.is_new = False
-                    if member := self._choose(visit):
-                        return member
+                    await self._wait_for_turn(at_head=not search.is_new)
+                    search.is_new = False
+                    if replica := self._choose(search):
+                        return replica
         except TimeoutError:
             message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
             raise UnavailableError(message, "model", retry_after_s=30) from None
@@ -180,15 +181,15 @@ class ReplicaSet:
             self._waiting -= 1
             self._queue.leave()
 
-    def _check_may_wait(self, visit: Visit) -> None:
+    def _check_queue(self, search: ReplicaSearch) -> None:
         if not self._queue.is_available:
             raise self._unavailable()
         limit = self._queue.limit
-        if visit.is_new and 0 <= limit <= self._waiting:
+        if search.is_new and 0 <= limit <= self._waiting:
             raise UnavailableError(f"The model `{self._model_id}` has no room for more requests now.", "model")
 
-    async def _turn(self, at_head: bool) -> None:
-        """Wait until it is this request's turn: a replica may have room for it."""
+    async def _wait_for_turn(self, at_head: bool) -> None:
+        """Wait until a replica may have a free slot for this request."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if at_head:
             self._turns.appendleft(turn)
@@ -199,7 +200,7 @@ class ReplicaSet:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # It was this one's turn, and it leaves: the next one's, then.
+                # Its turn has come, but it is leaving: wake the next.
                 asyncio.get_running_loop().call_soon(self._wake)
             raise
         finally:
@@ -207,16 +208,16 @@ class ReplicaSet:
                 self._turns.remove(turn)
 
     def _wake(self) -> None:
-        """Let as many go on as may find room now."""
-        room = sum(max(0, member.room) for member in self._members.values())
+        """Wake as many queued requests as there are free slots."""
+        room = sum(max(0, replica.free_slots) for replica in self._members.values())
         while self._turns and room > 0:
             turn = self._turns.popleft()
             if not turn.done():
                 turn.set_result(None)
                 room -= 1
 
-    def _give_up(self) -> None:
-        """Refuse those that wait: there will be no replica."""
+    def _fail_queued(self) -> None:
+        """Fail all queued requests: there will be no replica."""
         while self._turns:
             turn = self._turns.popleft()
             if not turn.done():
@@ -229,14 +230,14 @@ class ReplicaSet:
 def open_replica_set(
     app: str, deployment: str, model_id: str, handle: DeploymentHandle[Any], config: RouterConfig
 ) -> ReplicaSet:
-    """The replicas of a deployment, kept up to date for as long as this process lives.
+    """The replicas of a deployment, kept up to date for the lifetime of this process.
 
     Args:
         app: the application's name.
-        deployment: the model's.
+        deployment: name of the model's deployment.
         model_id: the model.
-        handle: of the deployment.
-        config: says how replicas are chosen, and how long is waited.
+        handle: the deployment's handle.
+        config: the router's configuration.
     """
     loop = asyncio.get_running_loop()
     node_id = ray.get_runtime_context().get_node_id()

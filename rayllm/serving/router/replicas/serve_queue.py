@@ -1,4 +1,4 @@
-"""Ray Serve's count of the requests that wait in front of a deployment, by which it scales."""
+"""Ray Serve's count of queued requests in front of a deployment, by which it scales."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from ray.serve.handle import DeploymentHandle
 
 
 class Queue(Protocol):
-    """Who else counts the requests that wait, and says how many may."""
+    """A count of queued requests, and a limit on them."""
 
     @property
     def limit(self) -> int:
-        """Requests that may wait; -1 is any number."""
+        """Requests that may be queued; -1 for no limit."""
 
     @property
     def is_available(self) -> bool:
         """Whether the deployment can be expected to have replicas."""
 
     def enter(self) -> None:
-        """One more request waits."""
+        """Count one more."""
 
     def leave(self) -> None:
-        """One less."""
+        """Count one less."""
 
 
 class ServeQueue:
-    """The count that a deployment handle keeps.
+    """The count in a deployment handle.
 
-    Serve has no public way in. Its `choose_replica` would count each caller too, but a cancelled call stays in its
-    books, and in its queue, until a replica has room.
+    Serve has no public interface to it. `choose_replica` would count callers too, but keeps cancelled calls in its
+    count and its queue until a replica has a free slot.
 
     Args:
-        handle: of the deployment.
+        handle: the deployment's handle.
     """
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
@@ -52,7 +52,7 @@ class ServeQueue:
         return bool(self._router._deployment_available)
 
     def enter(self) -> None:
-        # In the loop of Serve's router, like all its changes to these numbers.
+        # On the event loop of Serve's router, like all other changes.
         self._loop.call_soon_threadsafe(self._add_one)
 
     def leave(self) -> None:

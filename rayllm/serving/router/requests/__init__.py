@@ -1,1 +1,1 @@
-"""What a client sends, read within bounds."""
+"""Reading clients' requests, within bounds."""

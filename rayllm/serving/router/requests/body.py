@@ -1,6 +1,6 @@
-"""Request bodies: bounded, parsed once, refused with the field's name.
+"""Request bodies: size limits and JSON parsing.
 
-Every step is linear in the body's size, and takes its time in C.
+Every step is linear in the size of the body, and runs in C.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 MAX_DEPTH = 64
-# Counted without the fields' names. Above any request that is meant: a million token ids are longer than the contexts
-# of models, and 100,000 objects are some 30,000 messages. Far below what holds a process for seconds.
+# Field names are not counted. Far above real requests (a million token ids exceed the context of any model, and 100,000
+# objects are some 30,000 messages), and far below what blocks a process for seconds.
 MAX_VALUES = 1_000_000
 MAX_CONTAINERS = 100_000
-# Bytes of all that is neither text nor white space: a million token ids have less. Long numbers take longest to read.
+# Bytes outside of strings and white space: a million token ids have fewer. Long numbers take longest to parse.
 MAX_PLAIN_BYTES = 8 * 1024 * 1024
-# Digits of the largest integer that is looked at; 64 bits have 20.
+# Digits of the longest number accepted; 64-bit integers have 20.
 _MAX_DIGITS = 40
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-# What is read within some 20 ms: short bodies of any kind, and longer ones with few values, such as texts and images.
+# Parsed within some 20 ms: short bodies of any kind, and longer ones with few values, such as texts and images.
 _LIGHT_BYTES = 64 * 1024
 _LIGHT_TEXT_BYTES = 4 * 1024 * 1024
 _LIGHT_MARKS = 20_000
@@ -36,10 +36,10 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BodyBudget:
-    """The bytes of request bodies that one process holds at once.
+    """A limit on the bytes of request bodies that one process holds at once.
 
     Args:
-        limit: most bytes.
+        limit: maximum bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -48,18 +48,17 @@ class BodyBudget:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """One request's part, given back when the block ends: call it with the size of each piece that comes.
+        """One request's share of the budget, returned at the end of the block. Call it with the size of each part
+        received.
 
-        It raises UnavailableError where the piece is too much.
+        The call raises UnavailableError if the budget is exhausted.
         """
         taken = 0
 
         def take(size: int) -> None:
             nonlocal taken
             if self.held + size > self._limit:
-                raise UnavailableError(
-                    "This service holds too many request bodies now (router.max_pending_body_bytes)."
-                )
+                raise UnavailableError("Too many request bodies are in memory (router.max_pending_body_bytes).")
             self.held += size
             taken += size
 
@@ -70,16 +69,16 @@ class BodyBudget:
 
 
 async def read_body(request: Request, limit: int, take: Callable[[int], None] = lambda _: None) -> bytes:
-    """The whole body.
+    """Read the whole body.
 
     Args:
         request: the request.
-        limit: most bytes taken.
-        take: called with the size of each piece; what it raises ends the reading.
+        limit: maximum bytes.
+        take: called with the size of each part; may raise to stop reading.
 
     Raises:
-        BodyTooLargeError: it is longer than `limit`; said as soon as that is known.
-        ClientDisconnect: the client left before it ended.
+        BodyTooLargeError: it is longer than `limit`; raised as early as possible.
+        ClientDisconnect: the client disconnected.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
@@ -99,11 +98,11 @@ def _too_large(limit: int) -> BodyTooLargeError:
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:
-    """The JSON object in `raw`.
+    """Parse a JSON object.
 
     Raises:
-        RequestError: it is no JSON object, or holds what no engine should see: NaN, infinity, too many values or
-            levels, numbers beyond any use, half of a surrogate pair.
+        RequestError: not a JSON object, or unsafe for an engine: NaN, infinity, lone surrogates, numbers too long, too
+            many values or levels.
     """
     if not raw.strip():
         raise RequestError("The request body is empty; send a JSON object.")
@@ -124,18 +123,18 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 
 def is_light(raw: bytes) -> bool:
-    """Whether `parse_body` takes no longer than some 20 ms, whatever is in `raw`."""
+    """Whether `parse_body` takes at most some 20 ms, whatever `raw` contains."""
     if len(raw) <= _LIGHT_BYTES:
         return True
     return len(raw) <= _LIGHT_TEXT_BYTES and sum(raw.count(mark) for mark in (b"[", b"{", b",")) <= _LIGHT_MARKS
 
 
 def _check_bounds(raw: bytes) -> None:
-    """Refuse too many values or levels: told from the bytes, since a parser would build them all, and recurse."""
+    """Refuse too many values or levels before parsing: a parser would build them all, and recurse."""
     containers = raw.count(b"[") + raw.count(b"{")
     if containers <= MAX_DEPTH and len(raw) <= MAX_PLAIN_BYTES and raw.count(b",") < MAX_VALUES - MAX_DEPTH:
         return
-    outside = _outside_of_texts(raw)
+    outside = _without_strings(raw)
     if _nests_too_deep(outside):
         raise RequestError(f"The request body is nested deeper than {MAX_DEPTH} levels.")
     containers = outside.count(b"[") + outside.count(b"{")
@@ -156,10 +155,10 @@ def _nests_too_deep(outside: bytes) -> bool:
     return False
 
 
-def _outside_of_texts(raw: bytes) -> bytes:
-    """What of a JSON document is not between quotes. Backslashes stand between them alone."""
+def _without_strings(raw: bytes) -> bytes:
+    """A JSON document without its strings. Backslashes occur in strings only."""
     plain = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Each value is at most two texts, its name and itself.
+    # A value has at most two strings, its name and itself.
     if plain.count(b'"') > 4 * MAX_VALUES:
         raise _too_many_values()
     return b"".join(plain.split(b'"')[::2])
@@ -177,7 +176,7 @@ def _finite(text: str) -> float:
 
 
 def _short_enough(text: str) -> int:
-    # Reading digits takes time that grows with their square.
+    # Parsing an integer takes quadratic time.
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"{text[:_MAX_DIGITS]}… is no number that fits 64 bits")
     return int(text)

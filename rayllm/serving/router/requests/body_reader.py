@@ -1,6 +1,6 @@
-"""JSON bodies read without holding the event loop: light ones at once, heavy ones in a process of their own.
+"""Parsing of JSON bodies without blocking the event loop: large ones in a subprocess.
 
-A thread would not do: the parser holds the interpreter's lock from a body's beginning to its end.
+A thread would not do: the parser holds the GIL from start to end.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from rayllm.errors import RequestError, UnavailableError
 from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_summary import Summary, summarize
 
-# A flood of heavy bodies leaves the other cores alone.
-_AT_ONCE = 2
+# Leaves the other cores free under a flood of large bodies.
+_MAX_PROCESSES = 2
 _QUEUE_S = 20.0
-# A process under load takes seconds to start.
-_READING_S = 60.0
+# Includes the start of the process, which takes seconds under load.
+_TIMEOUT_S = 60.0
 _SLICE = 256 * 1024
 
 
 class BodyReader:
-    """Reads the JSON bodies of one event loop."""
+    """Parses the JSON bodies of one event loop."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._room = asyncio.Semaphore(_MAX_PROCESSES)
 
     async def read(self, raw: bytes) -> Summary:
-        """What the router needs of `raw`.
+        """Parse a body.
 
         Raises:
-            RequestError: it is no JSON object fit for an engine, or names no model.
-            UnavailableError: too many heavy bodies are waiting.
+            RequestError: not a valid JSON object, or without a model.
+            UnavailableError: too many large bodies are waiting.
         """
         if is_light(raw):
             return summarize(raw)
@@ -43,12 +43,12 @@ class BodyReader:
         except TimeoutError:
             raise UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5) from None
         try:
-            return await _read_apart(raw)
+            return await _read_in_subprocess(raw)
         finally:
             self._room.release()
 
 
-async def _read_apart(raw: bytes) -> Summary:
+async def _read_in_subprocess(raw: bytes) -> Summary:
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -60,7 +60,7 @@ async def _read_apart(raw: bytes) -> Summary:
     except OSError as error:
         raise UnavailableError(f"A large request body cannot be read now: {error.strerror}.", None, None, 5) from None
     try:
-        async with asyncio.timeout(_READING_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             answer = await _answer(process, raw)
     except TimeoutError:
         answer = b""
@@ -69,7 +69,7 @@ async def _read_apart(raw: bytes) -> Summary:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    # Where the kernel ended it, for time or memory, there is no answer.
+    # No output: the kernel ended the process, for its use of time or memory.
     found = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
     if isinstance(found, Summary):
         return found
@@ -80,9 +80,9 @@ async def _answer(process: asyncio.subprocess.Process, raw: bytes) -> bytes:
     assert process.stdin is not None  # noqa: S101  (a pipe)
     assert process.stdout is not None  # noqa: S101  (a pipe)
     content = memoryview(raw)
-    # The process may end before it has taken all.
+    # The process may exit before it has read everything.
     with suppress(ConnectionError):
-        # In slices, since the transport copies what it cannot write at once.
+        # In slices: the transport copies what it cannot write at once.
         for start in range(0, len(raw), _SLICE):
             process.stdin.write(content[start : start + _SLICE])
             await process.stdin.drain()

@@ -1,4 +1,4 @@
-"""What a router needs of a JSON body: few values, however large the body is."""
+"""The values that a router needs of a JSON body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayllm.errors import ModelNotFoundError, RequestError
-from rayllm.routing.ask import Ask, ask_of
+from rayllm.routing.request import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body import parse_body
 
 _MAX_NAME = 1024
@@ -14,36 +14,36 @@ _MAX_NAME = 1024
 
 @dataclass(frozen=True)
 class Summary:
-    """The model that a body names, whether the reply is to be a stream, and what the body means for the routing."""
+    """The requested model, whether the reply is a stream, and the features for routing."""
 
     model: str
     wants_stream: bool
-    ask: Ask
+    routing: RoutingRequest
 
 
 def summarize(raw: bytes) -> Summary:
-    """Read a JSON body.
+    """Parse a JSON body.
 
     Raises:
-        RequestError: it is no JSON object fit for an engine, or names no model.
+        RequestError: not a valid JSON object, or without a model.
     """
     body = parse_body(raw)
-    return Summary(checked_model(body.get("model")), bool(body.get("stream")), ask_of(body, len(raw)))
+    return Summary(checked_model(body.get("model")), bool(body.get("stream")), routing_request(body, len(raw)))
 
 
 def checked_model(model: Any) -> str:
-    """The model that a request names.
+    """Validate the name of the requested model.
 
     Raises:
-        RequestError: it names none.
-        ModelNotFoundError: no model can have that name.
+        RequestError: there is none.
+        ModelNotFoundError: no model has so long a name.
     """
     if model is None:
         raise RequestError("The field `model` is required.", "model")
     if not isinstance(model, str) or not model:
         raise RequestError("The field `model` must be a model's name.", "model")
     if len(model) > _MAX_NAME:
-        # Not repeated in full, here or in the log.
+        # Shortened, here and in the log.
         message = f"The model `{model[:200]}…` does not exist: no name has more than {_MAX_NAME} characters."
         raise ModelNotFoundError(message, "model")
     return model

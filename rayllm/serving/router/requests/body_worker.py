@@ -1,4 +1,4 @@
-"""The process in which one heavy body is read: from stdin, to a pickled Summary or RequestError on stdout."""
+"""The subprocess that parses one large body: reads stdin, and writes a pickled Summary or RequestError to stdout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MEMORY_BYTES = 2 << 30
 
 
 def main() -> None:
-    """Read, answer and end."""
+    """Read, answer and exit."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Nothing here is thrown away before the end, and looking for it takes most of the time.
+    # Nothing is freed before the end, and garbage collection would take most of the time.
     gc.disable()
     pickle.dump(_answer(sys.stdin.buffer.read()), sys.stdout.buffer)
 

@@ -1,4 +1,4 @@
-"""A client's request on its way: what was asked, and how the client is answered."""
+"""A client's request, and the reply to it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from starlette.types import Send
 
 from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
-from rayllm.serving.router.connection import CONNECTION, Connection
-from rayllm.serving.router.http_errors import error_response
+from rayllm.serving.router.http.connection import CONNECTION, Connection
+from rayllm.serving.router.http.errors import error_response
 
-# Seconds between two signs of life in a stream that waits.
-_BEAT_S = 10.0
+# Seconds between comments in a stream that waits for a replica.
+_HEARTBEAT_S = 10.0
 
 
 class ClientRequest:
-    """A client's request, with the way back.
+    """A client's request, with the means to answer it.
 
     Args:
-        request: the request.
+        request: Starlette's request.
         path: the endpoint.
-        send: the ASGI callable that answers it.
+        send: the ASGI `send`.
     """
 
     def __init__(self, request: Request, path: str, send: Send) -> None:
@@ -33,56 +33,58 @@ class ClientRequest:
         self.path = path
         self._send = send
         self._is_stream = False
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     @property
     def connection(self) -> Connection | None:
-        """The client's connection, where it can be handed over now."""
-        # A web page of another origin gets headers that the router's own middleware adds.
+        """The client's connection, if it can be handed over now."""
+        # Replies to other origins need the CORS headers that the router's middleware adds.
         if "origin" in self.request.headers:
             return None
         found: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
         return found if found and found.can_be_handed_over else None
 
-    async def answer(self, response: Response) -> None:
-        """Send a whole reply; in a stream that has begun, as its last event: an error, since a stream was asked for."""
+    async def send_response(self, response: Response) -> None:
+        """Send a complete reply; once a stream has started, an error reply as its last event."""
         if self._is_stream:
-            await self.go_on(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
+            await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
             await response(self.request.scope, self.request.receive, self._send)
 
-    async def refuse(self, error: RayLLMError) -> None:
-        """Tell an error."""
+    async def send_error(self, error: RayLLMError) -> None:
+        """Send an error."""
         if self._is_stream:
-            await self.go_on(error_event(error, self.path), is_last=True)
+            await self.send_chunk(error_event(error, self.path), is_last=True)
         else:
-            await self.answer(error_response(error, self.path))
+            await self.send_response(error_response(error, self.path))
 
-    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Begin a stream, if it has not begun."""
+    async def start_stream(self, status: int, headers: Mapping[str, str]) -> None:
+        """Start a stream, unless it has started."""
         if not self._is_stream:
             self._is_stream = True
             raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def go_on(self, chunk: bytes, is_last: bool = False) -> None:
-        """Send more of a stream."""
+    async def send_chunk(self, chunk: bytes, is_last: bool = False) -> None:
+        """Send a part of a stream."""
         await self._send({"type": "http.response.body", "body": chunk, "more_body": not is_last})
 
-    def wait(self) -> None:
-        """Show from now on that somebody is there; whatever is between client and router would else give up."""
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._beat())
+    def start_heartbeat(self) -> None:
+        """Send comments from now on, so that proxies and the client do not time out while the request is queued."""
+        if self._heartbeat is None:
+            self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
-    def wait_no_more(self) -> None:
-        """The wait is over."""
-        if self._beating is not None:
-            self._beating.cancel()
-            self._beating = None
+    def stop_heartbeat(self) -> None:
+        """Stop the comments."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(_BEAT_S)
-            await self.begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"})
-            # A comment, which clients skip. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
-            await self.go_on(b": waiting for a replica\n\n")
+            await asyncio.sleep(_HEARTBEAT_S)
+            await self.start_stream(
+                200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+            )
+            # A comment, ignored by clients. Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+            await self.send_chunk(b": waiting for a replica\n\n")

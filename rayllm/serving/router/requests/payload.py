@@ -1,4 +1,4 @@
-"""What a request carries: a JSON object or a multipart form, and the model it names."""
+"""Request payloads: a JSON object or a multipart form."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from starlette.requests import Request
 from starlette.types import Message, Scope
 
 from rayllm.errors import RequestError
-from rayllm.routing import Ask, ask_of
+from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
 
-# A form holds a file and a handful of fields; more is an attack.
+# More fields than any real request has.
 _MAX_FIELDS = 100
-# Bytes of a form between two turns of the event loop; some 2 ms.
+# Bytes of a form parsed between two turns of the event loop; some 2 ms.
 _SLICE = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Payload(ABC):
-    """A request's body as it came, to be passed on untouched.
+    """A request's body, forwarded unchanged.
 
-    `raw` holds the bytes, `content_type` the header that says what they are, and `model` the name that they mention.
+    `raw` is the body, `content_type` its header, and `model` the name in it.
     """
 
     raw: bytes
@@ -44,17 +44,17 @@ class Payload(ABC):
 
     @property
     @abstractmethod
-    def ask(self) -> Ask:
-        """What it means for the choice of a replica, as a request to a base."""
+    def routing(self) -> RoutingRequest:
+        """Features for routing, as a request to the base model."""
 
     @property
     @abstractmethod
     def for_log(self) -> str:
-        """What the log may hold of it: texts, but not the bytes of files."""
+        """The payload for the log: texts, without the contents of files."""
 
     @abstractmethod
     async def for_model(self, name: str) -> Payload:
-        """The same request to another model."""
+        """The same request for another model."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class JsonPayload(Payload):
 
     @classmethod
     def of(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
-        """A body that was read."""
+        """A payload from a body and its summary."""
         return cls(raw, content_type, summary.model, summary)
 
     @property
@@ -73,22 +73,22 @@ class JsonPayload(Payload):
         return self.summary.wants_stream
 
     @property
-    def ask(self) -> Ask:
-        return self.summary.ask
+    def routing(self) -> RoutingRequest:
+        return self.summary.routing
 
     @property
     def for_log(self) -> str:
         return self.raw.decode(errors="replace")
 
     async def for_model(self, name: str) -> JsonPayload:
-        # Of two fields of one name JSON's readers take the last, and a body may be too large to be written anew.
+        # Parsers take the last of two fields of the same name, and the body may be too large to serialize again.
         raw = self.raw.rstrip()[:-1] + b', "model": ' + json.dumps(name).encode() + b"}"
         return JsonPayload(raw, self.content_type, name, self.summary)
 
 
 @dataclass(frozen=True)
 class FormPayload(Payload):
-    """A multipart form, of which only the fields that are texts are kept beside its bytes.
+    """A multipart form. Of its parts, only the texts are kept beside its bytes.
 
     `fields` holds those texts by name, and `files` the name and size in bytes of each file by its field.
     """
@@ -98,10 +98,10 @@ class FormPayload(Payload):
 
     @classmethod
     async def parse(cls, raw: bytes, request: Request) -> FormPayload:
-        """Read a multipart body that was taken from `request`.
+        """Parse a multipart body.
 
         Raises:
-            RequestError: it is no multipart form, or names no model.
+            RequestError: not a multipart form, or without a model.
         """
         content_type = request.headers.get("content-type", "")
         if not content_type.startswith("multipart/form-data"):
@@ -117,8 +117,8 @@ class FormPayload(Payload):
         return dict(self.fields).get("stream") in ("true", "True", "1")
 
     @property
-    def ask(self) -> Ask:
-        return ask_of({}, len(self.raw))
+    def routing(self) -> RoutingRequest:
+        return routing_request({}, len(self.raw))
 
     @property
     def for_log(self) -> str:
@@ -163,7 +163,7 @@ async def _form(raw: bytes, scope: Scope) -> AsyncIterator[FormData]:
 
 
 async def _slices(raw: bytes) -> AsyncIterator[Message]:
-    """A body as messages, with a turn of the event loop after each."""
+    """The body as ASGI messages, with a turn of the event loop after each."""
     for start in range(0, max(1, len(raw)), _SLICE):
         body = raw[start : start + _SLICE]
         yield {"type": "http.request", "body": body, "more_body": start + _SLICE < len(raw)}

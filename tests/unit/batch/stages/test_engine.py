@@ -75,7 +75,7 @@ class Worker:
         self.checks = 0
         self.got: list[tuple[str, dict[str, str], Any]] = []
         routes = [Route(path, self._answer, methods=["POST"]) for path in ("/score", CHAT)]
-        self.server = SimpleNamespace(direct=Direct(), app=Starlette(routes=routes))
+        self.server = SimpleNamespace(in_process=Direct(), app=Starlette(routes=routes))
         self.reply: Response = JSONResponse({})
 
     async def _answer(self, asked: Request) -> Response:
@@ -97,7 +97,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stage(task: str = "generate", detokenize: bool = False) -> tuple[VLLMEngineStage, Direct]:
     made = VLLMEngineStage(MODEL, task, "cpu", detokenize=detokenize)
-    return made, Worker.made.server.direct
+    return made, Worker.made.server.in_process
 
 
 def one(made: Any, row: Row) -> Row:

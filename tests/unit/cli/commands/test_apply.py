@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from rayllm.cli.commands.apply import command
 from rayllm.config import load_app
 from rayllm.errors import ClusterError, ConfigError, RayLLMError
-from rayllm.serving.cluster import deployed
+from rayllm.serving.cluster.deployment import deployed
 
 
 @dataclass

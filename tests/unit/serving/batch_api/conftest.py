@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.serving.batch_api import lifecycle
-from rayllm.serving.batch_api.stores import Stores, open_stores
+from rayllm.serving.batch_api.execution import lifecycle
+from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 
 
 @dataclass

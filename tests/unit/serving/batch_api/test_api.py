@@ -21,8 +21,8 @@ from openai.types import Batch, FileObject
 
 from rayllm.config import BatchesConfig
 from rayllm.serving.batch_api.service import BatchService
-from rayllm.serving.batch_api.stores import open_stores
-from rayllm.serving.router.http_errors import install_error_handlers
+from rayllm.serving.batch_api.storage.stores import open_stores
+from rayllm.serving.router.http.errors import install_error_handlers
 from tests.unit.serving.batch_api.work import Runners
 
 LIMIT = 10_000

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from rayllm.serving.batch_api.batch import Batch
-from rayllm.serving.batch_api.lifecycle import Course
-from rayllm.serving.batch_api.stores import Stores
+from rayllm.serving.batch_api.execution.lifecycle import Course
+from rayllm.serving.batch_api.objects.batch import Batch
+from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.storage import Folder
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.serving.cluster import status_report as reporting
-from rayllm.serving.cluster.start_progress import Start
+from rayllm.serving.cluster.state.start_progress import Start
 from rayllm.serving.cluster.status_report import report
 
 ROUTER = {"deployment_config": {"user_config": {"names": {"org/a": "org--a", "b": "b"}}}}

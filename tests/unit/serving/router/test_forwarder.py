@@ -22,21 +22,22 @@ from rayllm.config import RouterConfig, load_app
 from rayllm.endpoints import MESSAGES, RESPONSES
 from rayllm.error_shapes import error_body
 from rayllm.errors import RequestError
-from rayllm.serving.cluster.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.handover import Receiver
-from rayllm.serving.replica.gates import DrainGate, KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.drain import DrainGate
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
 from rayllm.serving.replica.slots import Slots
-from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaQuestions
-from rayllm.serving.router.client_limits import ClientLimits
+from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
-from rayllm.serving.router.http_errors import install_error_handlers
-from rayllm.serving.router.http_server import HttpServer
+from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.http.errors import install_error_handlers
+from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
-from rayllm.serving.router.replicas.sender import RequestSender
+from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.requests import client_request
 
 PATH = "/v1/chat/completions"
@@ -81,7 +82,7 @@ class Replica:
         slots = Slots(self.count)
         self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
         self.receiver = Receiver(self.gate)
-        slots.freed = self.receiver.room
+        slots.on_slot_freed = self.receiver.notify_slot_free
         lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
         config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
@@ -96,7 +97,7 @@ class Replica:
         try:
             yield self
         finally:
-            self.receiver.stop()
+            self.receiver.close()
             self.server.should_exit = True
             self.server.force_exit = True
             await task
@@ -177,7 +178,7 @@ class Answer:
 WAYS = pytest.mark.parametrize("way", ["http", "handover"])
 
 
-class Service:
+class RouterApplication:
     """A router in front of replicas, which take adapters; everything over real sockets."""
 
     def __init__(
@@ -189,7 +190,7 @@ class Service:
 @asynccontextmanager
 async def service(
     way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[RouterApplication]:
     lora = {"dynamic_lora_loading_path": "/x"}
     models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
@@ -198,11 +199,11 @@ async def service(
         name: ReplicaSet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
         for name, queue in queues.items()
     }
-    for name, members in replicas.items():
-        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(members)])
+    for name, replicas in replicas.items():
+        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(replicas)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
-    lookup = AdapterLookup(ReplicaQuestions(dispatcher.members, transport).missing)
+    lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
     models = ModelRegistry(config)
     passing = Forwarder(models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router)
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
@@ -214,7 +215,7 @@ async def service(
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            yield Service(client, replica_sets, queues)
+            yield RouterApplication(client, replica_sets, queues)
     finally:
         for replica_set in replica_sets.values():
             replica_set.close()
@@ -324,7 +325,7 @@ async def test_a_client_that_leaves_before_the_first_byte_ends_it_too(way: str) 
             await found.client.post(PATH, json={"model": "m"}, timeout=0.3)
         await asyncio.wait_for(answer.left.wait(), 2)
         await until(lambda: not replica.count.held)
-        assert [member.candidate.requests for member in found.replica_sets["m"].members.values()] == [0]
+        assert [replica.candidate.requests for replica in found.replica_sets["m"].replicas.values()] == [0]
 
 
 @WAYS
@@ -371,10 +372,10 @@ async def test_a_replica_that_leaves_is_not_asked_again_and_loses_nothing(way: s
         service(way, {"m": [a, b]}) as found,
     ):
         a.gate.is_draining = True
-        a.receiver.leave()
+        a.receiver.drain()
         replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(20)))
         assert [reply.json() for reply in replies] == [{"from": 1}] * 20
-        assert not found.replica_sets["m"].members["m-0"].is_open
+        assert not found.replica_sets["m"].replicas["m-0"].is_open
 
 
 @WAYS

@@ -9,7 +9,7 @@ import pytest
 from rayllm.config import load_app
 from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName
-from rayllm.serving.cluster.adapter_registry import LoadedAdapter
+from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 
 
@@ -58,13 +58,13 @@ def test_what_is_no_adapters_name_means_nothing(name: str) -> None:
 
 
 def test_an_adapter_loaded_by_its_own_name_is_found_with_its_base_too() -> None:
-    loaded = {"x": LoadedAdapter("q", "x", "/place")}
+    loaded = {"x": RegisteredAdapter("q", "x", "/place")}
     assert adapted().find("q:x", loaded) == adapted().find("x", loaded) == ResolvedModel("q", "x", "/place")
     assert adapted().find("q:7b:x", loaded).path == ""
 
 
 def test_a_loaded_adapter_wins_over_a_found_one_but_never_over_a_model() -> None:
-    loaded = {name: LoadedAdapter("q", "x", "/place") for name in ("q:x", "mine", "q:7b", "gpt")}
+    loaded = {name: RegisteredAdapter("q", "x", "/place") for name in ("q:x", "mine", "q:7b", "gpt")}
     found = {name: adapted().find(name, loaded) for name in loaded}
     assert found["q:x"] == found["mine"] == ResolvedModel("q", "x", "/place")
     assert (found["q:7b"], found["gpt"]) == (ResolvedModel("q:7b"), ResolvedModel("q"))

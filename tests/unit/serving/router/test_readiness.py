@@ -44,16 +44,16 @@ async def test_models_with_replicas_are_ready_without_the_controller() -> None:
     controller = Controller({})
     controller.is_away = True
     found = deployment_states(controller, {"a", "b"})
-    assert [await found.why_not_ready(model) for model in ("a", "b")] == [None, None]
+    assert [await found.not_ready_reason(model) for model in ("a", "b")] == [None, None]
     assert controller.asked == 0
 
 
 async def test_a_model_without_a_replica_is_ready_only_if_it_sleeps() -> None:
     controller = Controller({"A": "healthy"})
-    assert await deployment_states(controller, min_replicas=0).why_not_ready("a") is None
+    assert await deployment_states(controller, min_replicas=0).not_ready_reason("a") is None
     found = deployment_states(controller)
-    assert await found.why_not_ready("a") == "it has no running replica (healthy)"
-    assert await found.why_not_ready("b") == "it is not deployed"
+    assert await found.not_ready_reason("a") == "it has no running replica (healthy)"
+    assert await found.not_ready_reason("b") == "it is not deployed"
 
 
 async def test_many_who_ask_while_the_controller_is_away_wait_for_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +61,12 @@ async def test_many_who_ask_while_the_controller_is_away_wait_for_one_answer(mon
     controller = Controller({})
     controller.open.clear()
     found = deployment_states(controller)
-    asked = await asyncio.gather(*(found.why_not_ready("a") for _ in range(100)), return_exceptions=True)
+    asked = await asyncio.gather(*(found.not_ready_reason("a") for _ in range(100)), return_exceptions=True)
     controller.open.set()
     assert {type(answer) for answer in asked} == {UnavailableError}
     # One call for all of them, none after another; and nobody asks again while it rests.
     with pytest.raises(UnavailableError):
-        await found.why_not_ready("b")
+        await found.not_ready_reason("b")
     assert controller.asked == 1
 
 
@@ -76,6 +76,6 @@ async def test_a_controller_that_comes_back_is_heard(monkeypatch: pytest.MonkeyP
     controller.is_away = True
     found = deployment_states(controller)
     with pytest.raises(UnavailableError):
-        await found.why_not_ready("a")
+        await found.not_ready_reason("a")
     controller.is_away = False
-    assert await found.why_not_ready("a") == "it has no running replica (updating)"
+    assert await found.not_ready_reason("a") == "it has no running replica (updating)"

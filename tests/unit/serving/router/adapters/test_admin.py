@@ -15,10 +15,10 @@ from fastapi import FastAPI
 
 from rayllm.config import load_app
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
-from rayllm.routing.ask import Ask
-from rayllm.serving.cluster.adapter_registry import LoadedAdapter
+from rayllm.routing.request import RoutingRequest
+from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
-from rayllm.serving.router.http_errors import install_error_handlers
+from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 
 KEY = "s3cret"
@@ -30,12 +30,12 @@ class Loaded:
     """The ledger of one router."""
 
     def __init__(self) -> None:
-        self.known: dict[str, LoadedAdapter] = {}
+        self.known: dict[str, RegisteredAdapter] = {}
 
-    async def all(self) -> dict[str, LoadedAdapter]:
+    async def all(self) -> dict[str, RegisteredAdapter]:
         return dict(self.known)
 
-    async def add(self, name: str, loaded: LoadedAdapter) -> None:
+    async def add(self, name: str, loaded: RegisteredAdapter) -> None:
         self.known[name] = loaded
 
     async def remove(self, name: str) -> None:
@@ -51,13 +51,13 @@ class Replica:
         self.asked: list[tuple[str, str]] = []
         self.tried: list[dict[str, str]] = []
 
-    async def run(self, model_id: str, ask: Ask, carry: Callable[[Any], Awaitable[Any]]) -> Any:
-        self.asked.append((model_id, ask.adapter))
+    async def dispatch(self, model_id: str, request: RoutingRequest, carry: Callable[[Any], Awaitable[Any]]) -> Any:
+        self.asked.append((model_id, request.adapter))
         return await carry(self)
 
     @asynccontextmanager
     async def send(
-        self, member: Any, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, replica: Any, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Any]:
         assert (method, path, json.loads(body)["tokens"]) == ("POST", "/detokenize", [])
         self.tried.append(dict(headers))
@@ -71,7 +71,7 @@ class Replica:
         yield SimpleNamespace(status=status, content=SimpleNamespace(read=read))
 
 
-class Service:
+class RouterApplication:
     """The two endpoints over HTTP."""
 
     def __init__(self, *bases: str, keys: tuple[str, ...] = (KEY,)) -> None:
@@ -98,7 +98,7 @@ class Service:
             return await client.post(path, json=body, headers=headers)
 
 
-async def refusal(service: Service, path: str, body: Any) -> tuple[int, str, str]:
+async def refusal(service: RouterApplication, path: str, body: Any) -> tuple[int, str, str]:
     """Status, field at fault and message; nothing was loaded."""
     known = dict(service.loaded.known)
     reply = await service.post(path, body)
@@ -108,26 +108,26 @@ async def refusal(service: Service, path: str, body: Any) -> tuple[int, str, str
 
 
 async def test_an_adapter_is_tried_then_known_then_forgotten() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     reply = await service.post(LOAD, X)
     assert (reply.status_code, reply.text) == (200, "Success: LoRA adapter 'q:x' added successfully.")
     assert service.replica.asked == [("q", "x")]
     [headers] = service.replica.tried
     assert headers.items() >= ResolvedModel("q", "x", "/x").headers("q:x").items()
-    assert service.loaded.known == {"q:x": LoadedAdapter("q", "x", "/x")}
+    assert service.loaded.known == {"q:x": RegisteredAdapter("q", "x", "/x")}
     reply = await service.post(UNLOAD, {"lora_name": "q:x"})
     assert (reply.status_code, service.loaded.known) == (200, {})
 
 
 async def test_without_keys_nobody_may() -> None:
     for path in (LOAD, UNLOAD):
-        reply = await Service("q", keys=()).post(path, X)
+        reply = await RouterApplication("q", keys=()).post(path, X)
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "permission_denied")
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer ", "Bearer wrong", KEY, f"Basic {KEY}"])
 async def test_another_key_is_none(authorization: str | None) -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     for path in (LOAD, UNLOAD):
         reply = await service.post(path, X, authorization)
         assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
@@ -136,12 +136,12 @@ async def test_another_key_is_none(authorization: str | None) -> None:
 
 async def test_each_of_the_keys_opens() -> None:
     for key in ("a", "b"):
-        assert (await Service("q", keys=("a", "b")).post(LOAD, X, f"bearer {key}")).status_code == 200
+        assert (await RouterApplication("q", keys=("a", "b")).post(LOAD, X, f"bearer {key}")).status_code == 200
 
 
 async def test_a_variable_that_is_empty_is_no_key() -> None:
     for authorization in ("Bearer", "Bearer ", "bearer  "):
-        assert (await Service("q", keys=("",)).post(LOAD, X, authorization)).status_code == 401
+        assert (await RouterApplication("q", keys=("",)).post(LOAD, X, authorization)).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ async def test_a_variable_that_is_empty_is_no_key() -> None:
     ],
 )
 async def test_what_cannot_be_loaded_names_the_field(body: Any, param: str | None) -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     assert (await refusal(service, LOAD, body))[:2] == (400, param)
     assert service.replica.tried == []
 
 
 async def test_what_is_loaded_is_replaced_only_where_asked_for() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     await service.post(LOAD, X)
     status, param, message = await refusal(service, LOAD, X | {"lora_path": "/y"})
     assert (status, param) == (400, "lora_name")
@@ -179,42 +179,42 @@ async def test_what_is_loaded_is_replaced_only_where_asked_for() -> None:
 
 
 async def test_a_bare_name_is_for_the_only_base_there_is() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     await service.post(LOAD, X | {"lora_name": "mine"})
-    assert service.loaded.known == {"mine": LoadedAdapter("q", "mine", "/x")}
+    assert service.loaded.known == {"mine": RegisteredAdapter("q", "mine", "/x")}
     for bases, told in ((("q", "r"), "`q:<name>`, `r:<name>`"), ((), "no model here has a `lora_config`")):
-        status, param, message = await refusal(Service(*bases), LOAD, X | {"lora_name": "mine"})
+        status, param, message = await refusal(RouterApplication(*bases), LOAD, X | {"lora_name": "mine"})
         assert (status, param) == (400, "lora_name")
         assert told in message
 
 
 async def test_one_adapter_has_one_name() -> None:
     """`x` and `q:x` would be two adapters of one name in the engine, each driving the other out."""
-    service = Service("q")
+    service = RouterApplication("q")
     await service.post(LOAD, X)
     status, _, message = await refusal(service, LOAD, {"lora_name": "x", "lora_path": "/y", "load_inplace": True})
     assert (status, "is loaded already, as `q:x`" in message) == (400, True)
 
 
 async def test_an_adapter_of_the_configuration_keeps_its_place() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     for name in ("fixed", "q:fixed"):
         status, param, message = await refusal(service, LOAD, X | {"lora_name": name})
         assert (status, param, "`lora_modules`" in message) == (400, "lora_name", True)
 
 
 async def test_an_adapter_that_was_never_loaded_cannot_be_unloaded() -> None:
-    assert (await refusal(Service("q"), UNLOAD, {"lora_name": "q:x"}))[:2] == (404, "lora_name")
+    assert (await refusal(RouterApplication("q"), UNLOAD, {"lora_name": "q:x"}))[:2] == (404, "lora_name")
 
 
 async def test_what_the_replica_says_against_it_is_told() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     service.replica.error = RequestError("It has no config.", "model", "adapter_broken")
     assert await refusal(service, LOAD, X) == (400, "lora_path", "It has no config.")
 
 
 async def test_a_replica_that_fails_loads_nothing() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     service.replica.answer = (500, b"plain text")
     assert (await refusal(service, LOAD, X))[0] == 500
     service.replica.answer = (503, json.dumps(UnavailableError("full").body()).encode())
@@ -222,6 +222,6 @@ async def test_a_replica_that_fails_loads_nothing() -> None:
 
 
 async def test_an_engine_that_cannot_write_tokens_back_has_the_adapter_all_the_same() -> None:
-    service = Service("q")
+    service = RouterApplication("q")
     service.replica.error = RequestError("No tokens.", "tokens")
     assert (await service.post(LOAD, X)).status_code == 200

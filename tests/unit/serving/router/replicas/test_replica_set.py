@@ -11,11 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayllm.errors import UnavailableError
-from rayllm.routing import Ask
+from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
-from rayllm.serving.router.replicas import member as members
+from rayllm.serving.router.replicas import replica as replica_module
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.member import FullError, LostError, Member, UnreachableError, WithdrawnError
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaUnreachableError,
+)
+from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
 
@@ -63,7 +69,7 @@ class Crowd:
     def come(self, number: int) -> None:
         done = asyncio.Event()
 
-        async def carry(_: Member) -> None:
+        async def carry(_: Replica) -> None:
             task = self.waiting.pop(number)
             self.held[number] = task, done
             try:
@@ -73,7 +79,7 @@ class Crowd:
 
         async def ask() -> None:
             try:
-                await self.dispatcher.run("m", Ask(), carry)
+                await self.dispatcher.dispatch("m", RoutingRequest(), carry)
             except UnavailableError:
                 self.waiting.pop(number)
                 self.refused += 1
@@ -160,69 +166,69 @@ async def test_those_who_wait_are_served_in_order_and_newcomers_do_not_overtake(
     dispatcher = Dispatcher({"m": found})
 
     async def carry(number: int) -> None:
-        async def one(_: Member) -> None:
+        async def one(_: Replica) -> None:
             order.append(number)
             await asyncio.sleep(0)
 
-        await dispatcher.run("m", Ask(), one)
+        await dispatcher.dispatch("m", RoutingRequest(), one)
 
     await asyncio.gather(*(carry(number) for number in range(30)))
     assert order == list(range(30))
 
 
 async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_RETRY_S", 0.01)
+    monkeypatch.setattr(replica_module, "_RETRY_S", 0.01)
     queue = Queue(1)
     dispatcher = Dispatcher({"m": replica_set(queue, 1)})
     order: list[str] = []
     hold, beaten = asyncio.Event(), 0
 
-    async def first(_: Member) -> None:
+    async def first(_: Replica) -> None:
         await hold.wait()
 
-    async def second(_: Member) -> None:
+    async def second(_: Replica) -> None:
         nonlocal beaten
         beaten += 1
         while not queue.count:
             await asyncio.sleep(0)
         if beaten <= 3:
-            raise FullError
+            raise ReplicaFullError
         order.append("second")
 
-    async def third(_: Member) -> None:
+    async def third(_: Replica) -> None:
         order.append("third")
 
     tasks = []
     for carry in (first, second):
-        tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), carry)))
+        tasks.append(asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry)))
         await settle()
     hold.set()
     while not beaten:
         await asyncio.sleep(0)
     # The line, which holds one, is filled by another while the second one is on its way.
-    tasks.append(asyncio.create_task(dispatcher.run("m", Ask(), third)))
+    tasks.append(asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), third)))
     await asyncio.gather(*tasks)
     assert order == ["second", "third"]
 
 
 async def test_a_full_replica_is_asked_by_one_request_for_each_free_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_RETRY_S", 3600.0)
+    monkeypatch.setattr(replica_module, "_RETRY_S", 3600.0)
     found = replica_set(Queue(), 50)
-    [replica] = found.members.values()
+    [replica] = found.replicas.values()
     dispatcher = Dispatcher({"m": found})
     tries = 0
 
-    async def carry(_: Member) -> None:
+    async def carry(_: Replica) -> None:
         nonlocal tries
         tries += 1
         await asyncio.sleep(0)
-        raise FullError
+        raise ReplicaFullError
 
-    asked = [asyncio.create_task(dispatcher.run("m", Ask(), carry)) for _ in range(50)]
+    asked = [asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry)) for _ in range(50)]
     await settle()
     assert tries == 50, "all of them fit, as far as was known"
     for expected in (51, 52):
-        replica.freed()
+        replica.on_slot_freed()
         await settle()
         assert tries == expected, "one slot is for one request"
     for task in asked:
@@ -232,20 +238,20 @@ async def test_a_full_replica_is_asked_by_one_request_for_each_free_slot(monkeyp
 
 async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
     found = replica_set(Queue(), 5)
-    [replica] = found.members.values()
+    [replica] = found.replicas.values()
     dispatcher = Dispatcher({"m": found})
     is_full = True
 
-    async def carry(_: Member) -> str:
+    async def carry(_: Replica) -> str:
         if is_full:
-            raise FullError
+            raise ReplicaFullError
         return "answered"
 
-    asked = asyncio.create_task(dispatcher.run("m", Ask(), carry))
+    asked = asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry))
     await settle()
     assert not asked.done()
     is_full = False
-    replica.freed()
+    replica.on_slot_freed()
     await settle()
     assert asked.result() == "answered"
 
@@ -253,7 +259,7 @@ async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
 async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
     queue = Queue()
     found = replica_set(queue)
-    asked = [asyncio.create_task(Dispatcher({"m": found}).run("m", Ask(), print)) for _ in range(3)]  # type: ignore[arg-type]
+    asked = [asyncio.create_task(Dispatcher({"m": found}).dispatch("m", RoutingRequest(), print)) for _ in range(3)]  # type: ignore[arg-type]
     await settle()
     queue.is_available = False
     found.update([])
@@ -261,7 +267,7 @@ async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
         with pytest.raises(UnavailableError, match="not available"):
             await task
     with pytest.raises(UnavailableError, match="not available"):
-        await Dispatcher({"m": found}).run("m", Ask(), print)  # type: ignore[arg-type]
+        await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), print)  # type: ignore[arg-type]
 
 
 class Replicas:
@@ -275,17 +281,17 @@ class Replicas:
         self.sent: Counter[str] = Counter()
 
     async def ask(self) -> str:
-        async def carry(replica: Member) -> str:
+        async def carry(replica: Replica) -> str:
             self.sent[replica.id] += 1
             if error := self.failing.get(replica.id):
                 raise error
-            replica.replied(replica.id not in self.bad)
+            replica.on_reply(replica.id not in self.bad)
             return replica.id
 
-        return await self.dispatcher.run("m", Ask(), carry)
+        return await self.dispatcher.dispatch("m", RoutingRequest(), carry)
 
 
-@pytest.mark.parametrize("error", [WithdrawnError, LostError, UnreachableError])
+@pytest.mark.parametrize("error", [ReplicaDrainingError, ReplicaLostError, ReplicaUnreachableError])
 async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(error: type[Exception]) -> None:
     replicas = Replicas(10, 10)
     replicas.failing["r0"] = error
@@ -294,7 +300,7 @@ async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(er
 
 async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_next() -> None:
     replicas = Replicas(10)
-    replicas.failing["r0"] = WithdrawnError
+    replicas.failing["r0"] = ReplicaDrainingError
     asked = [asyncio.create_task(replicas.ask()) for _ in range(5)]
     await settle()
     assert replicas.sent["r0"] <= 5
@@ -305,7 +311,7 @@ async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_
 
 async def test_a_request_that_two_replicas_died_of_kills_no_third() -> None:
     replicas = Replicas(10, 10, 10)
-    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), LostError)
+    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), ReplicaLostError)
     with pytest.raises(Exception, match="broke off before it answered"):
         await replicas.ask()
     assert replicas.sent.total() == 2
@@ -314,15 +320,15 @@ async def test_a_request_that_two_replicas_died_of_kills_no_third() -> None:
 async def test_a_replica_that_fails_where_others_do_not_is_left_out_until_it_is_readmitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(members, "_FIRST_EJECTION_S", 3600.0)
-    monkeypatch.setattr(members, "_LONGEST_EJECTION_S", 3600.0)
+    monkeypatch.setattr(replica_module, "_FIRST_EJECTION_S", 3600.0)
+    monkeypatch.setattr(replica_module, "_LONGEST_EJECTION_S", 3600.0)
     replicas = Replicas(10, 10)
     replicas.bad = {"r0"}
     asked = [await replicas.ask() for _ in range(40)]
     assert asked.count("r0") < 12
     assert set(asked[-20:]) == {"r1"}
     replicas.bad = set()
-    replicas.replica_set.members["r0"]._readmit()
+    replicas.replica_set.replicas["r0"]._readmit()
     assert "r0" in {await replicas.ask() for _ in range(20)}
 
 

@@ -41,7 +41,7 @@ async def test_json_for_another_model(raw: bytes) -> None:
     other = await (await payload.for_model("b")).for_model('c"\\')
     assert json.loads(other.raw) == {"model": 'c"\\', "x": [1]}
     assert (payload.model, other.model) == ("a", 'c"\\')
-    assert summarize(other.raw).ask == payload.ask == other.ask
+    assert summarize(other.raw).routing == payload.routing == other.routing
 
 
 async def test_a_form_for_another_model_keeps_its_file() -> None:

@@ -1,0 +1,135 @@
+"""Private names of Ray and Ray Serve, for Ray 2.60: all that RayLLM uses are listed, and most are wrapped, here.
+
+`tests/unit/cluster/test_ray_internals.py` checks them against the installed Ray, so an upgrade names what it broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+PRIVATE_NAMES = {
+    "ray._private.worker": (
+        "_global_node",
+        "global_worker",
+        "raise_sys_exit_with_custom_error_message",
+        "Worker.actors",
+        "Worker.actor_id",
+    ),
+    "ray._private.node": ("Node.get_logs_dir_path",),
+    "ray._private.state": ("state.get_max_resources_from_cluster_config",),
+    "ray._private.services": ("find_bootstrap_address", "find_gcs_addresses"),
+    "ray._private.authentication.authentication_token_setup": ("maybe_enable_token_auth_if_token_available",),
+    "ray._private.utils": ("detect_fate_sharing_support_linux", "set_kill_on_parent_death_linux"),
+    "ray.experimental.internal_kv": ("_internal_kv_del", "_internal_kv_get", "_internal_kv_put"),
+    "ray.serve.context": ("_get_global_client",),
+    "ray.serve._private.api": ("serve_start",),
+    "ray.serve._private.client": (
+        "ServeControllerClient.deploy_apps",
+        "ServeControllerClient.get_serve_details",
+        "ServeControllerClient.http_config",
+    ),
+    "ray.serve._private.common": ("RequestMetadata",),
+    "ray.serve._private.config": ("DeploymentConfig.model_fields",),
+    "ray.serve.deployment": ("Deployment._deployment_config",),
+    # The replica's count of its requests: serving/replica/slots.py.
+    "ray.serve._private.replica": (
+        "ReplicaActor._replica_impl",
+        "Replica._event_loop",
+        "Replica.max_ongoing_requests",
+        "Replica.release_slot",
+        "Replica.reserve_slot",
+        "SERVE_BUILD_ASGI_APP_METHOD",
+    ),
+    # The handle's count of queued requests: serving/router/replicas/serve_queue.py.
+    "ray.serve.handle": ("DeploymentHandle._init_router",),
+    "ray.serve._private.router": (
+        "SingletonThreadRouter._asyncio_loop",
+        "SingletonThreadRouter._asyncio_router",
+        "AsyncioRouter._deployment_available",
+        "AsyncioRouter._metrics_manager",
+        "AsyncioRouter.request_router",
+        "RouterMetricsManager._deployment_config",
+        "RouterMetricsManager.dec_num_queued_requests",
+        "RouterMetricsManager.inc_num_queued_requests",
+        "RouterMetricsManager.push_autoscaling_metrics_to_controller",
+        "RouterMetricsManager.should_send_scaled_to_zero_optimized_push",
+    ),
+    # Notification of changed replicas: serving/cluster/request_router.py.
+    "ray.serve.request_router": (
+        "RequestRouter._deployment_id",
+        "RequestRouter.curr_replicas",
+        "RequestRouter.on_replica_actor_died",
+        "RequestRouter.update_replicas",
+        "RunningReplica.max_ongoing_requests",
+        "RunningReplica.replica_metadata",
+        "RunningReplica.routing_stats",
+    ),
+}
+"""Module → the names used from it, dotted for attributes."""
+
+
+def autoscaler_limits() -> Any:
+    """The most resources that Ray's own autoscaler may add; empty where it reports none."""
+    from ray._private import state
+
+    return state.state.get_max_resources_from_cluster_config()
+
+
+def session_log_folder() -> Path:
+    """The log folder of this node's Ray session."""
+    return Path(ray._private.worker._global_node.get_logs_dir_path())
+
+
+def serve_client(required: bool = True) -> Any:
+    """Ray Serve's controller client; None where Serve is not running and not required."""
+    from ray.serve.context import _get_global_client
+
+    return _get_global_client(raise_if_no_controller_running=required)
+
+
+def start_serve(http_options: dict[str, Any], proxy_location: Any, grpc_options: dict[str, Any]) -> Any:
+    """Start Ray Serve unless it is running; returns the controller client."""
+    from ray.serve._private.api import serve_start
+
+    return serve_start(http_options=http_options, proxy_location=proxy_location, grpc_options=grpc_options)
+
+
+def this_replica() -> Any:
+    """Ray Serve's `Replica` object in a replica's process."""
+    worker: Any = ray._private.worker.global_worker
+    return worker.actors[worker.actor_id]._replica_impl
+
+
+def replace_sigterm_exit(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace the function that Ray's SIGTERM handler calls to exit by what `wrap` makes of it.
+
+    Only the main thread may install a signal handler, and no code of an actor runs there.
+    """
+    worker: Any = ray._private.worker
+    worker.raise_sys_exit_with_custom_error_message = wrap(worker.raise_sys_exit_with_custom_error_message)
+
+
+def kv_get(key: str) -> bytes | None:
+    """The value of a key in the cluster's key-value store."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    value: bytes | None = _internal_kv_get(key)
+    return value
+
+
+def kv_put(key: str, value: str) -> None:
+    """Set a key in the cluster's key-value store."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(key, value, overwrite=True)
+
+
+def kv_delete(key: str) -> None:
+    """Delete a key from the cluster's key-value store."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(key)

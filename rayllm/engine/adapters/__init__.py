@@ -1,0 +1,1 @@
+"""The adapters of one engine: loading, refreshing and dropping them."""

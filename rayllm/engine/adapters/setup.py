@@ -1,0 +1,110 @@
+"""The adapter pool of an engine, and what an adapter's own settings change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rayllm.config import GenerationConfig, ModelConfig
+from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.engine.request_plan import RequestPlan
+from rayllm.engine.vllm.adapters import AdapterSlots
+from rayllm.engine.vllm.engine import max_lora_rank
+from rayllm.errors import RequestError
+from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
+from rayllm.prompt import PromptError
+from rayllm.settings import settings
+from rayllm.sources import DownloadOptions, Progress
+
+# Stop texts that an adapter may add to a request; vLLM counts them against its limit on the client's.
+MAX_STOPS = 16
+
+
+def adapter_pool_of(
+    model: ModelConfig,
+    engine: Any,
+    server: Any,
+    weights: Path,
+    plan: Callable[[ModelConfig], RequestPlan],
+    progress: Callable[[], Progress],
+) -> AdapterPool | None:
+    """The adapter pool of `model`; None if it adapter_limits no adapters.
+
+    Args:
+        model: the base model.
+        engine: vLLM's AsyncLLM.
+        server: vLLM's application.
+        weights: the folder of the base model's weights; may be missing on this node.
+        plan: makes a request plan from a configuration.
+        progress: creates an observer of a download.
+    """
+    lora = model.lora_config
+    if lora is None:
+        return None
+    adapter_limits = AdapterLimits(max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
+    return AdapterPool(
+        adapter_store(model, adapter_limits, progress),
+        AdapterSlots(engine, server.state.openai_serving_models),
+        lambda name, files: _plan(name, files, model, plan),
+        lora.max_num_adapters_per_replica,
+        settings().adapter_refresh_s,
+    )
+
+
+async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
+    """Load the adapters listed in the configuration.
+
+    Raises:
+        RayLLMError: one cannot be loaded; the replica must not start without it.
+    """
+    for module in model.lora_config.lora_modules if model.lora_config else ():
+        await adapter_pool.load(AdapterName(model.model_id, module.name))
+
+
+def adapter_store(model: ModelConfig, adapter_limits: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
+    """The adapter store of `model`, which must have a `lora_config`.
+
+    Args:
+        model: the base model.
+        adapter_limits: the engine's limits.
+        progress: creates an observer of a download.
+    """
+    lora = model.lora_config
+    assert lora is not None  # noqa: S101  (checked by the caller)
+    path = lora.dynamic_lora_loading_path
+    return AdapterStore(
+        model.model_id,
+        open_catalog(path, model.model_id) if path else None,
+        {module.name: module.path for module in lora.lora_modules},
+        replace(DownloadOptions.from_settings(lora.download_timeout_s), tries=lora.max_download_tries),
+        adapter_limits,
+        progress,
+    )
+
+
+def _plan(
+    name: AdapterName, files: AdapterFiles, model: ModelConfig, plan: Callable[[ModelConfig], RequestPlan]
+) -> RequestPlan | None:
+    """The request plan of an adapter; None if it has no settings of its own."""
+    if files.generation is None:
+        return None
+    if len(files.generation.stopping_sequences) > MAX_STOPS:
+        message = f"The adapter `{name}` cannot be used: it has more than {MAX_STOPS} `stopping_sequences`."
+        raise RequestError(message, "model", "adapter_broken")
+    try:
+        return plan(with_generation(model, files.generation))
+    except PromptError as error:
+        message = f"The adapter `{name}` cannot be used: its `prompt_format`: {error}"
+        raise RequestError(message, "model", "adapter_broken") from None
+
+
+def with_generation(model: ModelConfig, generation: GenerationConfig) -> ModelConfig:
+    """`model` with an adapter's generation settings; settings the adapter lacks keep the model's values."""
+    update_values = {key: getattr(generation, key) for key in generation.model_fields_set}
+    update: dict[str, Any] = {"generation_config": model.generation_config.model_copy(update=update_values)}
+    if generation.prompt_format is not None:
+        # The adapter's format replaces the base model's template.
+        update["chat_template"] = None
+    return model.model_copy(update=update)

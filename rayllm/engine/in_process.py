@@ -1,0 +1,166 @@
+"""Requests to an engine in the same process, without HTTP; used by batch.
+
+Names, defaults, stops, constraints and adapters mean what they mean online.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from rayllm.config import ModelConfig
+from rayllm.config.engine_arguments import request_fields
+from rayllm.config.faults import did_you_mean
+from rayllm.endpoints import COMPLETIONS
+from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
+from rayllm.engine.middleware.deprecated_fields import DEPRECATED_FIELDS
+from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one_bos
+from rayllm.engine.prompt import Prompt
+from rayllm.engine.request_plan import RequestPlan
+from rayllm.engine.vllm import generation
+from rayllm.errors import RequestError
+from rayllm.lora import resolve_adapter
+
+Body = dict[str, Any]
+
+# Fields that do not concern sampling.
+_NOT_SAMPLING = {"model", "prompt", "prompt_embeds", "stream", "stream_options", "echo", "suffix", "user", "request_id"}
+# OpenAI's aliases of fields of vLLM's completions.
+_ALIASES = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "top_logprobs": "logprobs"}
+_POOLING = ("dimensions", "use_activation")
+_CACHED_REQUESTS = 256
+# A placeholder: vLLM parses no request without a prompt, but the real one is passed beside it.
+_PLACEHOLDER_PROMPT = [0]
+
+
+class InProcessClient:
+    """A client of one engine.
+
+    Args:
+        engine: vLLM's AsyncLLM.
+        model: the model.
+        plan: the model's request plan.
+        admit: refuses constraints that are unsafe for the engine.
+        adapter_pool: the adapters in the engine; None if it takes none.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        model: ModelConfig,
+        plan: RequestPlan,
+        admit: Callable[[Body], Awaitable[Body]],
+        adapter_pool: AdapterPool | None,
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._plan = plan
+        self._admit = admit
+        self._adapter_pool = adapter_pool
+        self._ids = count()
+        # Most rows of a job have the same parameters. The plan is kept because its id is in the key.
+        self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
+
+    @property
+    def max_concurrent(self) -> int:
+        """Sequences that the engine processes at once."""
+        return generation.max_num_seqs(self._engine)
+
+    async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
+        """Generate for one prompt; returns vLLM's `RequestOutput`.
+
+        Args:
+            prompt: the prompt.
+            sampling: fields of a completion request, such as `temperature` or `guided_choice`.
+            model: name of the model or an adapter; the model by default.
+            detokenize: whether to return text; forced where a stop is a text.
+
+        Raises:
+            RequestError: a field or the prompt is invalid.
+            ModelNotFoundError: the adapter does not exist.
+            EngineError: the engine died.
+        """
+        async with self._using(model) as lora:
+            request = await self._request(sampling)
+            return await generation.generate(
+                self._engine, self._with_bos(prompt), request, self._id(), lora, detokenize
+            )
+
+    async def pool(self, task: str, prompt: Prompt, pooling: Body, model: str | None) -> tuple[list[float], int]:
+        """Pool one prompt; returns a vector or probabilities, and the number of prompt tokens.
+
+        Args:
+            task: `embed` or `classify`.
+            prompt: the prompt.
+            pooling: `dimensions` or `use_activation`.
+            model: as for `generate`.
+
+        Raises:
+            RequestError, ModelNotFoundError, EngineError: as `generate`.
+        """
+        for name in pooling.keys() - set(_POOLING):
+            hint = did_you_mean(name, _POOLING) or f"; use {' or '.join(_POOLING)}."
+            raise RequestError(f"`pooling_params.{name}` is not a known parameter{hint}", "pooling_params")
+        async with self._using(model) as lora:
+            return await generation.pool(self._engine, self._with_bos(prompt), task, pooling, self._id(), lora)
+
+    def labels(self) -> dict[int, str]:
+        """Names of the classes by index, if the model has any."""
+        return generation.labels(self._engine)
+
+    @asynccontextmanager
+    async def _using(self, model: str | None) -> AsyncIterator[Any]:
+        adapter = resolve_adapter(self._model, model)
+        if adapter is None:
+            yield None
+            return
+        assert self._adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
+        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as loaded:
+            yield loaded.lora_request
+
+    def _with_bos(self, prompt: Prompt) -> Prompt:
+        """Add exactly one BOS to a text that no chat template has rendered."""
+        if prompt.token_ids is not None or prompt.is_rendered:
+            return prompt
+        return replace(prompt, text=with_one_bos(prompt.text, adapter_plan() or self._plan))
+
+    async def _request(self, sampling: Body) -> Any:
+        plan = adapter_plan() or self._plan
+        key = json.dumps([sampling, id(plan)], sort_keys=True, default=str)
+        if (cached := self._parsed.get(key)) is None:
+            cached = self._parsed[key] = await self._parse(sampling, plan), plan
+            if len(self._parsed) > _CACHED_REQUESTS:
+                self._parsed.popitem(last=False)
+        return cached[0]
+
+    async def _parse(self, sampling: Body, plan: RequestPlan) -> Any:
+        body = _normalize(sampling)
+        rewritten = await self._admit(rewrite_request(COMPLETIONS, {"prompt": _PLACEHOLDER_PROMPT, **body}, plan))
+        return generation.completion_request(rewritten)
+
+    def _id(self) -> str:
+        return f"row-{next(self._ids)}"
+
+
+def _normalize(sampling: Body) -> Body:
+    """Sampling parameters under the names of vLLM's completions."""
+    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
+    body: Body = {}
+    for name, value in sampling.items():
+        if name not in known:
+            hint = did_you_mean(name, known) or "; docs/batch.md lists them."
+            raise RequestError(f"`sampling_params.{name}` is not a known parameter{hint}", "sampling_params")
+        if value is not None:
+            body[_ALIASES.get(name, name)] = value
+    if body.get("logprobs") is True:
+        # As in chat: `top_logprobs` alternatives to the chosen token.
+        body["logprobs"] = sampling.get("top_logprobs") or 0
+    elif body.get("logprobs") is False:
+        del body["logprobs"]
+    return body

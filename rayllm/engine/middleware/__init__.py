@@ -1,0 +1,1 @@
+"""ASGI middleware around vLLM's application."""

@@ -1,0 +1,76 @@
+"""Loads the adapter of a request before vLLM sees it, and keeps it loaded until the reply ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rayllm import headers
+from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.model_name import requested_model
+from rayllm.engine.request_plan import RequestPlan
+from rayllm.errors import RayLLMError
+from rayllm.lora import AdapterName
+
+_plan: ContextVar[RequestPlan | None] = ContextVar("adapter_plan", default=None)
+
+
+def adapter_plan() -> RequestPlan | None:
+    """The request plan of the current request's adapter; None if it has no settings of its own."""
+    return _plan.get()
+
+
+@asynccontextmanager
+async def use_adapter(
+    adapter_pool: AdapterPool, adapter_id: AdapterName, path: str | None, model: str
+) -> AsyncIterator[LoadedAdapter]:
+    """Keep the adapter loaded for the duration of the block, and apply its settings to the current task's request.
+
+    Raises:
+        RayLLMError: as `AdapterPool.use`.
+    """
+    async with adapter_pool.use(adapter_id, path, model) as loaded:
+        # One task answers one request, so there is nothing to restore.
+        _plan.set(loaded.plan)
+        yield loaded
+
+
+class AdapterMiddleware:
+    """Loads a request's adapter, or replies with the reason why it cannot be used.
+
+    Args:
+        app: the next application.
+        adapter_pool: the adapters in the engine.
+        base: id of the base model.
+    """
+
+    def __init__(self, app: ASGIApp, adapter_pool: AdapterPool, base: str) -> None:
+        self._app = app
+        self._adapter_pool = adapter_pool
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        adapter = request_headers.get(headers.ADAPTER)
+        if adapter is None:
+            await self._app(scope, receive, send)
+            return
+        adapter_id, path = (
+            AdapterName(self._base, adapter),
+            unquote(request_headers.get(headers.ADAPTER_PATH, "")) or None,
+        )
+        model = requested_model() or str(adapter_id)
+        async with AsyncExitStack() as stack:
+            try:
+                if headers.ADAPTER_RELOAD in request_headers:
+                    await self._adapter_pool.load(adapter_id, path)
+                await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
+            except RayLLMError as error:
+                await send_error(send, error, scope["path"])
+                return
+            await self._app(scope, receive, send)

@@ -1,0 +1,94 @@
+"""Deprecated request fields, translated to today's.
+
+vLLM ignores unknown fields, so a deprecated one would be answered without its constraint. docs/api.md lists them all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.errors import RequestError
+
+Body = dict[str, Any]
+
+# deprecated field → key of `structured_outputs`
+CONSTRAINTS = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "structural_tag": "structural_tag",
+}
+_WHITESPACE = "guided_whitespace_pattern"
+_BACKEND = "guided_decoding_backend"
+# Deprecated top-level fields.
+DEPRECATED_FIELDS = frozenset([*CONSTRAINTS, _WHITESPACE, _BACKEND])
+# Backends that requests could name; today's backend of the server handles them all.
+_BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
+
+
+def replace_deprecated(body: Body) -> Body:
+    """`body` with today's fields; the original is left unchanged.
+
+    Raises:
+        RequestError: deprecated fields contradict others, or ask for a removed feature.
+    """
+    _check_best_of(body)
+    if deprecated := _deprecated_in(body):
+        body = _renamed(body, deprecated)
+    _check_whitespace(body)
+    return body
+
+
+def _renamed(body: Body, deprecated: Body) -> Body:
+    _check_backend(deprecated.pop(_BACKEND, None))
+    body = {name: value for name, value in body.items() if name not in DEPRECATED_FIELDS}
+    today = {CONSTRAINTS.get(name, "whitespace_pattern"): value for name, value in deprecated.items()}
+    if today:
+        if body.get("structured_outputs") is not None:
+            raise RequestError(
+                f"`{next(iter(deprecated))}` and `structured_outputs` exclude each other.", next(iter(deprecated))
+            )
+        constraints = [name for name in deprecated if name in CONSTRAINTS]
+        if len(constraints) > 1:
+            raise RequestError(
+                f"`{constraints[0]}` and `{constraints[1]}` exclude each other; give one constraint.", constraints[1]
+            )
+        body["structured_outputs"] = today
+    return body
+
+
+def _deprecated_in(body: Body) -> Body:
+    """The deprecated fields in a request. NIM's clients put constraints into `nvext`."""
+    nvext = body.get("nvext")
+    nested = (
+        {name: nvext[name] for name in CONSTRAINTS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
+    )
+    return nested | {name: body[name] for name in (*CONSTRAINTS, _WHITESPACE, _BACKEND) if body.get(name) is not None}
+
+
+def _check_best_of(body: Body) -> None:
+    best_of, n = body.get("best_of"), body.get("n") or 1
+    if isinstance(best_of, int) and isinstance(n, int) and best_of > n:
+        raise RequestError("`best_of` beyond `n` is no longer supported by vLLM; ask for `n` choices.", "best_of")
+
+
+def _check_backend(name: Any) -> None:
+    """vLLM used to choose a backend per request; it now has one per server, which enforces every constraint."""
+    # Options followed a colon: `xgrammar:no-fallback`.
+    if name is not None and (not isinstance(name, str) or name.split(":")[0] not in _BACKENDS):
+        raise RequestError(f"`{_BACKEND}` must be one of {', '.join(_BACKENDS)}.", _BACKEND)
+
+
+def _check_whitespace(body: Body) -> None:
+    """A whitespace pattern needs a JSON schema. They become one regular expression later, since that is expensive."""
+    structured = body.get("structured_outputs")
+    if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
+        return
+    if not isinstance(structured["whitespace_pattern"], str):
+        raise RequestError("`structured_outputs.whitespace_pattern` must be a text.", "structured_outputs")
+    if structured.get("json") is None:
+        raise RequestError("A whitespace pattern goes with a JSON schema; give one.", "structured_outputs")
+    if structured.get("disable_any_whitespace"):
+        name = "structured_outputs.disable_any_whitespace"
+        raise RequestError(f"A whitespace pattern and `{name}` exclude each other.", name)

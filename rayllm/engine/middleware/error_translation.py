@@ -1,0 +1,282 @@
+"""Translation of vLLM's errors to OpenAI's shape.
+
+vLLM puts the status number into `code`, and uses error types of its own; OpenAI's clients expect a string or null. A
+stream whose first event is an error becomes a plain reply with the error's status.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rayllm.config.engine_arguments import vllm_names
+from rayllm.endpoints import (
+    BY_PATH,
+    CHAT,
+    CHAT_BATCH,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES,
+    TOKENIZE,
+)
+from rayllm.engine.arguments import NO_HOST
+from rayllm.engine.guided import ERROR_TYPE
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
+from rayllm.error_shapes import error_event
+from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+# An error event, in OpenAI's or Anthropic's form.
+_EVENT = re.compile(rb'(?:event: error\n)?data: (\{(?:"type":\s*"error",\s*)?"error".*)')
+# Events of the Responses API sent before the engine has the request.
+_ANNOUNCEMENTS = (b"event: response.created\n", b"event: response.in_progress\n")
+_NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
+_PROMPT_FIELD = {CHAT: "messages", CHAT_BATCH: "messages", MESSAGES: "messages", RESPONSES: "input"}
+_PROMPT_FIELD |= {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/classify": "input", "/pooling": "input"}
+_PROMPT_FIELD |= {TOKENIZE: "prompt", "/detokenize": "tokens"}
+_SPEECH = tuple(path for path, endpoint in BY_PATH.items() if endpoint.is_form)
+# Fields that vLLM's messages do not name: endpoints → part of a message → field.
+_FIELD_BY_MESSAGE = (
+    (_SPEECH, "Unsupported language", "language"),
+    (_SPEECH, "udio", "file"),
+    (_SPEECH, "'file'", "file"),
+    ((EMBEDDINGS, "/pooling"), "atryoshka", "dimensions"),
+    (("/score", "/v1/score"), "text element", "text_1"),
+    (("/score", "/v1/score"), "text_pair element", "text_2"),
+    (("/score", "/v1/score"), "Input lengths", "text_2"),
+    (("/rerank", "/v1/rerank", "/v2/rerank"), "text_pair element", "documents"),
+)
+_REPETITION = " (parameter="
+_ABOUT_PROMPT = re.compile(
+    r"context length|role|message|prompt|maximum model length|chat template|vocabulary|\bURL"
+    r"|\b(image|audio|video|multimodal)\b"
+)
+# Flags of vLLM's command line, as keys of a model's file.
+_FLAGS = {
+    "--enable-auto-tool-choice": "`tool_calling.auto`",
+    "--tool-call-parser": "`tool_calling.parser`",
+}
+# Stands for the endpoint's prompt field.
+_PROMPT = "the prompt"
+# vLLM replies 500 to this one.
+_LOCAL_FILE = "Cannot load local files"
+_NO_TEMPLATE = (
+    "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
+    "`prompt_format` or a `chat_template`."
+)
+_UNTRUSTED = (
+    "This model takes no chat template from a request; `engine_kwargs: {trust_request_chat_template: true}` in its "
+    "file would let it."
+)
+_OTHER_HOST = (
+    "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
+    "`engine_kwargs.allowed_media_domains`."
+)
+# Part of vLLM's message → our message, since vLLM addresses the server's operator, and the field.
+_MESSAGES = (
+    (_LOCAL_FILE, "This model takes no local files (`file://`). Send a data URL.", _PROMPT),
+    ("default chat template is no longer allowed", _NO_TEMPLATE, "messages"),
+    ("--trust-request-chat-template", _UNTRUSTED, "chat_template"),
+    ("untrusted chat template", _UNTRUSTED, "chat_template"),
+    (NO_HOST, _OTHER_HOST, _PROMPT),
+)
+# vLLM's names for the prompt's length, which clients do not send.
+_LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
+
+
+def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
+    """Map an error of vLLM to ours.
+
+    Args:
+        error: vLLM's error object: message, type, param, code.
+        status: vLLM's HTTP status.
+        path: the endpoint.
+        request_id: the request's id, for the log.
+    """
+    message = _clean_message(str(error.get("message") or "The request failed."))
+    if status in (503, 429):
+        return UnavailableError(message)
+    if error.get("type") == ERROR_TYPE:
+        return EngineError(message)
+    if status >= 500 and status != 501 and _LOCAL_FILE not in message:
+        # The message may contain paths or addresses: for the log only.
+        logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
+        return EngineError("The engine failed on this request; the server's log says why.")
+    for part, message_for_client, param in _MESSAGES:
+        if part in message:
+            return RequestError(message_for_client, _PROMPT_FIELD.get(path) if param is _PROMPT else param)
+    if status == 404 and "model" in message.lower():
+        return ModelNotFoundError(message, "model")
+    return RequestError(message, _param(error, message, path))
+
+
+def _clean_message(message: str) -> str:
+    """vLLM's message without its repetition of the parameter."""
+    for flag, key in _FLAGS.items():
+        message = message.replace(flag, key)
+    text, separator, rest = re.sub(r"^\d+ validation errors?:\s+", "", message).partition(_REPETITION)
+    return text if rest.endswith(")") else text + separator + rest
+
+
+def _param(error: dict[str, Any], message: str, path: str) -> str | None:
+    """The field at fault.
+
+    Args:
+        error: vLLM's error object.
+        message: the cleaned message.
+        path: the endpoint.
+    """
+    given = error.get("param")
+    if isinstance(given, str) and given not in ("", "body"):
+        name = given.removeprefix("body.")
+        return _PROMPT_FIELD.get(path) if name in _LENGTH_PARAMS else name
+    return _named_in(message, path)
+
+
+def _named_in(message: str, path: str) -> str | None:
+    # vLLM's messages begin with a field's name, or quote it.
+    for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`(\w+)`", message)):
+        if name in vllm_names()["request"]:
+            return str(name)
+    if "tool choice" in message:
+        return "tool_choice"
+    if "LoRA adapter" in message:
+        return "model"
+    for paths, part, field in _FIELD_BY_MESSAGE:
+        if path in paths and part in message:
+            return field
+    return _PROMPT_FIELD.get(path) if _ABOUT_PROMPT.search(message) else None
+
+
+class ErrorMiddleware:
+    """Translates error replies and error events, and merges tool call deltas; everything else passes unchanged.
+
+    Args:
+        app: vLLM's application.
+        error_object: returns vLLM's error object for an exception caused by the request, else None.
+    """
+
+    def __init__(
+        self, app: ASGIApp, error_object: Callable[[BaseException], dict[str, Any] | None] = lambda error: None
+    ) -> None:
+        self._app = app
+        self._error_object = error_object
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"x-request-id"), "")
+        reply = _Reply(scope["path"], request_id, send)
+        try:
+            await self._app(scope, receive, reply.send)
+        except Exception as error:
+            if error_object := self._error_object(error):
+                await reply.fail(translate_error(error_object, _status(error_object), scope["path"], request_id))
+            else:
+                logger.exception("The engine failed on request %s to %s.", request_id, scope["path"])
+                await reply.fail(EngineError("The engine failed on this request; the server's log says why."))
+
+
+class _Reply:
+    """One reply. Its start is held back until the first part of the body shows whether it is an error."""
+
+    def __init__(self, path: str, request_id: str, send: Send) -> None:
+        self._path = path
+        self._request_id = request_id
+        self._send = send
+        self._start: Message | None = None
+        self._failed = bytearray()
+        self._pending = b""
+        self._last = b""
+        self._started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+        elif message["type"] != "http.response.body":
+            await self._send(message)
+        elif self._start is not None and self._start["status"] >= 400:
+            await self._collect(message)
+        else:
+            await self._pass_on(message)
+
+    async def fail(self, error: RayLLMError) -> None:
+        """End the reply with `error`: as the whole reply, or as the last event of a stream.
+
+        Nothing follows it, not even `[DONE]`, which clients take for success.
+        """
+        self._start = None
+        if self._started:
+            body = error_event(error, self._path, self._next_number())
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        else:
+            await send_error(self._send, error, self._path)
+        self._send = _swallow
+
+    async def _pass_on(self, message: Message) -> None:
+        body = message.get("body", b"")
+        if error := _error_in(body):
+            await self.fail(translate_error(error, _status(error), self._path, self._request_id))
+            return
+        if not self._started:
+            self._pending += body
+            if message.get("more_body") and (not body or body.startswith(_ANNOUNCEMENTS)):
+                return
+            body, self._pending = self._pending, b""
+            start, self._start = self._start, None
+            assert start is not None  # noqa: S101  (checked by the caller)
+            self._started = True
+            await self._send(start)
+        if self._path == CHAT:
+            body = with_merged_tool_calls(body)
+        self._last = body or self._last
+        await self._send({**message, "body": body})
+
+    async def _collect(self, message: Message) -> None:
+        self._failed += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        assert self._start is not None  # noqa: S101  (checked by the caller)
+        error, status = _error_object(bytes(self._failed)), self._start["status"]
+        await self.fail(translate_error(error, status, self._path, self._request_id))
+
+    def _next_number(self) -> int:
+        """Number of the next event in a stream of the Responses API."""
+        numbers = _NUMBER.findall(self._last)
+        return int(numbers[-1]) + 1 if numbers else 0
+
+
+def _error_in(chunk: bytes) -> dict[str, Any] | None:
+    """The error object at the beginning of a chunk of a stream."""
+    found = _EVENT.match(chunk) if chunk.startswith((b"data: {", b"event: error")) else None
+    if found is None:
+        return None
+    error = json.loads(found[1])["error"]
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _status(error: dict[str, Any]) -> int:
+    code = error.get("code")
+    return code if isinstance(code, int) else 500
+
+
+def _error_object(body: bytes) -> dict[str, Any]:
+    """The error in a failed reply: vLLM's own object, FastAPI's `detail`, or none."""
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return {"message": body.decode(errors="replace")[:500]}
+    if not isinstance(parsed, dict):
+        return {}
+    error = parsed.get("error", parsed.get("detail"))
+    return error if isinstance(error, dict) else {"message": error}
+
+
+async def _swallow(message: Message) -> None:
+    """Discard what vLLM still sends after a reply was replaced."""

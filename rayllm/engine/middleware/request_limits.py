@@ -1,0 +1,117 @@
+"""Limits on the lists in a request, and cheap checks of their entries, before vLLM parses them.
+
+vLLM tries each entry as each of some sixty types, and collects all errors. These checks stop at the first error, and
+leave finer ones to vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rayllm.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE
+from rayllm.errors import RequestError
+
+Body = dict[str, Any]
+
+# Far above real requests: agents' conversations have some hundred messages, and OpenAI accepts 128 tools and 2,048
+# texts to embed. Each entry costs vLLM up to 0.1 ms, in which it does nothing else.
+MAX_FIELDS = 1_000
+MAX_MESSAGES = 5_000
+MAX_PARTS = 10_000
+MAX_TOOLS = 1_000
+MAX_TEXTS = 10_000
+
+_TEXTS = ("prompt", "input", "inputs", "texts", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2")
+_WITH_FUNCTIONS = (CHAT, CHAT_BATCH, TOKENIZE)
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+
+
+def check_limits(path: str, body: Body) -> None:
+    """Refuse lists that are too long, or with entries of a wrong type.
+
+    Raises:
+        RequestError: names the field, and the index of the entry at fault.
+    """
+    if len(body) > MAX_FIELDS:
+        raise RequestError(f"The request has more than {MAX_FIELDS} fields.")
+    _check_messages(body.get("messages"))
+    if path == RESPONSES:
+        _check_objects("input", body.get("input"), MAX_MESSAGES)
+    for name in _TEXTS:
+        value = body.get(name)
+        # The engine limits the length of a prompt in tokens.
+        if isinstance(value, list) and len(value) > MAX_TEXTS and not isinstance(value[0], int):
+            raise _too_many(name, MAX_TEXTS)
+    _check_tools(path, body.get("tools"))
+    _check_logit_bias(body.get("logit_bias"))
+    _check_extra_arguments(body.get("vllm_xargs"))
+
+
+def _check_messages(messages: Any) -> None:
+    """Check a conversation, or a list of them."""
+    if not isinstance(messages, list):
+        return
+    if messages and isinstance(messages[0], list):
+        conversations = {f"messages[{index}]": part for index, part in enumerate(messages)}
+    else:
+        conversations = {"messages": messages}
+    parts = 0
+    for name, conversation in conversations.items():
+        if not isinstance(conversation, list):
+            raise RequestError(f"`{name}` must be a list of messages.", "messages")
+        _check_objects(name, conversation, MAX_MESSAGES, "messages")
+        for index, message in enumerate(conversation):
+            # Messages in OpenAI's Harmony format have an author instead.
+            if not isinstance(message.get("role"), str) and "author" not in message:
+                raise RequestError(f"`{name}[{index}].role` must be a text.", "messages")
+            content = message.get("content")
+            if content is not None and not isinstance(content, str | list):
+                raise RequestError(f"`{name}[{index}].content` must be a text or a list of parts.", "messages")
+            parts += 1 + (len(content) if isinstance(content, list) else 0)
+            if parts > MAX_PARTS:
+                raise RequestError(f"`messages` has more than {MAX_PARTS} messages and parts of them.", "messages")
+
+
+def _check_tools(path: str, tools: Any) -> None:
+    _check_objects("tools", tools, MAX_TOOLS)
+    if path not in _WITH_FUNCTIONS or not isinstance(tools, list):
+        return
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RequestError(f"`tools[{index}].function` must be an object with a `name`.", "tools")
+
+
+def _check_logit_bias(bias: Any) -> None:
+    for token, value in bias.items() if isinstance(bias, dict) else ():
+        if not isinstance(value, int | float):
+            raise RequestError(f"`logit_bias.{token[:40]}` must be a number.", "logit_bias")
+
+
+def _check_extra_arguments(arguments: Any) -> None:
+    for name, value in arguments.items() if isinstance(arguments, dict) else ():
+        for item in value if isinstance(value, list) else (value,):
+            if not isinstance(item, str | int | float):
+                message = f"`vllm_xargs.{name[:40]}` must be a text, a number or a list of these."
+                raise RequestError(message, "vllm_xargs")
+            if isinstance(item, int) and not _MIN_INTEGER <= item <= _MAX_INTEGER:
+                raise RequestError(f"`vllm_xargs.{name[:40]}` holds a number beyond 64 bits.", "vllm_xargs")
+
+
+def _check_objects(name: str, items: Any, most: int, param: str | None = None) -> None:
+    """Refuse lists with entries that are not objects. Other types than lists are left to vLLM."""
+    if not isinstance(items, list):
+        return
+    if len(items) > most:
+        raise _too_many(name, most, param)
+    if (index := _first(not isinstance(item, dict) for item in items)) is not None:
+        raise RequestError(f"`{name}[{index}]` must be an object.", param or name)
+
+
+def _first(faults: Iterable[bool]) -> int | None:
+    return next((index for index, is_fault in enumerate(faults) if is_fault), None)
+
+
+def _too_many(name: str, most: int, param: str | None = None) -> RequestError:
+    return RequestError(f"`{name}` has more than {most} entries.", param or name)

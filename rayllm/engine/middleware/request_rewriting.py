@@ -1,0 +1,209 @@
+"""Rewrites requests as the model's configuration says, before vLLM parses them: defaults, stops and exactly one BOS.
+
+`rewrite_request` is a pure function of the JSON body; `RequestRewriter` applies it to requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rayllm.config.engine_arguments import request_fields
+from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.engine.middleware.deprecated_fields import replace_deprecated
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.request_limits import check_limits
+from rayllm.engine.request_plan import RequestPlan
+from rayllm.errors import RayLLMError, RequestError
+
+Body = dict[str, Any]
+Admit = Callable[[Body], Awaitable[Body]]
+
+# Endpoints that generate text, and their field for stop texts.
+_STOPS = {CHAT: "stop", CHAT_BATCH: "stop", COMPLETIONS: "stop", RESPONSES: "stop", MESSAGES: "stop_sequences"}
+# Aliases: a default for one must not override another in the request.
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+# vLLM's fields by which a client may disturb others, or make a replica connect to other hosts.
+GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
+
+_BACKEND = "nvext.guided_decoding_backend"
+
+
+def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
+    """`body` with deprecated fields replaced and the plan applied; the original is left unchanged.
+
+    Fields of a wrong type are left for vLLM to send_error.
+
+    Raises:
+        RequestError: it asks for something unsupported.
+    """
+    check_limits(path, body)
+    _check_guarded(body, plan)
+    rewritten = replace_deprecated(dict(body))
+    _check_backend(path, rewritten, plan)
+    if path == RESPONSES:
+        _check_stateless(rewritten)
+    if path not in _STOPS:
+        return rewritten
+    if "tool_choice" in rewritten and rewritten["tool_choice"] is None:
+        # To OpenAI null is the default; to vLLM it is "none", except in a stream.
+        del rewritten["tool_choice"]
+    _add_defaults(rewritten, path, plan)
+    _add_stops(rewritten, _STOPS[path], plan)
+    if path in (CHAT, CHAT_BATCH) and plan.owns_template and rewritten.get("add_special_tokens") is True:
+        # The tokenizer adds the BOS, so the template must not.
+        kwargs = rewritten.get("chat_template_kwargs") or {}
+        if isinstance(kwargs, dict):
+            rewritten["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
+    if path == COMPLETIONS:
+        _check_echo(rewritten)
+    if path == COMPLETIONS and rewritten.get("add_special_tokens") is not False:
+        rewritten["prompt"] = with_one_bos(rewritten.get("prompt"), plan)
+    return rewritten
+
+
+def _check_guarded(body: Body, plan: RequestPlan) -> None:
+    """Refuse fields that the model's file does not allow, also within vLLM's extra arguments."""
+    extra = body.get("vllm_xargs")
+    for name in GUARDED_FIELDS:
+        if name in plan.allowed_fields:
+            continue
+        hint = f"`allowed_request_fields: [{name}]` in its file would let it"
+        if body.get(name) is not None:
+            raise RequestError(f"This model takes no `{name}` from requests; {hint}.", name)
+        if isinstance(extra, dict) and name in extra:
+            raise RequestError(f"This model takes no `vllm_xargs.{name}` from requests; {hint}.", "vllm_xargs")
+
+
+def _check_stateless(body: Body) -> None:
+    """Refuse what needs stored responses: vLLM would ignore it, or keep responses in one replica for ever."""
+    if body.get("store") is True:
+        raise RequestError("This service stores no responses; leave `store` out, or send false.", "store")
+    for name in ("previous_response_id", "conversation"):
+        if body.get(name) is not None:
+            message = f"This service stores no responses; send the whole conversation in `input` instead of `{name}`."
+            raise RequestError(message, name)
+    items = body.get("input")
+    if isinstance(items, list) and any(isinstance(i, dict) and i.get("type") == "item_reference" for i in items):
+        raise RequestError("This service stores no items; send them whole instead of an `item_reference`.", "input")
+    if body.get("background"):
+        raise RequestError("This service does not answer in the background; leave `background` out.", "background")
+
+
+def _check_echo(body: Body) -> None:
+    """Refuse `echo` where vLLM's beam search fails on it, after it has searched."""
+    prompt = body.get("prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    if not body.get("echo") or not body.get("use_beam_search") or not texts:
+        return
+    if len(texts) > 1 or not isinstance(texts[0], str) or body.get("logprobs") is not None:
+        raise RequestError("Beam search can `echo` one text, without `logprobs`, and no more.", "echo")
+
+
+def _check_backend(path: str, body: Body, plan: RequestPlan) -> None:
+    """Refuse a custom guided decoding backend where there are none: vLLM would ignore it."""
+    nvext = body.get("nvext")
+    if not isinstance(nvext, dict) or nvext.get("guided_decoding_backend") is None:
+        return
+    if path not in (CHAT, COMPLETIONS):
+        raise RequestError(f"Guided decoding backends work with {CHAT} and {COMPLETIONS} only.", _BACKEND)
+    if not plan.takes_backends:
+        raise RequestError("This model has no guided decoding backends (`guided_decoding.backends_dir`).", _BACKEND)
+
+
+def _add_defaults(body: Body, path: str, plan: RequestPlan) -> None:
+    fields = request_fields(path)
+    for name, value in plan.defaults.items():
+        if name in _LENGTHS:
+            if all(body.get(other) is None for other in _LENGTHS):
+                body[next(field for field in (name, *_LENGTHS) if field in fields)] = value
+        elif name in fields and body.get(name) is None:
+            body[name] = value
+
+
+def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
+    stop = body.get(field)
+    own = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else [] if stop is None else None
+    if plan.stop and own is not None:
+        body[field] = [*own, *(text for text in plan.stop if text not in own)]
+
+
+def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
+    """Text prompts with exactly one BOS once tokenized; token ids are left unchanged."""
+    if not plan.bos:
+        return prompt
+    if isinstance(prompt, list):
+        return [with_one_bos(item, plan) if isinstance(item, str) else item for item in prompt]
+    if not isinstance(prompt, str):
+        return prompt
+    start = 0
+    while prompt.startswith(plan.bos, start):
+        start += len(plan.bos)
+    return prompt[start:] if plan.tokenizer_adds_bos else plan.bos + prompt[start:]
+
+
+class RequestRewriter:
+    """ASGI middleware that rewrites JSON bodies, and refuses those that are not admitted.
+
+    Args:
+        app: vLLM's application.
+        plan: returns the current request's plan.
+        admit: returns the body for the engine; raises a RayLLMError for an unsafe one.
+    """
+
+    def __init__(self, app: ASGIApp, plan: Callable[[], RequestPlan], admit: Admit) -> None:
+        self._app = app
+        self._plan = plan
+        self._admit = admit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if BY_PATH[path].is_form:
+            await self._app(scope, receive, send)
+            return
+        raw = await _read(receive)
+        if raw is None:
+            return
+        try:
+            raw = await self._rewrite(path, raw)
+        except RayLLMError as error:
+            await send_error(send, error, path)
+            return
+        headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
+        scope = {**scope, "headers": [*headers, (b"content-length", str(len(raw)).encode())]}
+        await self._app(scope, _replay(raw, receive), send)
+
+    async def _rewrite(self, path: str, raw: bytes) -> bytes:
+        body = json.loads(raw)  # validated by the router
+        rewritten = await self._admit(rewrite_request(path, body, self._plan()))
+        return raw if rewritten == body else json.dumps(rewritten).encode()
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body, or None if the client disconnected."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns `body` once, and then the connection's messages."""
+    was_replayed = False
+
+    async def replay() -> Message:
+        nonlocal was_replayed
+        if was_replayed:
+            return await receive()
+        was_replayed = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

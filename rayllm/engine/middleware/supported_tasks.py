@@ -1,0 +1,40 @@
+"""Refuses requests for tasks that the model does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rayllm.endpoints import BY_PATH, ENDPOINTS
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.errors import RequestError
+
+
+class TaskMiddleware:
+    """ASGI middleware that refuses unsupported endpoints, and lists the supported ones.
+
+    Args:
+        app: the next application.
+        paths: the paths that vLLM serves for this model.
+        model_id: the model.
+    """
+
+    def __init__(self, app: ASGIApp, paths: Collection[str], model_id: str) -> None:
+        self._app = app
+        self._served = [endpoint for endpoint in ENDPOINTS if endpoint.path in paths]
+        self._model_id = model_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in [endpoint.path for endpoint in self._served]:
+            await self._app(scope, receive, send)
+        else:
+            await send_error(send, self._refusal(scope["path"]), scope["path"])
+
+    def _refusal(self, path: str) -> RequestError:
+        paths: dict[str, list[str]] = {}
+        for endpoint in self._served:
+            paths.setdefault(endpoint.does, []).append(endpoint.path)
+        able = "; ".join(f"{does} ({', '.join(where)})" for does, where in paths.items())
+        wanted = BY_PATH[path].does if path in BY_PATH else path
+        return RequestError(f"The model `{self._model_id}` does not do {wanted} ({path}). It does {able}.", "model")

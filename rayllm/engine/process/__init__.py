@@ -1,0 +1,1 @@
+"""Supervision of the engine's processes."""

@@ -1,0 +1,74 @@
+"""Watchdog of an engine: detects within seconds that its process has died or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+_PERIOD_S = 0.25
+# Share of a CPU that a hanging engine may still use: threads wake up now and then.
+_IDLE_SHARE = 0.05
+# Factor on the timeout where the workers' CPU time cannot be seen.
+_REMOTE_FACTOR = 6
+
+
+class Watched(Protocol):
+    """An engine as the watchdog sees it."""
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process has ended."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has unfinished requests."""
+
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds used by its processes; None if some of them run on other nodes."""
+
+    async def ping(self) -> None:
+        """Wait for a response from its process."""
+
+
+async def wait_until_lost(engine: Watched, stall_s: float) -> str:
+    """Return when the engine has died or hangs, with a clause that says which.
+
+    An engine responds between two steps, and a step may take long. It hangs if it has unfinished requests and neither
+    responds nor uses CPU for `stall_s` seconds.
+    """
+    ping: asyncio.Task[None] | None = None
+    window = _Window(engine)
+    try:
+        while not engine.has_died:
+            if ping is None or ping.done():
+                ping = asyncio.create_task(engine.ping()) if engine.is_busy else None
+                window = _Window(engine)
+            elif window.is_idle(stall_s):
+                return f"hangs: it has not answered for {stall_s:g} s"
+            await asyncio.sleep(_PERIOD_S)
+        return "died"
+    finally:
+        if ping is not None:
+            ping.cancel()
+
+
+class _Window:
+    """A span of time without a response from the engine."""
+
+    def __init__(self, engine: Watched) -> None:
+        self._engine = engine
+        self._started_at, self._used = time.monotonic(), engine.cpu_seconds()
+
+    def is_idle(self, stall_s: float) -> bool:
+        """Whether the engine has been idle for `stall_s` seconds. If it has used CPU, the window restarts."""
+        elapsed = time.monotonic() - self._started_at
+        if self._used is None:
+            return elapsed >= _REMOTE_FACTOR * stall_s
+        if elapsed < stall_s:
+            return False
+        used = (self._engine.cpu_seconds() or 0.0) - self._used
+        if used < _IDLE_SHARE * elapsed:
+            return True
+        self._started_at, self._used = time.monotonic(), self._used + used
+        return False

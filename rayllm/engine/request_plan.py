@@ -1,0 +1,108 @@
+"""The request plan of a model: what its configuration adds to each request, given its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rayllm.config import ModelConfig
+from rayllm.config.templates import read_template
+from rayllm.prompt import compile_template
+
+
+class Tokenizer(Protocol):
+    """The part of a HuggingFace tokenizer that is used here."""
+
+    bos_token_id: int | None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of `ids`."""
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """What is added to each request.
+
+    `chat_template` is passed to vLLM, None keeps the model's own; `owns_template` marks one compiled from a
+    `prompt_format`. `bos` is the beginning-of-sequence text that a prompt must have exactly once ("" for a model
+    without one), and `tokenizer_adds_bos` says whether the tokenizer adds it. `takes_backends` says whether requests
+    may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients may send.
+    """
+
+    chat_template: str | None = None
+    owns_template: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
+    bos: str = ""
+    tokenizer_adds_bos: bool = False
+    takes_backends: bool = False
+    allowed_fields: tuple[str, ...] = ()
+
+
+def plan_requests(
+    model: ModelConfig, tokenizer: Tokenizer | None, own_template: Callable[[], str | None] = lambda: None
+) -> RequestPlan:
+    """The request plan of `model`. Without a tokenizer there is no template, and stops stay texts.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        own_template: returns the model's own chat template for requests without tools.
+    """
+    generation = model.generation_config
+    texts, ids = _split_stops(generation.stopping_sequences, tokenizer)
+    adds_bos = _adds_bos(tokenizer)
+    prompt_format = generation.prompt_format
+    bos = prompt_format.bos if prompt_format else ""
+    if not bos and adds_bos and tokenizer:
+        # Mistral's own tokenizer has the id but not the text; it supports no prompt_format.
+        bos = getattr(tokenizer, "bos_token", None) or ""
+    template = compile_template(prompt_format, bos=bos) if prompt_format else _template_of(model, own_template)
+    return RequestPlan(
+        chat_template=template,
+        owns_template=prompt_format is not None,
+        stop=texts,
+        stop_token_ids=tuple(dict.fromkeys((*generation.stopping_tokens, *ids))),
+        defaults=dict(generation.generate_kwargs),
+        bos=bos,
+        tokenizer_adds_bos=adds_bos,
+        allowed_fields=model.allowed_request_fields,
+    )
+
+
+def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tuple[str, ...], list[int]]:
+    """Split stops into texts, and ids of those that are special tokens.
+
+    vLLM looks for stop texts in detokenized text, which lacks special tokens. An ordinary word stays a text even if it
+    is one token, since other tokens may spell it too.
+    """
+    texts, ids = list[str](), list[int]()
+    for stop in stops:
+        encoded = tokenizer.encode(stop, add_special_tokens=False) if tokenizer else []
+        if tokenizer and len(encoded) == 1 and not tokenizer.decode(encoded, skip_special_tokens=True):
+            ids.append(encoded[0])
+        else:
+            texts.append(stop)
+    return tuple(texts), ids
+
+
+def _adds_bos(tokenizer: Tokenizer | None) -> bool:
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return False
+    return tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+
+
+def _template_of(model: ModelConfig, own_template: Callable[[], str | None]) -> str | None:
+    """The configured chat template, combined with the one for tools; None keeps the model's own."""
+    plain = read_template(model.chat_template)
+    tools = read_template(model.tool_calling.chat_template if model.tool_calling else None)
+    if tools is None:
+        return plain
+    if plain is None:
+        plain = own_template()
+    return tools if plain is None else "{%- if tools -%}" + tools + "{%- else -%}" + plain + "{%- endif -%}"

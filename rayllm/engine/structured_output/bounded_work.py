@@ -1,0 +1,54 @@
+"""Expensive work on clients' texts: bounded concurrency and cached results."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from rayllm.errors import UnavailableError
+
+T = TypeVar("T")
+
+_CACHE_SIZE = 1024
+# Leaves the other cores free under a flood of expensive constraints.
+_MAX_CONCURRENT = 2
+_QUEUE_TIMEOUT_S = 20.0
+
+
+class BoundedWork(Generic[T]):
+    """A bounded, caching wrapper of the coroutine function `work`, which takes texts."""
+
+    def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
+        self._work = work
+        self._cache: OrderedDict[bytes, T] = OrderedDict()
+        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def answer(self, *texts: str) -> T:
+        """The result of `work` for `texts`.
+
+        Raises:
+            UnavailableError: too many calls are queued.
+        """
+        # A digest, because texts may be long.
+        key = hashlib.sha256("\0".join(texts).encode()).digest()
+        if key not in self._cache:
+            self._cache[key] = await self._run(texts)
+            if len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    async def _run(self, texts: tuple[str, ...]) -> T:
+        try:
+            async with asyncio.timeout(_QUEUE_TIMEOUT_S):
+                await self._semaphore.acquire()
+        except TimeoutError:
+            message = "Too many structured-output constraints are waiting to be checked."
+            raise UnavailableError(message, None, None, 5) from None
+        try:
+            return await self._work(*texts)
+        finally:
+            self._semaphore.release()

@@ -1,0 +1,64 @@
+"""Checks of a client's JSON schema: its size, its depth, and keywords that are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rayllm.engine.structured_output.constraint import Constraint, refusal
+
+MAX_DEPTH = 32
+MAX_NODES = 5_000
+MAX_ENUM = 1_000
+MAX_PATTERN = 1_024
+
+
+def check_schema(constraint: Constraint, schema: Any) -> None:
+    """Refuse schemas that are too large or too deep, or use refused keywords.
+
+    Raises:
+        RequestError: names the field and the limit or keyword.
+    """
+    if not isinstance(schema, dict):
+        raise refusal(constraint, "must be a JSON object")
+    enums = 0
+    for count, (depth, node) in enumerate(nodes(schema), start=1):
+        if count > MAX_NODES:
+            raise refusal(constraint, f"has more than {MAX_NODES} parts")
+        if depth > MAX_DEPTH:
+            raise refusal(constraint, f"nests deeper than {MAX_DEPTH} levels")
+        if not isinstance(node, dict):
+            continue
+        if isinstance(node.get("enum"), list):
+            enums += len(node["enum"])
+        if enums > MAX_ENUM:
+            raise refusal(constraint, f"has more than {MAX_ENUM} enum values")
+        if isinstance(pattern := node.get("pattern"), str) and len(pattern) > MAX_PATTERN:
+            raise refusal(constraint, f"has a `pattern` longer than {MAX_PATTERN} characters")
+        if isinstance(reference := node.get("$ref"), str) and not reference.startswith("#"):
+            raise refusal(constraint, "refers to another document (`$ref`); only references within it are followed")
+
+
+def parse_schema(constraint: Constraint) -> Any:
+    """The constraint as JSON, whether it was sent as an object or as text.
+
+    Raises:
+        RequestError: it is text that is not JSON.
+    """
+    if not isinstance(constraint.spec, str):
+        return constraint.spec
+    try:
+        return json.loads(constraint.spec)
+    except (ValueError, RecursionError):
+        raise refusal(constraint, "is not valid JSON") from None
+
+
+def nodes(root: Any) -> Iterator[tuple[int, Any]]:
+    """Every object and list in `root` with its depth, without recursion."""
+    stack = [(1, root)]
+    while stack:
+        depth, node = stack.pop()
+        if isinstance(node, dict | list):
+            yield depth, node
+            stack += [(depth + 1, child) for child in (node.values() if isinstance(node, dict) else node)]

@@ -1,0 +1,117 @@
+"""Limits on constraints, checked without compiling them.
+
+They are above OpenAI's (https://platform.openai.com/docs/guides/structured-outputs: 10 levels, 1000 enum values) and
+far below what has hung or crashed grammar compilers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.engine.structured_output.constraint import KINDS, Constraint, constraints_in, refusal
+from rayllm.engine.structured_output.json_schema import check_schema, nodes, parse_schema
+from rayllm.errors import RequestError
+
+MAX_CHARACTERS = {"json": 65_536, "regex": 16_384, "choice": 65_536, "grammar": 65_536, "structural_tag": 65_536}
+MAX_CHOICES = 1_000
+MAX_NESTING = 200
+
+# Keywords that repeat a part of the grammar that many times.
+_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+# As many as some sixty tools have.
+_PLAIN_NODES = 2_500
+_PLAIN_BOUND = 50
+
+
+def check_limits(constraint: Constraint) -> None:
+    """Refuse constraints that are too large or plainly invalid.
+
+    Raises:
+        RequestError: names the field and the limit.
+    """
+    spec = constraint.spec
+    if len(constraint.text) > MAX_CHARACTERS[constraint.kind]:
+        raise refusal(constraint, f"is longer than {MAX_CHARACTERS[constraint.kind]} characters")
+    if constraint.kind == "choice":
+        _check_choices(constraint)
+    elif constraint.kind in ("regex", "grammar"):
+        if not isinstance(spec, str) or not spec.strip():
+            raise refusal(constraint, "must be a text that is not empty")
+        if _nesting(spec) > MAX_NESTING:
+            raise refusal(constraint, f"nests deeper than {MAX_NESTING} brackets")
+    else:
+        check_schema(constraint, parse_schema(constraint))
+
+
+def check_one(body: dict[str, Any]) -> None:
+    """Refuse `structured_outputs` without exactly one constraint.
+
+    Raises:
+        RequestError: lists the possible constraints.
+    """
+    value = body.get("structured_outputs")
+    if value is not None and not isinstance(value, dict):
+        raise RequestError("`structured_outputs` must be an object.", "structured_outputs")
+    if isinstance(value, dict) and sum(value.get(kind) is not None for kind in (*KINDS, "json_object")) != 1:
+        raise RequestError(
+            f"`structured_outputs` must hold exactly one of {', '.join(KINDS)} and json_object.", "structured_outputs"
+        )
+
+
+def check_tokens(body: dict[str, Any]) -> None:
+    """Refuse `allowed_token_ids` together with a constraint: they may leave no token at all.
+
+    Raises:
+        RequestError: names `allowed_token_ids`.
+    """
+    if not body.get("allowed_token_ids"):
+        return
+    value, choice = body.get("response_format"), body.get("tool_choice")
+    is_json = isinstance(value, dict) and value.get("type") == "json_object"
+    is_call = bool(body.get("tools")) and (choice == "required" or isinstance(choice, dict))
+    constrained = next((constraint.param for constraint in constraints_in({**body, "tools": None})), None)
+    if body.get("structured_outputs") is not None:
+        constrained = "structured_outputs"
+    if param := constrained or (is_json and "response_format") or (is_call and "tool_choice"):
+        message = f"`allowed_token_ids` and `{param}` exclude each other; leave one of them out."
+        raise RequestError(message, "allowed_token_ids")
+
+
+def needs_sandbox(constraint: Constraint) -> bool:
+    """Whether a constraint within the limits must be test-compiled.
+
+    Clients often send dozens of plain tools: what vLLM makes of those is left to the engine.
+    """
+    if constraint.kind not in ("json", "regex", "grammar", "structural_tag"):
+        return False
+    if constraint.param != "tools":
+        return True
+    parts = list(nodes(parse_schema(constraint)))
+    return len(parts) > _PLAIN_NODES or any(_is_expensive(node) for _, node in parts)
+
+
+def _is_expensive(node: Any) -> bool:
+    if not isinstance(node, dict):
+        return False
+    return isinstance(node.get("pattern"), str) or any(
+        isinstance(node.get(key), int | float) and node[key] > _PLAIN_BOUND for key in _BOUNDS
+    )
+
+
+def _check_choices(constraint: Constraint) -> None:
+    choices = constraint.spec
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise refusal(constraint, "must be a list of texts that is not empty")
+    if len(choices) > MAX_CHOICES:
+        raise refusal(constraint, f"has more than {MAX_CHOICES} entries")
+
+
+def _nesting(text: str) -> int:
+    deepest = depth = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest

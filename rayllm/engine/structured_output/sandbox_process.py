@@ -1,0 +1,153 @@
+"""The sandbox's process, in which constraints are compiled.
+
+It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
+only its fork. It reads and writes lines of JSON: first the tokenizer, then `{"id", "kind", "spec"}`, each answered by
+`{"id", "fault"}`, where fault is null or a phrase.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+from typing import Any
+
+from rayllm.engine.structured_output.process_limits import TOO_COSTLY, limit_process
+
+# Generation steps to try: some grammars compile at once and then take minutes for a token.
+STEPS = 16
+
+_PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is false: )?")
+# Errors that xgrammar reports as conditions of its own source, and what they mean.
+_MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128 times; use at most `{0,128}`, or `*`"}
+
+
+def main() -> None:
+    # Torch and the compiler may write to stdout; the answers get a descriptor of their own.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    import xgrammar
+
+    lines = _lines()
+    first = json.loads(next(lines))
+    info = xgrammar.TokenizerInfo.deserialize_json(first["tokenizer"])
+    os.write(answers, b'{"ready": true}\n')
+    running: dict[int, int] = {}
+    for line in lines:
+        _reap(running, answers)
+        if line:
+            job = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                _run(job, info, first["any_whitespace"], answers)
+            running[pid] = job["id"]
+    _reap(running, answers)
+
+
+def _lines() -> Any:
+    """Lines of stdin; an empty one after each idle tenth of a second, so that forks that have ended are noticed."""
+    buffer = b""
+    while True:
+        if not select.select([0], [], [], 0.1)[0]:
+            yield b""
+            continue
+        read = os.read(0, 1 << 20)
+        if not read:
+            return
+        buffer += read
+        *whole, buffer = buffer.split(b"\n")
+        yield from whole
+
+
+def _reap(running: dict[int, int], answers: int) -> None:
+    """Answer for forks that were killed or have crashed."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        job = running.pop(pid)
+        if status != 0:
+            _answer(answers, job, TOO_COSTLY)
+
+
+def _answer(answers: int, job: int, fault: str | None) -> None:
+    # Short enough to be written atomically, so that lines of several forks do not mix.
+    os.write(answers, json.dumps({"id": job, "fault": fault and fault[:500]}).encode() + b"\n")
+
+
+def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:
+    """Compile one constraint, in a fork; never returns."""
+    limit_process()
+    try:
+        test_compile(info, job["kind"], job["spec"], any_whitespace)
+        fault = None
+    except MemoryError:
+        fault = TOO_COSTLY
+    except Exception as error:
+        fault = f"cannot be compiled: {_first_line(error)}"
+    _answer(answers, job["id"], fault)
+    os._exit(0)
+
+
+def _first_line(error: Exception) -> str:
+    for sign, meaning in _MEANINGS.items():
+        if sign in str(error):
+            return meaning
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Messages begin with a location in the compiler's source.
+    return _PLACE.sub("", lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+def test_compile(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
+    """Compile as vLLM's engine does, and generate a few tokens.
+
+    Args:
+        info: xgrammar's tokenizer information.
+        kind: json, regex, grammar or structural_tag.
+        spec: the constraint as text.
+        any_whitespace: whether white space is allowed anywhere in JSON.
+
+    Raises:
+        RuntimeError: the constraint is invalid; the message is the compiler's.
+    """
+    import xgrammar
+
+    # With the cache, as in the engine, xgrammar also hashes a grammar, and fails if it cannot.
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=True)
+    if kind == "json":
+        compiled = compiler.compile_json_schema(spec, any_whitespace=any_whitespace)
+    elif kind == "regex":
+        compiled = compiler.compile_regex(spec)
+    elif kind == "grammar":
+        compiled = compiler.compile_grammar(spec)
+    else:
+        compiled = _structural_tag(compiler, json.loads(spec))
+    matcher = xgrammar.GrammarMatcher(compiled)
+    mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
+    for _ in range(STEPS):
+        if matcher.is_terminated():
+            return
+        matcher.fill_next_token_bitmask(mask)
+        words = mask[0].tolist()
+        word = next((index for index, bits in enumerate(words) if bits), None)
+        if word is None:
+            raise ValueError("it leaves no token to generate")
+        bits = words[word] & 0xFFFFFFFF
+        matcher.accept_token(32 * word + (bits & -bits).bit_length() - 1)
+
+
+def _structural_tag(compiler: Any, tag: dict[str, Any]) -> Any:
+    import xgrammar
+
+    if "structures" not in tag:
+        return compiler.compile_structural_tag(json.dumps(tag))
+    items = [
+        xgrammar.StructuralTagItem(begin=item["begin"], schema=json.dumps(item["schema"]), end=item["end"])
+        for item in tag["structures"]
+    ]
+    return compiler.compile_structural_tag(items, tag["triggers"])
+
+
+if __name__ == "__main__":
+    main()

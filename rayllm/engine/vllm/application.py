@@ -1,0 +1,102 @@
+"""vLLM's own OpenAI application on an engine."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.vllm import import_shims
+from rayllm.engine.vllm.engine import engine_arguments
+from rayllm.engine.vllm.request_validation import validate_cheaply
+from rayllm.engine.vllm.tool_plugin import load_tool_plugin
+from rayllm.errors import ConfigError
+
+
+def make_server_arguments(arguments: VllmArguments) -> Namespace:
+    """The flat namespace of arguments that vLLM's application reads.
+
+    Raises:
+        ConfigError: a tool or reasoning parser is unknown; the message lists the known ones.
+    """
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    server = FrontendArgs(**{"disable_fastapi_docs": True, **arguments.server})
+    engine = engine_arguments(arguments)
+    if server.tool_parser_plugin or engine.reasoning_parser_plugin:
+        # Users' plugins may import from old paths of vLLM.
+        import_shims.install()
+    if server.tool_parser_plugin:
+        load_tool_plugin(server.tool_parser_plugin, ToolParserManager)
+    if engine.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(engine.reasoning_parser_plugin)
+    _check_known("tool_calling.parser", server.tool_call_parser, ToolParserManager.list_registered())
+    _check_known("reasoning_parser", engine.reasoning_parser, ReasoningParserManager.list_registered())
+    if engine.reasoning_parser:
+        engine.structured_outputs_config.reasoning_parser = engine.reasoning_parser
+    return Namespace(**(vars(server) | vars(engine)))
+
+
+def _check_known(key: str, name: str | None, known: list[str]) -> None:
+    if name and name not in known:
+        raise ConfigError(f"{key}: vLLM has no parser `{name}`; it has {', '.join(sorted(known))}.")
+
+
+async def make_server(engine: Any, arguments: Namespace) -> Any:
+    """vLLM's FastAPI application on `engine`. Once per process: vLLM keeps its routers in module globals."""
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+
+    tasks = await engine.get_supported_tasks()
+    app = build_app(arguments, tasks, engine.model_config)
+    await init_app_state(engine, app.state, arguments, tasks)
+    # vLLM's error handlers set `should_exit` when the engine has died.
+    app.state.server = SimpleNamespace(should_exit=False)
+    validate_cheaply(app)
+    return app
+
+
+def paths(server: Any) -> frozenset[str]:
+    """The POST paths of vLLM's application, which depend on the model's tasks."""
+    return frozenset(route.path for route in server.routes if "POST" in (getattr(route, "methods", None) or ()))
+
+
+def own_chat_template(engine: Any) -> str | None:
+    """The chat template that vLLM finds with the model for requests without tools; a processor's takes precedence."""
+    from vllm.renderers.hf import resolve_chat_template
+
+    tokenizer = engine.get_tokenizer()
+    if not hasattr(tokenizer, "get_chat_template"):
+        # Mistral's own tokenizers have no template text.
+        return None
+    template = resolve_chat_template(tokenizer, None, None, model_config=engine.model_config)
+    return str(template) if template is not None else None
+
+
+def pass_stream_errors(server: Any) -> None:
+    """Pass errors in a chat stream through vLLM's converter to Anthropic's events, which cannot parse them."""
+    serving = getattr(server.state, "anthropic_serving_messages", None)
+    if serving is None:
+        return
+    original = serving.message_stream_converter
+
+    async def converted(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+        errors: list[str] = []
+
+        async def without_errors() -> AsyncIterator[str]:
+            async for chunk in chunks:
+                if chunk.startswith('data: {"error"'):
+                    errors.append(chunk)
+                elif not errors:
+                    yield chunk
+
+        async for event in original(without_errors()):
+            yield event
+        for chunk in errors:
+            yield f"event: error\n{chunk}"
+
+    serving.message_stream_converter = converted

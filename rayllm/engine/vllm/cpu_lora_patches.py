@@ -1,0 +1,64 @@
+"""Patches for LoRA in the workers of vLLM's CPU backend.
+
+vLLM imports this module in each worker, as `worker_extension_cls`; the import applies the patches.
+
+- In a batch, -1 marks a token without an adapter. The CPU kernels use it as an index, that of the last slot: once all
+  slots are taken, requests to the base model would be answered with whatever adapter is in there.
+- Prompt log-probabilities need the logits of all prompt tokens at once, but the CPU backend has one adapter index per
+  sequence: with two sequences in a batch the shapes differ, and the error ends the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from vllm.lora.ops.torch_ops import lora_ops
+from vllm.lora.punica_wrapper import punica_cpu
+from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+
+Kernel = Callable[..., None]
+
+
+def _skip_base_tokens(kernel: Kernel) -> Kernel:
+    """Wrap a kernel so that it ignores tokens without an adapter."""
+
+    @wraps(kernel)
+    def masked(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> None:
+        without = indices < 0
+        if without.any():
+            inputs = inputs.masked_fill(without.unsqueeze(1), 0)
+        kernel(inputs, weights, output, indices, *args, **kwargs)
+
+    return masked
+
+
+for _name in ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"):
+    _masked = _skip_base_tokens(getattr(lora_ops, _name))
+    # The prompt kernels call these through the module, the wrapper through names of its own.
+    for _holder in (lora_ops, punica_cpu):
+        setattr(_holder, _name, _masked)
+
+_original = PunicaWrapperCPU.add_lora_logits
+
+
+def _add_lora_logits(self: Any, y: Any, x: Any, *args: Any, **kwargs: Any) -> None:
+    tokens = x.view(-1, x.shape[-1])
+    by_sequence = self._sampler_indices, self.indices_len[1]
+    if self.sampler_indices.numel() not in (1, len(tokens)):
+        # The tokens of one prompt: a slice of the batch's hidden states, whose offset gives its first token.
+        begin = tokens.storage_offset() // tokens.stride(0)
+        self._sampler_indices = self.token_lora_indices[begin : begin + len(tokens)].clone()
+        self.indices_len[1] = len(tokens)
+    try:
+        _original(self, y, x, *args, **kwargs)
+    finally:
+        self._sampler_indices, self.indices_len[1] = by_sequence
+
+
+PunicaWrapperCPU.add_lora_logits = _add_lora_logits
+
+
+class CpuLoraPatches:
+    """The class that vLLM mixes into its worker; empty, since the import applies the patches."""

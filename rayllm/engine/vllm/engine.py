@@ -1,0 +1,101 @@
+"""vLLM's engine: configuration, start-up and load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.vllm.errors import one_line
+from rayllm.errors import ConfigError
+
+
+def make_engine_config(arguments: VllmArguments) -> Any:
+    """vLLM's validated engine configuration. The workers' device must be visible to this process.
+
+    Raises:
+        ConfigError: vLLM refuses a value; the message is vLLM's own.
+    """
+    from vllm.usage.usage_lib import UsageContext
+
+    try:
+        return engine_arguments(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except Exception as error:
+        # Some of vLLM's exceptions cannot be pickled: only their text may leave this process.
+        raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}") from None
+
+
+def engine_arguments(arguments: VllmArguments) -> Any:
+    from vllm.config import StructuredOutputsConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    values = dict(arguments.engine)
+    if isinstance(values.get("structured_outputs_config"), dict):
+        # vLLM writes to this one before it converts mappings to objects.
+        values["structured_outputs_config"] = StructuredOutputsConfig(**values["structured_outputs_config"])
+    return AsyncEngineArgs(**values)
+
+
+def start_engine(config: Any, arguments: VllmArguments) -> Any:
+    """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM."""
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    # A process without a GPU of its own may have cached "no device" when vLLM was imported.
+    clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
+    if clear:
+        clear()
+    return AsyncLLM.from_vllm_config(
+        config,
+        enable_log_requests=arguments.engine.get("enable_log_requests", False),
+        disable_log_stats=arguments.engine.get("disable_log_stats", False),
+    )
+
+
+async def generate_one(engine: Any) -> None:
+    """Generate one token for an arbitrary prompt of one token."""
+    from vllm.sampling_params import SamplingParams
+
+    async for _ in engine.generate({"prompt_token_ids": [1]}, SamplingParams(max_tokens=1), "rayllm-warm-up"):
+        pass
+
+
+def has_died(engine: Any) -> bool:
+    """Whether the engine's process has ended. vLLM notices within milliseconds."""
+    return bool(engine.errored)
+
+
+def process_ids(engine: Any) -> list[int]:
+    """The engine's processes on this machine, without their children."""
+    manager = engine.engine_core.resources.engine_manager
+    return [process.pid for process in getattr(manager, "processes", ()) if process.pid]
+
+
+def waiting_tokens(engine: Any) -> int:
+    """Prompt tokens of the requests that are not prefilled yet."""
+    states = engine.output_processor.request_states.values()
+    return sum(state.prompt_len for state in states if state.is_prefilling)
+
+
+def kv_use() -> float:
+    """Share of the KV cache used by requests, without blocks cached for later ones.
+
+    From vLLM's own metric, so 0 with `disable_log_stats`.
+    """
+    return max(_samples("vllm:kv_cache_usage_perc"), default=0.0)
+
+
+def generated_tokens() -> int:
+    """Tokens generated since the engine started; 0 with `disable_log_stats`."""
+    return int(sum(_samples("vllm:generation_tokens_total")))
+
+
+def _samples(name: str) -> list[float]:
+    """The values of one of vLLM's metrics in this process."""
+    from prometheus_client import REGISTRY
+
+    return [sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name]
+
+
+def max_lora_rank(engine: Any) -> int:
+    """The largest LoRA rank that the engine takes."""
+    return int(engine.vllm_config.lora_config.max_lora_rank)

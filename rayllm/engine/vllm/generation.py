@@ -1,0 +1,102 @@
+"""Generation and pooling on the engine, without HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.engine.prompt import Prompt
+from rayllm.engine.vllm.errors import one_line, request_errors
+from rayllm.errors import EngineError, RequestError
+
+
+def completion_request(body: dict[str, Any]) -> Any:
+    """Parse a completion request with vLLM.
+
+    Raises:
+        RequestError: a field is invalid; the message is vLLM's.
+    """
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.exceptions import VLLMClientError
+
+    given = body.get("max_tokens")
+    try:
+        request = CompletionRequest(**body)
+    except (ValueError, VLLMClientError) as error:
+        raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
+    # vLLM's default is 16 tokens; a row may use the rest of the context.
+    request.max_tokens = given
+    return request
+
+
+async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:
+    """Generate for one prompt; returns vLLM's final RequestOutput.
+
+    Args:
+        engine: an AsyncLLM.
+        prompt: the prompt.
+        request: from `completion_request`.
+        request_id: id of the request in the engine.
+        lora: the adapter's LoRARequest, or None.
+        detokenize: whether to return text; forced where a stop is a text.
+
+    Raises:
+        RequestError: vLLM refuses it.
+        EngineError: the engine died.
+    """
+    defaults = engine.model_config.get_diff_sampling_param()
+    room = engine.model_config.max_model_len - len(prompt.token_ids or ())
+    with request_errors():
+        params = request.to_sampling_params(max(1, min(request.max_tokens or room, room)), defaults)
+        params.detokenize = detokenize or bool(params.stop)
+        inputs, tokenization = _inputs(prompt), {"add_special_tokens": not prompt.is_rendered}
+        final = None
+        async for output in engine.generate(
+            inputs, params, request_id, lora_request=lora, tokenization_kwargs=tokenization
+        ):
+            final = output
+    return final
+
+
+async def pool(
+    engine: Any, prompt: Prompt, task: str, pooling: dict[str, Any], request_id: str, lora: Any
+) -> tuple[list[float], int]:
+    """Pool one prompt; returns the vector and the number of prompt tokens.
+
+    Raises:
+        RequestError: vLLM refuses it.
+        EngineError: the engine died.
+    """
+    from vllm.pooling_params import PoolingParams
+
+    with request_errors():
+        params = PoolingParams(task=task, **pooling)
+        tokenization = {"add_special_tokens": not prompt.is_rendered}
+        final = None
+        async for output in engine.encode(
+            _inputs(prompt), params, request_id, lora_request=lora, tokenization_kwargs=tokenization
+        ):
+            final = output
+    if final is None:
+        raise EngineError("The engine gave no answer.")
+    return final.outputs.data.float().tolist(), len(final.prompt_token_ids)
+
+
+def _inputs(prompt: Prompt) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"prompt": prompt.text}
+    if prompt.token_ids is not None:
+        inputs = {"prompt_token_ids": prompt.token_ids}
+    if prompt.images:
+        inputs["multi_modal_data"] = {"image": prompt.images}
+    return inputs
+
+
+def max_num_seqs(engine: Any) -> int:
+    """Sequences that the engine processes at once, over all pipeline stages."""
+    config = engine.vllm_config
+    return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
+
+
+def labels(engine: Any) -> dict[int, str]:
+    """Names of the classes by index, from the model's configuration."""
+    named = getattr(engine.model_config.hf_config, "id2label", None) or {}
+    return {int(index): str(label) for index, label in named.items()}

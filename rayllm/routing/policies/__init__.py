@@ -1,0 +1,1 @@
+"""Routing policies: the order in which replicas are tried."""

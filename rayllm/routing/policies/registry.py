@@ -1,0 +1,26 @@
+"""Routing policies by the names used in a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rayllm.routing.policies.adapter_affinity import AdapterAffinity
+from rayllm.routing.policies.base import Policy
+from rayllm.routing.policies.least_loaded import LeastLoaded
+from rayllm.routing.policies.prefix_aware import PrefixAware
+from rayllm.routing.policies.session import SessionAffinity
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "least_loaded": LeastLoaded,
+    "prefix_aware": PrefixAware,
+    "session": SessionAffinity,
+}
+
+
+def create_policy(name: str) -> Policy:
+    """A new policy for one model in one router; requests for adapters go to replicas that have them loaded.
+
+    Raises:
+        KeyError: `name` is not among `POLICIES`.
+    """
+    return AdapterAffinity(POLICIES[name]())

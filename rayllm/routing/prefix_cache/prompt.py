@@ -1,0 +1,163 @@
+"""Digests of a request's prompt: its prefixes, and the keys by which related requests meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from rayllm.routing.prefix_cache.digest_chain import DigestChain
+
+# Fields that precede the turns of a prompt, and those that hold the turns, in the order in which models read them.
+_OPENINGS = ("system", "instructions")
+_TURNS = ("messages", "input", "inputs", "prompt", "query", "queries", "text_1", "text_2", "documents", "texts")
+_OPENING_ROLES = ("system", "developer")
+# Turns after which a prefix ends: the next request of a conversation shares all but its last turns, its siblings share
+# the first ones.
+_FIRST_TURNS, _LAST_TURNS = 4, 12
+# Bytes from which a first turn may be a document with a question; the question should not decide.
+_DOCUMENT = 4096
+# Bytes (2,000 tokens) from which a shared opening is worth keeping its conversations together.
+_GROUP = 8192
+# Values visited, so that neither nesting nor number costs time.
+_MAX_VALUES = 2048
+_SMALL_MESSAGE = 8
+_END: Any = object()
+
+
+@dataclass(frozen=True)
+class PromptDigests:
+    """Digests of a prompt; see `RoutingRequest`. Sizes are in bytes, `size` is that of the whole prompt."""
+
+    digests: tuple[int, ...]
+    sizes: tuple[int, ...]
+    affinity_key: int
+    affinity_size: int
+    group_key: int
+    is_follow_up: bool
+    size: int
+
+
+def digest_prompt(body: Mapping[str, Any]) -> PromptDigests:
+    """Digest the prompt of a JSON request of any endpoint."""
+    openings, turns = _openings(body), _turns(body)
+    leading = list(takewhile(_is_opening, turns))
+    openings += leading
+    del turns[: len(leading)]
+    chain, values = DigestChain(), iter(range(_MAX_VALUES))
+    for opening in openings:
+        _add(chain, opening, values)
+    chain.mark()
+    group_key = chain.digests[-1] if chain.size >= _GROUP else 0
+    affinity_key, affinity_size = _add_turns(chain, turns, values)
+    return PromptDigests(
+        tuple(chain.digests),
+        tuple(chain.sizes),
+        affinity_key,
+        affinity_size,
+        group_key,
+        any(_is_answer(turn) for turn in turns[1:_FIRST_TURNS]),
+        chain.size + chain.skipped,
+    )
+
+
+def _openings(body: Mapping[str, Any]) -> list[Any]:
+    openings = [body[name] for name in _OPENINGS if body.get(name)]
+    tools = body.get("tools")
+    if isinstance(tools, list):
+        # Names only: schemas are long, and tools of the same name rarely differ.
+        openings.append([_tool_name(tool) for tool in tools[:_MAX_VALUES]])
+    return openings
+
+
+def _tool_name(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else tool.get("name")
+
+
+def _turns(body: Mapping[str, Any]) -> list[Any]:
+    turns: list[Any] = []
+    for name in _TURNS:
+        value = body.get(name)
+        if isinstance(value, list) and not _is_ids(value):
+            turns += value[:_MAX_VALUES]
+        elif value is not None:
+            turns.append(value)
+    return turns
+
+
+def _is_opening(turn: Any) -> bool:
+    return isinstance(turn, dict) and turn.get("role") in _OPENING_ROLES
+
+
+def _is_answer(turn: Any) -> bool:
+    return isinstance(turn, dict) and turn.get("role") == "assistant"
+
+
+def _add_turns(chain: DigestChain, turns: list[Any], values: Iterator[int]) -> tuple[int, int]:
+    """Add all turns; returns the affinity key and its size."""
+    start, key = chain.size, (0, 0)
+    for index, turn in enumerate(turns):
+        _add(chain, turn, values)
+        if index < _FIRST_TURNS or index >= len(turns) - _LAST_TURNS:
+            chain.mark()
+        if index == 0:
+            key = _affinity_key(chain, start)
+    return key
+
+
+def _affinity_key(chain: DigestChain, start: int) -> tuple[int, int]:
+    """The digest of all so far; for a document, of the longest prefix that holds at least half of it but not its end.
+
+    Args:
+        chain: ends with the first turn.
+        start: bytes before that turn.
+    """
+    length = chain.size - start
+    marks = list(zip(chain.digests, chain.sizes, strict=True))
+    if length >= _DOCUMENT:
+        marks = [mark for mark in marks if start + length // 2 <= mark[1] < chain.size] or marks
+    return marks[-1] if marks else (0, 0)
+
+
+def _add(chain: DigestChain, value: Any, values: Iterator[int]) -> None:
+    if isinstance(value, dict) and len(value) <= _SMALL_MESSAGE and all(isinstance(v, str) for v in value.values()):
+        # Fast path for a plain message.
+        for part in value.values():
+            chain.add_text(part)
+        return
+    for text in _texts(value, values):
+        if isinstance(text, str):
+            chain.add_text(text)
+        else:
+            _add_ids(chain, text)
+
+
+def _add_ids(chain: DigestChain, ids: list[Any]) -> None:
+    try:
+        chain.add_ids(ids)
+    except (TypeError, OverflowError):
+        chain.add_text("?")
+
+
+def _texts(value: Any, values: Iterator[int]) -> Iterator[str | list[Any]]:
+    """Texts and lists of token ids in a value, in order; each value visited takes one of `values`."""
+    stack: list[Iterator[Any]] = [iter((value,))]
+    for _ in values:
+        while (item := next(stack[-1], _END)) is _END:
+            stack.pop()
+            if not stack:
+                return
+        if isinstance(item, str) or _is_ids(item):
+            yield item
+        elif isinstance(item, dict):
+            stack.append(iter(item.values()))
+        elif isinstance(item, list):
+            stack.append(iter(item))
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], int)

@@ -1,0 +1,102 @@
+"""The features of a request that routing policies use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from rayllm.routing.prefix_cache.prompt import digest_prompt
+
+_ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# Tokens assumed for an answer: clients often set limits far above what is then generated.
+_TYPICAL_ANSWER = 256
+_BYTES_PER_TOKEN = 4
+# Multipart forms hold audio files, of which about 256 bytes become a token.
+_FORM_BYTES_PER_TOKEN = 256
+
+
+@dataclass(frozen=True)
+class RoutingRequest:
+    """One request as routing policies see it.
+
+    Args:
+        adapter: name of the adapter, "" for the base model.
+        session: value of the session header, "" for none.
+        prefix_digests: digests of prefixes of the prompt, shortest first, each covering all before it.
+        prefix_tokens: approximate tokens that each of these covers.
+        affinity_key: digest that is the same for a whole conversation, or all questions on a document; 0 for none.
+        affinity_tokens: tokens that it covers.
+        group_key: digest of a long system prompt that conversations may share; 0 for none.
+        is_follow_up: whether the conversation already has an answer.
+        work: expected cost in tokens, the answer included.
+    """
+
+    adapter: str = ""
+    session: str = ""
+    prefix_digests: tuple[int, ...] = ()
+    prefix_tokens: tuple[int, ...] = ()
+    affinity_key: int = 0
+    affinity_tokens: int = 0
+    group_key: int = 0
+    is_follow_up: bool = False
+    work: int = 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens covered by the longest prefix; at least 1."""
+        return max(1, self.prefix_tokens[-1]) if self.prefix_tokens else 1
+
+    def with_target(self, adapter: str, session: str) -> RoutingRequest:
+        """The same request for an adapter ("" for the base model) and a session ("" for none)."""
+        salt = _Salt(adapter) if adapter else int
+        return replace(
+            self,
+            adapter=adapter,
+            session=session,
+            prefix_digests=tuple(salt(digest) for digest in self.prefix_digests),
+            affinity_key=salt(self.affinity_key),
+            group_key=salt(self.group_key),
+        )
+
+
+class _Salt:
+    """Makes digests specific to an adapter, the same in every process; 0, which means none, stays 0."""
+
+    def __init__(self, adapter: str) -> None:
+        self._hash = blake2b(adapter.encode("utf-8", "surrogatepass"), digest_size=8)
+
+    def __call__(self, digest: int) -> int:
+        salted = self._hash.copy()
+        salted.update(digest.to_bytes(8, "big"))
+        return int.from_bytes(salted.digest(), "big") if digest else 0
+
+
+def routing_request(body: Mapping[str, Any], raw_size: int) -> RoutingRequest:
+    """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
+
+    Args:
+        body: the request's JSON object, empty for a form.
+        raw_size: bytes of the request.
+    """
+    if not body:
+        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN)
+    prompt = digest_prompt(body)
+    return RoutingRequest(
+        prefix_digests=prompt.digests,
+        prefix_tokens=tuple(size // _BYTES_PER_TOKEN for size in prompt.sizes),
+        affinity_key=prompt.affinity_key,
+        affinity_tokens=prompt.affinity_size // _BYTES_PER_TOKEN,
+        group_key=prompt.group_key,
+        is_follow_up=prompt.is_follow_up,
+        work=1 + prompt.size // _BYTES_PER_TOKEN + _answer_tokens(body),
+    )
+
+
+def _answer_tokens(body: Mapping[str, Any]) -> int:
+    for name in _ANSWER_LIMITS:
+        limit = body.get(name)
+        if isinstance(limit, int):
+            return max(0, min(limit, _TYPICAL_ANSWER))
+    return _TYPICAL_ANSWER

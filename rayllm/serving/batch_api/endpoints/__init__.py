@@ -1,0 +1,1 @@
+"""The HTTP endpoints of the Files API and the Batches API."""

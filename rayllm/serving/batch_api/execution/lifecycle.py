@@ -1,0 +1,243 @@
+"""The lifecycle of one batch: validation, execution, finalization and its final state.
+
+Its process may die at any point. The next one resumes, since all state is in the stores and in the job's folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+from rayllm.errors import RayLLMError, StorageError
+from rayllm.serving.batch_api.objects.batch import Batch, BatchError, Errors, RequestCounts
+from rayllm.serving.batch_api.objects.ids import FILE, new_id
+from rayllm.serving.batch_api.storage.batch_store import BatchStore
+from rayllm.serving.batch_api.storage.file_store import FileStore
+
+logger = logging.getLogger(__name__)
+
+Ending = Literal["completed", "failed", "expired", "cancelled"]
+
+OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
+"""Files that a job leaves in its folder."""
+
+# Seconds between checks for cancellation and expiry, and between saves of the counts.
+_CHECK_S = _SAVE_S = 2.0
+MAX_ATTEMPTS = 3
+"""Runners that may die on a batch without progress before it fails."""
+
+_EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
+
+
+class Job(Protocol):
+    """The execution of a batch's requests; see `rayllm.batch.files.job.Job`."""
+
+    counts: Any
+    """`total`, `completed` and `failed`; `total` is set by `validate`."""
+
+    def validate(self) -> Sequence[Any]:
+        """Errors in the input, with `code`, `message`, `line` and `param`."""
+
+    def run(self, on_progress: Callable[[Any], None]) -> None:
+        """Answer all unanswered requests. `on_progress` is called with the counts."""
+
+    def stop(self) -> None:
+        """Make `run` return soon."""
+
+    def finish(self, unfinished: Any = None) -> Any:
+        """Write the answers to files; unanswered requests get the fault `unfinished`. Returns the counts."""
+
+
+class BatchLifecycle:
+    """The lifecycle of one batch. Methods block.
+
+    Args:
+        batch: an unfinished batch.
+        batches: store of its state.
+        files: store of its output files.
+        open_job: creates its job.
+        fault: creates a job's fault from a code and a message.
+        attempt: number of this runner since the batch last made progress.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        batches: BatchStore,
+        files: FileStore,
+        open_job: Callable[[Batch], Job],
+        fault: Callable[[str, str], Any],
+        attempt: int = 1,
+    ) -> None:
+        self._batch = batch
+        self._batches = batches
+        self._files = files
+        self._open_job = open_job
+        self._fault = fault
+        self._attempt = attempt
+        self._saving = threading.Lock()
+        self._saved_at = float("-inf")
+        self._stopped_for: Literal["cancelled", "expired"] | None = None
+
+    def run(self) -> None:
+        """Run the batch to its end.
+
+        Raises:
+            StorageError: its state cannot be read or written; the batch can be resumed later.
+        """
+        try:
+            status, errors = self._advance()
+        except StorageError:
+            raise
+        except Exception as error:
+            self._batch.output_file_id = self._batch.error_file_id = None
+            status, errors = "failed", [_reason(error)]
+        self._end(status, errors)
+
+    def _advance(self) -> tuple[Ending, list[BatchError]]:
+        """Run all steps; returns the final state and its errors."""
+        self._check_stop()
+        if self._stopped_for == "cancelled" and self._batch.in_progress_at is None:
+            return "cancelled", []
+        if self._attempt > MAX_ATTEMPTS + 1:
+            # Even writing the output kills the runner.
+            self._batch.output_file_id = self._batch.error_file_id = None
+            return "failed", [_runner_died()]
+        job = self._open_job(self._batch)
+        if faults := job.validate():
+            return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
+        self._batch.request_counts.total = job.counts.total
+        failure = self._work(job) if self._attempt <= MAX_ATTEMPTS else _runner_died()
+        self._gather(job, failure)
+        return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
+
+    def _work(self, job: Job) -> BatchError | None:
+        """Execute the requests; returns the error that interrupted them, if any."""
+        self._check_stop()
+        if self._stopped_for:
+            return None
+        if self._batch.in_progress_at is None:
+            self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
+            self._batches.save(self._batch)
+        try:
+            with self._watched(job):
+                job.run(self._save_counts)
+        except StorageError:
+            raise
+        except Exception as error:
+            # A stopped job may raise.
+            return None if self._stopped_for else _reason(error)
+        finally:
+            # Late progress reports are older than the final counts.
+            with self._saving:
+                self._saved_at = float("inf")
+        return None
+
+    def _gather(self, job: Job, failure: BatchError | None) -> None:
+        """Write the output files."""
+        batch, unfinished = self._batch, None
+        if self._stopped_for == "expired":
+            unfinished = self._fault(*_EXPIRED)
+        elif failure:
+            unfinished = self._fault(failure.code, failure.message)
+        elif not self._stopped_for:
+            batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
+        # The ids are saved first, so that a repetition after a crash creates no second files.
+        output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
+        batch.output_file_id, batch.error_file_id = output, errors
+        self._batches.save(batch)
+        batch.request_counts = RequestCounts.model_validate(job.finish(unfinished), from_attributes=True)
+        batch.output_file_id, batch.error_file_id = self._keep(OUTPUT, output), self._keep(ERRORS, errors)
+
+    def _keep(self, name: str, file_id: str) -> str | None:
+        """Store a file that the job has written; returns its id, or None if it is empty."""
+        folder, batch = self._batches.job_folder(self._batch.id), self._batch
+        size = folder.size(name)
+        if not size:
+            return None
+        with folder.open(name) as content:
+            self._files.put(content, size, f"{batch.id}_{name}", "batch_output", batch.output_lifetime_s, file_id)
+        return file_id
+
+    def _end(self, status: Ending, errors: list[BatchError]) -> None:
+        batch = self._batch
+        batch.status, batch.errors = status, Errors(data=errors) if errors else None
+        match status:
+            case "completed":
+                batch.completed_at = self._now()
+            case "failed":
+                batch.failed_at = self._now()
+            case "expired":
+                batch.expired_at = self._now()
+            case "cancelled":
+                batch.cancelled_at = self._now()
+        self._batches.save(batch)
+
+    def _save_counts(self, counts: Any) -> None:
+        """Save the counts, at most every few seconds. Called from the job's threads."""
+        with self._saving:
+            if time.monotonic() < self._saved_at + _SAVE_S:
+                return
+            self._saved_at = time.monotonic()
+            self._batch.request_counts = RequestCounts.model_validate(counts, from_attributes=True)
+            try:
+                self._batches.save(self._batch)
+            except StorageError as error:
+                logger.warning("The counts of %s cannot be saved now: %s", self._batch.id, error)
+
+    @contextmanager
+    def _watched(self, job: Job) -> Iterator[None]:
+        """Stop the job if the batch is cancelled or expires during the block."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not self._stopped_for and not over.wait(_CHECK_S):
+                self._check_stop()
+            if self._stopped_for:
+                job.stop()
+
+        watching = threading.Thread(target=watch, name="batch-watch", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    def _check_stop(self) -> None:
+        """Check for cancellation and expiry. A batch that is being finalized is not stopped."""
+        batch = self._batch
+        if self._stopped_for or batch.finalizing_at is not None:
+            return
+        try:
+            batch.cancelling_at = self._batches.cancelled_at(batch.id)
+        except StorageError as error:
+            logger.warning("Cannot check whether %s is cancelled: %s", batch.id, error)
+        if batch.cancelling_at is not None:
+            self._stopped_for = "cancelled"
+        elif self._batches.now() >= batch.expires_at:
+            self._stopped_for = "expired"
+
+    def _now(self) -> int:
+        return int(self._batches.now())
+
+
+def _runner_died() -> BatchError:
+    return BatchError(
+        code="batch_runner_died",
+        message=f"The process that works on this batch died {MAX_ATTEMPTS} times without progress, so the rest "
+        "was not tried again. A node without memory for it may be the cause, or a request that ends the process: see "
+        "the service's log, and send the batch again in smaller parts.",
+    )
+
+
+def _reason(error: Exception) -> BatchError:
+    """An exception as an error for clients."""
+    if isinstance(error, RayLLMError):
+        return BatchError(code=error.code or error.type, message=error.message, param=error.param)
+    logger.error("Unexpected error of a batch", exc_info=error)
+    return BatchError(code="server_error", message="The service failed on this batch; its log says why.")

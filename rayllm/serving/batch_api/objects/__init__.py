@@ -1,0 +1,1 @@
+"""OpenAI's file and batch objects, their ids and pages of them."""

@@ -1,0 +1,154 @@
+"""OpenAI's batch object, and the request that creates one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from rayllm.endpoints import ENDPOINTS
+from rayllm.errors import RequestError
+from rayllm.serving.batch_api.objects.expiry import Expiry
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
+
+_ENDPOINTS = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_WINDOW_S = 30 * 86400
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
+
+
+class BatchRequest(BaseModel):
+    """The body of `POST /v1/batches`. Source: https://platform.openai.com/docs/api-reference/batch/create"""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: Expiry | None = None
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Self:
+        """Validate a request's body.
+
+        Raises:
+            RequestError: a field is invalid.
+        """
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            raise _request_error(error) from None
+
+    @property
+    def window_s(self) -> int:
+        """`completion_window` in seconds."""
+        return int(self.completion_window[:-1]) * _SECONDS[self.completion_window[-1]]
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str) -> str:
+        if value not in _ENDPOINTS:
+            raise ValueError(f"must be one of {', '.join(_ENDPOINTS)}")
+        return value
+
+    @field_validator("completion_window")
+    @classmethod
+    def _check_window(cls, value: str) -> str:
+        details = re.fullmatch(r"([1-9]\d{0,6})([smhd])", value, re.ASCII)
+        if details is None or int(details[1]) * _SECONDS[details[2]] > _MAX_WINDOW_S:
+            raise ValueError("must be a time such as `24h`, `90m`, `30s` or `7d`, at most 30 days")
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_metadata(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        pairs = value or {}
+        if len(pairs) > _MAX_PAIRS:
+            raise ValueError(f"may have {_MAX_PAIRS} pairs, not {len(pairs)}")
+        for key, text in pairs.items():
+            if len(key) > _MAX_KEY:
+                raise ValueError(f"keys may have {_MAX_KEY} characters; `{key[:20]}…` has {len(key)}")
+            if len(text) > _MAX_VALUE:
+                raise ValueError(f"values may have {_MAX_VALUE} characters; that of `{key}` has {len(text)}")
+        return value
+
+
+class BatchError(BaseModel):
+    """An error of a batch or of one of its lines."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class Errors(BaseModel):
+    """The errors of a batch."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class RequestCounts(BaseModel):
+    """Requests in a batch, by outcome."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Batch(BaseModel):
+    """OpenAI's batch object, with internal fields.
+
+    Times are in seconds since the epoch. `output_lifetime_s` is the lifetime of the output files; None keeps them until
+    they are deleted. Source: https://platform.openai.com/docs/api-reference/batch/object
+    """
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: Errors | None = None
+    input_file_id: str
+    completion_window: str
+    status: Status = "validating"
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    created_at: int
+    in_progress_at: int | None = None
+    expires_at: int
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: RequestCounts = RequestCounts()
+    metadata: dict[str, str] | None = None
+    output_lifetime_s: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the batch is in a final state."""
+        return self.status in ENDED
+
+    def public(self) -> dict[str, Any]:
+        """The batch object for clients."""
+        # The ids of the output files are assigned before the files exist.
+        early = () if self.has_ended else ("output_file_id", "error_file_id")
+        return self.model_dump(mode="json", exclude={"output_lifetime_s"}) | dict.fromkeys(early)
+
+
+def _request_error(error: ValidationError) -> RequestError:
+    """The first validation error, with the field's name."""
+    details = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in details["loc"])[:200]
+    if details["type"] == "extra_forbidden":
+        return RequestError(f"`{field}` is not a known field; use {', '.join(BatchRequest.model_fields)}.", field)
+    if details["type"] == "missing":
+        return RequestError(f"`{field}` is required.", field)
+    message = details["msg"].removeprefix("Value error, ")
+    return RequestError(f"`{field}`: {message[0].lower() + message[1:]}.", field)

@@ -1,0 +1,88 @@
+"""Cursor pagination, as in OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from rayllm.errors import RequestError
+from rayllm.serving.batch_api.objects.ids import is_id
+
+T = TypeVar("T")
+
+# Reading sequentially from a bucket would take minutes.
+_READERS = ThreadPoolExecutor(16, thread_name_prefix="batch-lists")
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A part of a list: at most `limit` entries after the id `after`, "" for the first ones."""
+
+    limit: int
+    after: str = ""
+    order: Literal["asc", "desc"] = "desc"
+
+    @classmethod
+    def of(cls, query: Mapping[str, str], prefix: str, limit: int, most: int) -> Self:
+        """Parse a request's query.
+
+        Args:
+            query: the query parameters.
+            prefix: prefix of the ids in the list.
+            limit: default limit.
+            most: maximum limit.
+
+        Raises:
+            RequestError: a parameter is invalid.
+        """
+        limit_text, after, order = query.get("limit", str(limit)), query.get("after", ""), query.get("order", "desc")
+        if not limit_text.isascii() or not limit_text.isdigit() or not 1 <= int(limit_text[:9]) <= most:
+            raise RequestError(f"`limit` must be a number from 1 to {most}.", "limit")
+        if after and not is_id(prefix, after):
+            raise RequestError(f"`after` must be an id from the list, such as `{prefix}…`.", "after")
+        if order not in ("asc", "desc"):
+            raise RequestError("`order` must be `asc` or `desc`.", "order")
+        return cls(int(limit_text), after, "asc" if order == "asc" else "desc")
+
+    def rest(self, ids: Sequence[str]) -> list[str]:
+        """The ids after the cursor, in its order. Ids sort by age, and `after` may have been deleted."""
+        if self.order == "asc":
+            return [name for name in sorted(ids) if name > self.after]
+        return [name for name in sorted(ids, reverse=True) if not self.after or name < self.after]
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A part of a list, and whether there is more."""
+
+    entries: list[T]
+    has_more: bool
+
+    @classmethod
+    def read(cls, ids: Sequence[str], cursor: Cursor, read: Callable[[str], T | None]) -> Page[T]:
+        """The page at a cursor.
+
+        Args:
+            ids: ids of the whole list.
+            cursor: start and length of the page.
+            read: returns an entry by its id; None to skip it.
+        """
+        entries = list(islice(_read(cursor.rest(ids), read), cursor.limit + 1))
+        return cls(entries[: cursor.limit], len(entries) > cursor.limit)
+
+    def public(self, to_public: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+        """The list object for clients, its entries converted by `to_public`."""
+        data = [to_public(entry) for entry in self.entries]
+        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+        return {"object": "list", "data": data, **ends, "has_more": self.has_more}
+
+
+def _read(ids: Sequence[str], read: Callable[[str], T | None]) -> Iterator[T]:
+    for start in range(0, len(ids), _AT_ONCE):
+        for entry in _READERS.map(read, ids[start : start + _AT_ONCE]):
+            if entry is not None:
+                yield entry

@@ -1,0 +1,159 @@
+"""Store of files in a folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from rayllm.errors import ObjectNotFoundError, StorageError
+from rayllm.serving.batch_api.objects.file import File
+from rayllm.serving.batch_api.objects.ids import FILE, is_id, new_id
+from rayllm.serving.batch_api.objects.page import Cursor, Page
+from rayllm.storage import Folder
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+
+
+# Age from which content without a description is stale: its upload was never completed.
+_UPLOAD_S = 6 * 3600
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Number and bytes of stored files, uploads in progress included."""
+
+    files: int
+    bytes: int
+
+
+class FileStore:
+    """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
+
+    Args:
+        folder: the folder.
+        now: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._now = now
+
+    def put(
+        self,
+        content: BinaryIO,
+        size: int,
+        filename: str,
+        purpose: str,
+        lifetime_s: int | None = None,
+        file_id: str | None = None,
+    ) -> File:
+        """Store a file.
+
+        Args:
+            content: the content.
+            size: its size in bytes.
+            filename: its name.
+            purpose: its purpose.
+            lifetime_s: seconds until it expires; None for never.
+            file_id: its id, if it was assigned before.
+        """
+        created_at = int(self._now())
+        file = File(
+            id=file_id or new_id(FILE),
+            bytes=size,
+            created_at=created_at,
+            filename=filename,
+            purpose=purpose,
+            expires_at=None if lifetime_s is None else created_at + lifetime_s,
+        )
+        try:
+            self._folder.write(f"contents/{file.id}", content)
+            if file.expires_at is not None:
+                self._folder.write(f"expiring/{file.expires_at}.{file.id}", b"")
+            # Last: a file exists once its description does.
+            self._folder.write(f"files/{file.id}.json", file.model_dump_json().encode())
+        except StorageError:
+            with suppress(StorageError):
+                self._folder.delete(f"contents/{file.id}")
+            raise
+        return file
+
+    def usage(self) -> Usage:
+        """Number and bytes of stored files."""
+        contents = self._folder.entries("contents")
+        return Usage(len(contents), sum(entry.size for entry in contents))
+
+    def get(self, file_id: str) -> File:
+        """Description of a file.
+
+        Raises:
+            ObjectNotFoundError: the file does not exist, or has expired.
+        """
+        file = self._find(file_id) if is_id(FILE, file_id) else None
+        if file is None:
+            raise ObjectNotFoundError(f"There is no file `{file_id[:100]}`.", "file_id")
+        return file
+
+    def open(self, file_id: str) -> NativeFile:
+        """Open the content of a file; the caller must close it.
+
+        Raises:
+            ObjectNotFoundError: the file does not exist, or has expired.
+        """
+        try:
+            return self._folder.open(f"contents/{self.get(file_id).id}")
+        except FileNotFoundError:
+            raise ObjectNotFoundError(f"There is no file `{file_id}` any more.", "file_id") from None
+
+    def address(self, file_id: str) -> str:
+        """Path or URI of a file's content."""
+        return self._folder.address(f"contents/{file_id}")
+
+    def page(self, cursor: Cursor, purpose: str | None) -> Page[File]:
+        """A page of the list of files, optionally for one purpose."""
+
+        def read(file_id: str) -> File | None:
+            file = self._find(file_id)
+            return file if file is not None and purpose in (None, file.purpose) else None
+
+        return Page.read([name.removesuffix(".json") for name in self._folder.names("files")], cursor, read)
+
+    def delete(self, file_id: str) -> None:
+        """Delete a file.
+
+        Raises:
+            ObjectNotFoundError: the file does not exist, or has expired.
+        """
+        self._delete(self.get(file_id).id)
+
+    def sweep(self, used: Callable[[], Collection[str]]) -> None:
+        """Delete expired files, except those with an id in `used()`, and unfinished uploads."""
+        self._delete_unfinished()
+        due = [name for name in self._folder.names("expiring") if int(name.partition(".")[0]) <= self._now()]
+        kept = used() if due else ()
+        for name in due:
+            file_id = name.partition(".")[2]
+            if file_id not in kept:
+                self._delete(file_id)
+                self._folder.delete(f"expiring/{name}")
+
+    def _find(self, file_id: str) -> File | None:
+        try:
+            file = File.model_validate_json(self._folder.read(f"files/{file_id}.json"))
+        except FileNotFoundError:
+            return None
+        return None if file.expires_at is not None and file.expires_at <= self._now() else file
+
+    def _delete_unfinished(self) -> None:
+        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
+        described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
+        for name in set(old) - described:
+            self._folder.delete(f"contents/{name}")
+
+    def _delete(self, file_id: str) -> None:
+        self._folder.delete(f"files/{file_id}.json")
+        self._folder.delete(f"contents/{file_id}")

@@ -1,0 +1,1 @@
+"""What is deployed, what a new configuration would change, and which changes restart replicas."""

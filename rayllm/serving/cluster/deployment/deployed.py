@@ -1,0 +1,64 @@
+"""What Ray Serve runs in a cluster, and deployment of a serve config as by `serve deploy`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.schema import ServeDeploySchema
+
+from rayllm.cluster.ray_internals import serve_client, start_serve
+from rayllm.config import AppConfig, load_app
+from rayllm.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Details = Mapping[str, Any]
+"""Ray Serve's details of one application."""
+
+
+def applications() -> dict[str, Details]:
+    """Details of all applications in the connected cluster, by name; empty if Serve is not running."""
+    client = serve_client(required=False)
+    return dict(client.get_serve_details()["applications"]) if client else {}
+
+
+def listening() -> dict[str, Any]:
+    """The keys of a serve config for Serve's HTTP address; empty if Serve is not running."""
+    client = serve_client(required=False)
+    details = client.get_serve_details() if client else {}
+    return {key: details[key] for key in ("http_options", "proxy_location") if details.get(key)}
+
+
+def declared(details: Details) -> dict[str, Any] | None:
+    """The serve config of an application; None if it was not deployed from one."""
+    found: dict[str, Any] | None = details.get("deployed_app_config")
+    return found
+
+
+def configuration(details: Details) -> AppConfig | None:
+    """The configuration of an application of RayLLM; None if it is unknown."""
+    user_config = (details.get("deployments") or {}).get("Router", {}).get("deployment_config", {}).get("user_config")
+    if isinstance(user_config, Mapping) and "config" in user_config:
+        return AppConfig.model_validate(user_config["config"])
+    config = declared(details)
+    try:
+        return load_app(config["args"]) if config else None
+    except (ConfigError, KeyError) as error:
+        # A file that is not on this machine, or keys of another version.
+        logger.debug("What is deployed cannot be read here: %s", error)
+        return None
+
+
+def deploy(config: Mapping[str, Any]) -> None:
+    """Deploy a serve config, replacing all applications of earlier ones. Starts Serve if necessary."""
+    schema = ServeDeploySchema.model_validate(config)
+    client = start_serve(schema.http_options.model_dump(), schema.proxy_location, schema.grpc_options.model_dump())
+    client.deploy_apps(schema)
+
+
+def statuses() -> dict[str, Any]:
+    """Status of each application, from `serve.status`."""
+    return dict(serve.status().applications)

@@ -1,0 +1,94 @@
+"""Diff of two configurations: what a deployment does to each model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rayllm.config import AppConfig
+from rayllm.serving.cluster.deployment.restart_scope import process_part
+
+
+class Effect(StrEnum):
+    """The effect on a model."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    ROLLED = "rolled"
+    """Its replicas are restarted."""
+    IN_PLACE = "in place"
+    """Its replicas keep running; their number may change."""
+    UNTOUCHED = "untouched"
+    UNKNOWN = "unknown"
+    """It runs with an unknown configuration."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The effect on one model, and the keys that differ."""
+
+    model_id: str
+    effect: Effect
+    keys: tuple[str, ...] = ()
+
+
+def changes(before: AppConfig | None, after: AppConfig | None, running: frozenset[str] = frozenset()) -> list[Change]:
+    """The effect on every model of either configuration, sorted by id.
+
+    Args:
+        before: the deployed configuration; None if there is none, or it is unknown.
+        after: the new configuration; None to remove everything.
+        running: ids of deployed models, if `before` is unknown.
+    """
+    old, new = _models(before), _models(after)
+    found = [Change(model_id, Effect.REMOVED) for model_id in old.keys() - new.keys()]
+    for model_id, model in new.items():
+        if model_id in old:
+            found.append(_change(model_id, old[model_id], model))
+        else:
+            found.append(Change(model_id, Effect.UNKNOWN if model_id in running else Effect.ADDED))
+    return sorted(found, key=lambda change: change.model_id)
+
+
+def router_keys(before: AppConfig | None, after: AppConfig | None) -> tuple[str, ...]:
+    """The router options that differ."""
+    if before is None or after is None:
+        return ()
+    return different(before.router.model_dump(mode="json"), after.router.model_dump(mode="json"))
+
+
+def different(old: Any, new: Any, prefix: str = "") -> tuple[str, ...]:
+    """The dotted keys under which two mappings differ."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return () if old == new else (prefix,)
+    dotted = {key: f"{prefix}.{key}" if prefix else str(key) for key in old.keys() | new.keys()}
+    return tuple(name for key in sorted(dotted, key=str) for name in different(old.get(key), new.get(key), dotted[key]))
+
+
+def _change(model_id: str, old: _Model, new: _Model) -> Change:
+    keys = different(old.whole, new.whole)
+    if old.process != new.process:
+        return Change(model_id, Effect.ROLLED, keys)
+    return Change(model_id, Effect.IN_PLACE if keys else Effect.UNTOUCHED, keys)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model's configuration, and the part of it that its processes depend on."""
+
+    whole: dict[str, Any]
+    process: dict[str, Any]
+
+
+def _models(config: AppConfig | None) -> dict[str, _Model]:
+    return dict(_each(config)) if config else {}
+
+
+def _each(config: AppConfig) -> Iterator[tuple[str, _Model]]:
+    for model in config.models:
+        aliases = sorted(name for name, target in config.router.model_aliases.items() if target == model.model_id)
+        named = {"router": {"model_aliases": aliases}}
+        part = process_part(model).model_dump(mode="json")
+        yield model.model_id, _Model(model.model_dump(mode="json") | named, part | named)

@@ -1,0 +1,1 @@
+"""Cluster-wide state: detached named actors, and start-up progress in Ray's key-value store."""

@@ -1,0 +1,140 @@
+"""Registry of the adapters that administrators have adapter (`/v1/load_lora_adapter`), shared by all routers and
+replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ray.exceptions import RayError
+
+from rayllm.errors import UnavailableError
+from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
+
+_ACTOR = "rayllm-adapter-adapters"
+_TIMEOUT_S = 10.0
+# Requests wait for this call; they use the last known state rather than wait longer.
+_REFRESH_TIMEOUT_S = 2.0
+# Seconds after which other processes see a change.
+_MAX_AGE_S = 1.0
+# Seconds before an unresponsive actor is asked again.
+_RETRY_S = 10.0
+
+
+@dataclass(frozen=True)
+class RegisteredAdapter:
+    """A adapter adapter: its base model, its name without the base's, and its location."""
+
+    base: str
+    adapter: str
+    path: str
+
+
+class AdapterRegistryActor(DetachedActor):
+    """Loaded adapters by application, and by the name that clients use. One detached actor of the cluster."""
+
+    def __init__(self, version: str = "") -> None:
+        super().__init__(version)
+        self._loaded: dict[str, dict[str, RegisteredAdapter]] = {}
+
+    def put(self, app: str, entries: dict[str, RegisteredAdapter]) -> None:
+        """Add entries."""
+        self.check_open()
+        self._loaded.setdefault(app, {}).update(entries)
+
+    def drop(self, app: str, name: str) -> None:
+        """Remove an entry."""
+        self.check_open()
+        self._loaded.get(app, {}).pop(name, None)
+
+    def of(self, app: str) -> dict[str, RegisteredAdapter] | None:
+        """The entries of an application; None if it has never had any: the actor may be new."""
+        return self._loaded.get(app)
+
+    def state(self) -> dict[str, Any]:
+        """All entries, as plain containers."""
+        return {
+            app: {name: asdict(adapter) for name, adapter in entries.items()} for app, entries in self._loaded.items()
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Add entries, unless their names have been taken since."""
+        for app, entries in state.items():
+            kept = {name: RegisteredAdapter(**fields) for name, fields in entries.items()}
+            self._loaded[app] = kept | self._loaded.get(app, {})
+
+
+class AdapterRegistry:
+    """The adapter adapters of one application, cached for a second.
+
+    Args:
+        app: the application's name.
+    """
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._cache: dict[str, RegisteredAdapter] = {}
+        self._has_answered = False
+        self._refresh_at = float("-inf")
+        self._refresh_lock = asyncio.Lock()
+
+    async def all(self) -> dict[str, RegisteredAdapter]:
+        """By the name that clients use; at most a second old, unless the actor does not answer.
+
+        Raises:
+            UnavailableError: the actor has never answered.
+        """
+        async with self._refresh_lock:
+            if time.monotonic() >= self._refresh_at:
+                await self._refresh()
+        return self._cache
+
+    async def add(self, name: str, adapter: RegisteredAdapter) -> None:
+        """Register an adapter.
+
+        Raises:
+            UnavailableError: the actor does not answer.
+        """
+        await self._call("put", {name: adapter})
+        self._cache = {**self._cache, name: adapter}
+
+    async def remove(self, name: str) -> None:
+        """Unregister an adapter.
+
+        Raises:
+            UnavailableError: the actor does not answer.
+        """
+        await self._call("drop", name)
+        self._cache = {known: adapter for known, adapter in self._cache.items() if known != name}
+
+    async def _refresh(self) -> None:
+        try:
+            entries = await self._call("of", timeout_s=_REFRESH_TIMEOUT_S if self._has_answered else _TIMEOUT_S)
+            if entries is None and self._cache:
+                # The actor was restarted without its state: restore it from this cache.
+                await self._call("put", self._cache)
+                entries = self._cache
+        except UnavailableError:
+            if not self._has_answered:
+                raise
+            self._refresh_at = time.monotonic() + _RETRY_S
+            return
+        self._cache = entries or {}
+        self._has_answered = True
+        self._refresh_at = time.monotonic() + _MAX_AGE_S
+
+    async def _call(self, method: str, *args: Any, timeout_s: float = _TIMEOUT_S) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                # It blocks on Ray.
+                actor = await asyncio.to_thread(_actor)
+                return await getattr(actor, method).remote(self._app, *args)
+        except (RayError, TimeoutError):
+            raise UnavailableError("The actor of adapter adapters does not answer.", None, None, 5) from None
+
+
+def _actor() -> Any:
+    return detached_actor(AdapterRegistryActor, _ACTOR)

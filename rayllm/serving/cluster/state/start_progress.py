@@ -1,0 +1,80 @@
+"""Progress of starting replicas, in Ray's key-value store: they answer no calls yet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from ray.exceptions import RayError
+
+from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_put
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "rayllm-starting/"
+# Downloads report every chunk; nobody reads that often.
+_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Progress of a start.
+
+    `phase` is fetch, load or warm_up, `since` its start in seconds since the epoch; `done` of `size` bytes are fetched,
+    both 0 where nothing is.
+    """
+
+    phase: str
+    since: float
+    done: int = 0
+    size: int = 0
+
+
+class StartProgress:
+    """Publishes the progress of one replica's start.
+
+    Args:
+        replica_id: Ray Serve's id of the replica.
+    """
+
+    def __init__(self, replica_id: str) -> None:
+        self._key = _PREFIX + replica_id
+        self._start: Start | None = None
+        self._published_at = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Publish a phase of the start for the duration of the block."""
+        self._publish(Start(name, time.time()))
+        try:
+            yield
+        finally:
+            self._start = None
+            _ignore_errors(lambda: kv_delete(self._key))
+
+    def fetched(self, done: int, size: int) -> None:
+        """Publish the progress of a download. Later downloads, of adapters, are not part of the start."""
+        if self._start and time.monotonic() - self._published_at >= _PERIOD_S:
+            self._publish(replace(self._start, done=done, size=size))
+
+    def _publish(self, start: Start) -> None:
+        self._start, self._published_at = start, time.monotonic()
+        _ignore_errors(lambda: kv_put(self._key, json.dumps(asdict(start))))
+
+
+def starts(replica_ids: Iterable[str]) -> dict[str, Start]:
+    """Progress of those replicas that are starting."""
+    values = {replica_id: kv_get(_PREFIX + replica_id) for replica_id in replica_ids}
+    return {replica_id: Start(**json.loads(value)) for replica_id, value in values.items() if value}
+
+
+def _ignore_errors(call: Callable[[], object]) -> None:
+    """Call it; a start must not fail because its progress cannot be published."""
+    try:
+        call()
+    except (RayError, RuntimeError, ConnectionError) as error:
+        logger.debug("The progress of the start cannot be published: %r", error)

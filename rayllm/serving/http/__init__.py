@@ -1,0 +1,1 @@
+"""uvicorn, embedded in the processes of routers and replicas."""

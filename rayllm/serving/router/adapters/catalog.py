@@ -1,0 +1,67 @@
+"""Available adapters for `GET /v1/models`, refreshed in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+from rayllm.errors import RayLLMError
+from rayllm.lora import AdapterName
+from rayllm.serving.cluster.background import in_background
+
+logger = logging.getLogger(__name__)
+
+# Seconds that `GET /v1/models` waits for models whose adapters have never been listed.
+_FIRST_S = 10.0
+# The same after a failed listing: the adapters' location may be unreachable for long.
+_AGAIN_S = 1.0
+# Seconds before a failed listing is repeated.
+_RETRY_S = 5.0
+
+ListAdapters = Callable[[str], Awaitable[list[str] | None]]
+"""Returns the names of a model's adapters; None if they cannot be listed now."""
+
+
+class AdapterCatalog:
+    """The available adapters of many models.
+
+    Args:
+        model_ids: models with a location of dynamic adapters.
+        list_adapters: asks a replica.
+        max_age_s: seconds before a model's adapters are listed again.
+    """
+
+    def __init__(self, model_ids: Collection[str], list_adapters: ListAdapters, max_age_s: float = 30.0) -> None:
+        self._model_ids = model_ids
+        self._list_adapters = list_adapters
+        self._max_age_s = max_age_s
+        self._names: dict[str, list[AdapterName]] = {}
+        self._refresh_at: dict[str, float] = {}
+        self._listing: dict[str, asyncio.Task[None]] = {}
+
+    async def names(self) -> list[AdapterName]:
+        """Ids of all available adapters. Waits, briefly, only for models that have never been listed."""
+        now = time.monotonic()
+        for model_id in self._model_ids:
+            if now >= self._refresh_at.get(model_id, 0.0) and model_id not in self._listing:
+                self._listing[model_id] = in_background(self._refresh(model_id))
+        if never_listed := [model_id for model_id in self._listing if model_id not in self._names]:
+            is_first = any(model_id not in self._refresh_at for model_id in never_listed)
+            tasks = [self._listing[model_id] for model_id in never_listed]
+            await asyncio.wait(tasks, timeout=_FIRST_S if is_first else _AGAIN_S)
+        return [name for model_id in self._model_ids for name in self._names.get(model_id, [])]
+
+    async def _refresh(self, model_id: str) -> None:
+        adapters = None
+        try:
+            adapters = await self._list_adapters(model_id)
+        except RayLLMError as error:
+            logger.warning("The adapters of `%s` cannot be listed: %s", model_id, error.message)
+        finally:
+            # A failed listing keeps the previous one.
+            if adapters is not None:
+                self._names[model_id] = [AdapterName(model_id, adapter) for adapter in adapters]
+            self._refresh_at[model_id] = time.monotonic() + (_RETRY_S if adapters is None else self._max_age_s)
+            del self._listing[model_id]

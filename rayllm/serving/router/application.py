@@ -1,0 +1,201 @@
+"""The router's FastAPI application for one configuration.
+
+It reads only what routing needs of a request, and imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from ray.exceptions import RayError
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rayllm.config import AppConfig
+from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
+from rayllm.errors import RouteNotFoundError, UnavailableError
+from rayllm.serving.cluster.background import in_background
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.router.adapters.admin import AdapterAdmin
+from rayllm.serving.router.adapters.catalog import AdapterCatalog
+from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
+from rayllm.serving.router.forwarder import Forwarder
+from rayllm.serving.router.http.errors import install_error_handlers
+from rayllm.serving.router.model_registry import ModelRegistry
+from rayllm.serving.router.readiness import Readiness
+from rayllm.serving.router.replicas.dispatcher import Dispatcher
+from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.request_sender import RequestSender
+
+logger = logging.getLogger(__name__)
+
+# OpenAI's paths below /v1/responses; all others are ids.
+_NO_RESPONSES = {
+    "": "This service stores no responses; send the whole conversation in `input` of a new request.",
+    "input_tokens": f"This service does not count tokens at {RESPONSES}/input_tokens; send the prompt to {TOKENIZE}.",
+    "compact": f"This service does not compact conversations ({RESPONSES}/compact); send a shorter `input` instead.",
+}
+
+
+class RouterApplication:
+    """The endpoints of one configuration; a new configuration gets a new application.
+
+    Args:
+        config: the service's configuration.
+        readiness: of its models.
+        handles: handle of each model's deployment, by model id.
+        adapter_registry: adapters that administrators have loaded.
+        dispatcher: finds a replica for a request.
+        transport: HTTP connections to replicas.
+        admin_digests: SHA-256 of each administrator's key.
+        batch_routes: the routes of the Files and Batches APIs.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        readiness: Readiness,
+        handles: Mapping[str, DeploymentHandle[Any]],
+        adapter_registry: AdapterRegistry,
+        dispatcher: Dispatcher,
+        transport: HttpTransport,
+        admin_digests: Sequence[bytes] = (),
+        batch_routes: Sequence[Route] = (),
+    ) -> None:
+        self._config = config
+        self._batch_routes = batch_routes
+        self._readiness = readiness
+        self._handles = handles
+        self._models = ModelRegistry(config)
+        dynamic = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
+        self._catalog = AdapterCatalog(dynamic, self._adapters_of)
+        self._adapter_registry = adapter_registry
+        lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
+        self._forwarder = Forwarder(
+            self._models, adapter_registry, dispatcher, RequestSender(transport), lookup, config.router
+        )
+        self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_digests)
+        self._vllm_version: str | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self.app: ASGIApp = self._application()
+
+    def _application(self) -> FastAPI:
+        app = FastAPI(openapi_url=None)
+        for endpoint in ENDPOINTS:
+            app.router.routes.append(Route(endpoint.path, self._forwarder, methods=["POST"]))
+        app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
+        app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
+        app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
+        app.router.routes.extend(self._batch_routes)
+        for path, handler in {
+            "/v1/models": self.list_models,
+            "/v1/models/{name:path}": self.get_model,
+            "/health": self.health,
+            "/ready": self.ready,
+            "/version": self.version,
+        }.items():
+            app.add_api_route(path, handler, methods=["GET"])
+        install_error_handlers(app)
+        if cors := self._config.router.cors:
+            app.add_middleware(
+                CORSMiddleware,
+                allow_origins=list(cors.allow_origins),
+                allow_methods=list(cors.allow_methods),
+                allow_headers=list(cors.allow_headers),
+                allow_credentials=cors.allow_credentials,
+                expose_headers=["x-request-id"],
+            )
+        return app
+
+    async def list_models(self, request: Request) -> Response:
+        """`GET /v1/models`"""
+        self._start_refresh()
+        bases = {name: self._models.resolve(name).model_id for name in self._models.names}
+        known = bases | await self._adapters()
+        return JSONResponse({"object": "list", "data": [self._models.card(*entry) for entry in known.items()]})
+
+    async def get_model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`; an id may hold slashes."""
+        self._start_refresh()
+        name = request.path_params["name"]
+        if name in self._models.names:
+            return JSONResponse(self._models.card(name, self._models.resolve(name).model_id))
+        adapters = await self._adapters()
+        if name not in adapters:
+            self._models.raise_not_found(name)
+        return JSONResponse(self._models.card(name, adapters[name]))
+
+    async def _adapters_of(self, model_id: str) -> list[str] | None:
+        """The adapters available to a model, listed by a replica, which has the credentials. A model scaled to zero is
+        not woken.
+        """
+        if not self._readiness.is_running(model_id):
+            return None
+        try:
+            names: list[str] | None = await asyncio.wait_for(self._handles[model_id].adapters.remote(), timeout=60)
+        except (TimeoutError, RayError) as error:
+            logger.warning("No replica of `%s` lists its adapters: %r", model_id, error)
+            return None
+        return names
+
+    async def _adapters(self) -> dict[str, str]:
+        """The base model of each available adapter."""
+        found = [*self._models.modules, *await self._catalog.names()]
+        loaded = await self._adapter_registry.all() if self._config.router.admin_keys else {}
+        return {str(name): name.base for name in found} | {name: entry.base for name, entry in loaded.items()}
+
+    async def no_stored_response(self, request: Request) -> Response:
+        """`/v1/responses/{id}`: neither replicas nor routers store responses."""
+        name = request.path_params["name"]
+        raise RouteNotFoundError(_NO_RESPONSES.get(name, _NO_RESPONSES[""]))
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`: liveness of this process, regardless of the models."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """`GET /ready`: 200 if every model can answer or will scale from zero, else 503 with a reason for each."""
+        reasons = {
+            model.model_id: reason
+            for model in self._models.models
+            if (reason := await self._readiness.not_ready_reason(model.model_id))
+        }
+        if not reasons:
+            return JSONResponse({"status": "ready", "models": [m.model_id for m in self._models.models]})
+        explained = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
+        raise UnavailableError(f"Not ready: {explained}.", None, "not_ready", 5)
+
+    async def version(self, request: Request) -> Response:
+        """`GET /version`: versions of RayLLM, Ray and vLLM; vLLM's is null until a replica has answered."""
+        await asyncio.shield(self._start_refresh())
+        return JSONResponse({"version": version("rayllm"), "ray": version("ray"), "vllm": self._vllm_version})
+
+    def _start_refresh(self) -> asyncio.Task[None]:
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = in_background(self._refresh())
+        return self._refreshing
+
+    async def _refresh(self) -> None:
+        """Ask a running replica of each model for its description. A model scaled to zero is not woken."""
+        for model_id, handle in self._handles.items():
+            if self._models.has_description(model_id):
+                continue
+            try:
+                if not self._readiness.is_running(model_id):
+                    continue
+                async with asyncio.timeout(5):
+                    description = await handle.describe.remote()
+            except Exception as error:
+                logger.warning("A replica of `%s` did not return its description: %r", model_id, error)
+                continue
+            self._models.update_description(model_id, description)
+            self._vllm_version = description["vllm_version"]

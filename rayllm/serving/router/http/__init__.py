@@ -1,0 +1,1 @@
+"""The router's HTTP server: connections, limits, timeouts and error replies."""

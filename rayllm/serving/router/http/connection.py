@@ -1,0 +1,83 @@
+"""The client's connection in the router's HTTP server, which may be handed over to a replica."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+CONNECTION = "rayllm.connection"
+"""Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
+
+
+# Seconds that a connection stays open after a replica has broken off a stream.
+_LINGER_S = 1.0
+
+
+class Connection:
+    """The client's connection during one request.
+
+    Uses private names of uvicorn's cycle and transport, listed in `serving/http/uvicorn_server.py`.
+
+    Args:
+        cycle: uvicorn's `RequestResponseCycle` of this request.
+        transport: the connection's transport.
+        send_timeout_s: seconds after which a client that does not read its reply is disconnected.
+    """
+
+    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self.send_timeout_s = send_timeout_s
+        self.reply_headers: dict[str, str] = {}
+
+    @property
+    def can_be_handed_over(self) -> bool:
+        """Whether everything written so far has been sent, and the client speaks HTTP/1.1."""
+        cycle = self._cycle
+        is_quiet = not cycle.disconnected and not cycle.response_started and not self._transport.is_closing()
+        return is_quiet and cycle.scope["http_version"] == "1.1" and not self._transport.get_write_buffer_size()
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the client may send more requests on this connection."""
+        return bool(self._cycle.keep_alive)
+
+    @property
+    def file(self) -> int:
+        """File descriptor of the socket."""
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    def answered(self) -> None:
+        """A replica has sent the whole reply: wait for the client's next request."""
+        cycle = self._cycle
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+
+    def break_off(self, event: bytes) -> None:
+        """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
+
+        A client that received the end of the stream may send its next request. One that did not, because the replica
+        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
+        """
+        cycle = self._cycle
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not event or not cycle.keep_alive:
+            self._end_with(event)
+            return
+        self._write(event)
+        protocol: Any = self._transport.get_protocol()
+        protocol.timeout_keep_alive = _LINGER_S
+        cycle.on_response()
+
+    def _end_with(self, event: bytes) -> None:
+        if event:
+            self._write(event)
+        self._transport.close()
+
+    def _write(self, event: bytes) -> None:
+        event = b"\n\n" + event
+        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))

@@ -1,0 +1,57 @@
+"""Error replies in OpenAI's shape."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from rayllm.error_shapes import error_body
+from rayllm.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
+from rayllm.observability.logs import printable
+from rayllm.serving.router.http.paths import path_of
+
+logger = logging.getLogger(__name__)
+
+
+def error_response(error: RayLLMError, path: str) -> Response:
+    """The HTTP reply for an error."""
+    return JSONResponse(error_body(error, path), error.status, headers=error.headers())
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Map our exceptions, the framework's and unexpected ones to replies of one shape."""
+    app.add_exception_handler(RayLLMError, _rayllm_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(ClientDisconnect, _client_disconnect)
+    app.add_exception_handler(Exception, _unexpected_error)
+
+
+async def _rayllm_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RayLLMError)  # noqa: S101  (registered for it)
+    return error_response(error, path_of(request))
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101  (registered for it)
+    path = path_of(request)
+    if error.status_code == 404:
+        return error_response(RouteNotFoundError(f"There is no {request.method} {path}."), path)
+    if error.status_code == 405:
+        response = error_response(MethodNotAllowedError(f"{path} does not take {request.method}."), path)
+        response.headers.update(error.headers or {})
+        return response
+    return error_response(RequestError(str(error.detail)), path)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    logger.error("Unexpected error on %s", printable(request.scope["path"]), exc_info=error)
+    return error_response(EngineError("The server failed on this request; its log says why."), path_of(request))
+
+
+async def _client_disconnect(request: Request, error: Exception) -> Response:
+    # Never sent; the status shows in the access log, as with nginx.
+    return Response(status_code=499)

@@ -1,0 +1,194 @@
+"""uvicorn's HTTP protocol with limits on request heads and on slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio import TimerHandle
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rayllm.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
+from rayllm.serving.router.http.client_limits import ClientLimits
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits on request heads, and timeouts for slow heads, slow readers and idle uploads.
+
+    Args:
+        limits: returns the current limits.
+        opened: called with a request's scope, uvicorn's cycle and the transport, before the application runs.
+        options: uvicorn's options.
+    """
+
+    def __init__(
+        self, *, limits: Callable[[], ClientLimits], opened: Callable[[Scope, Any, Any], None], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._limits = limits
+        self._opened = opened
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._head_timer: TimerHandle | None = None
+        self._send_timer: TimerHandle | None = None
+        self._is_in_body = False
+        self._body_bytes = 0
+        self._body_started_at = 0.0
+        self._body_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request head."""
+        super().connection_made(transport)
+        self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all timers."""
+        self._end_head()
+        self._end_body()
+        self._stop_send_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Answer as if no upgrade was requested; the parser accepts no further request on this connection.
+            if self.cycle:
+                self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(
+                self._head_too_large()
+                if self._head_bytes > self._limits().max_header_bytes
+                else RequestError("The server cannot read this as an HTTP/1.1 request.")
+            )
+            return
+        if self._is_in_head:
+            # Bytes that the parser buffers until a header ends count as well.
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits().max_header_bytes:
+                self._refuse(self._head_too_large())
+        elif self._is_in_body and self._body_timer is None:
+            self._body_timer = self.loop.call_later(self._limits().body_timeout_s, self._check_body)
+
+    def on_message_begin(self) -> None:
+        """Start the timer for the head of the next request."""
+        super().on_message_begin()
+        self._begin_head()
+
+    def on_url(self, url: bytes) -> None:
+        """Count a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Register the request before the application runs."""
+        self._end_head()
+        self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
+        super().on_headers_complete()
+        scope: Any = self.scope
+        self._opened(scope, self.cycle, self.transport)
+
+    def on_body(self, body: bytes) -> None:
+        """Count a part of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Cancel the upload's timer."""
+        self._end_body()
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Start the timer for a client that does not read."""
+        super().pause_writing()
+        if self._send_timer is None:
+            self._send_timer = self.loop.call_later(self._limits().send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Cancel the timer."""
+        self._stop_send_timer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection."""
+        if self.transport.get_write_buffer_size():
+            # The client has not read its last reply either.
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _begin_head(self) -> None:
+        self._end_head()
+        self._is_in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
+
+    def _end_head(self) -> None:
+        self._is_in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_body(self) -> None:
+        self._is_in_body = False
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _check_body(self) -> None:
+        """Close the connection of a slow upload whose request has been answered already."""
+        left_s = self._limits().body_deadline(self._body_started_at, self._body_bytes) - self.loop.time()
+        if left_s <= 0 and self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._body_timer = self.loop.call_later(max(left_s, 1.0), self._check_body)
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits().max_header_bytes:
+            # The parser wraps this in its own exception.
+            raise ValueError("the head is too large")
+
+    def _head_too_large(self) -> RayLLMError:
+        limit = self._limits().max_header_bytes
+        return HeadersTooLargeError(f"The request's headers are larger than {limit} bytes (router.max_header_bytes).")
+
+    def _head_timed_out(self) -> None:
+        if not self._head_bytes:
+            # Clients open connections ahead of their first request.
+            self.transport.close()
+            return
+        seconds = self._limits().header_timeout_s
+        self._refuse(RequestTimeoutError(f"The headers took longer than {seconds:g} s (router.header_timeout_s)."))
+
+    def _refuse(self, error: RayLLMError) -> None:
+        """Answer a request that cannot be parsed, unless the reply to an earlier one is in progress."""
+        if self.cycle and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = json.dumps(error.body()).encode()
+        status = HTTPStatus(error.status)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None

@@ -1,0 +1,223 @@
+"""The router's own HTTP server, used where Ray Serve's proxies are disabled.
+
+All router processes of a node listen on one port (SO_REUSEPORT), and the kernel balances connections among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from functools import partial
+from typing import Any
+
+import uvicorn
+from ray.serve.config import ProxyLocation
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rayllm.cluster.ray_internals import serve_client
+from rayllm.config import RouterConfig
+from rayllm.errors import ClusterError, RequestTimeoutError, RouteNotFoundError, UnavailableError
+from rayllm.observability.logs import printable
+from rayllm.serving.http.uvicorn_server import EmbeddedServer
+from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.http.connection import CONNECTION, Connection
+from rayllm.serving.router.http.errors import error_response
+from rayllm.serving.router.http.protocol import LimitedProtocol
+from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
+
+logger = logging.getLogger(__name__)
+
+_ID = b"x-request-id"
+_LONGEST_ID = 200
+_HEALTH = "/health"
+
+
+class HttpServer:
+    """An HTTP server in the router's process.
+
+    Args:
+        app: the router's application.
+        host: address to listen on.
+        port: port to listen on.
+        root_path: the application's route prefix, "" for none.
+        limits: limits on clients.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, limits: ClientLimits) -> None:
+        self._address = (host, port)
+        self._in_progress = 0
+        self._limits = limits
+        self._app = app
+        self._root_path = root_path
+        protocol: Any = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened)
+        config = uvicorn.Config(
+            self._serve,
+            http=protocol,
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=90,
+        )
+        self._server = EmbeddedServer(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    def set_limits(self, limits: ClientLimits) -> None:
+        """Apply new limits from now on."""
+        self._limits = limits
+
+    async def start(self) -> None:
+        """Start to listen.
+
+        Raises:
+            OSError: the address is not available.
+        """
+        listening = _listen(*self._address)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(0.005)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Accept no more connections, and return when requests in progress are answered."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        await asyncio.wait([self._serving], timeout=timeout_s)
+
+    def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Assign the request its id, and log one line about it."""
+        request_id = _request_id(scope)
+        scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
+        scope["root_path"] = self._root_path
+        scope["extensions"][CONNECTION].reply_headers["x-request-id"] = request_id
+        began, status = time.perf_counter(), 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *_router_headers(status, request_id)]}
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_named)
+        finally:
+            took = 1000 * (time.perf_counter() - began)
+            path = printable(scope["path"])
+            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status or 200, took)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, unless too many requests are in progress."""
+        if not scope["path"].startswith(f"{self._root_path}/"):
+            await _not_found(scope, receive, send)
+        elif scope["path"].removeprefix(self._root_path) == _HEALTH:
+            await self._app(scope, receive, send)
+        else:
+            await self._answer_limited(scope, receive, send)
+
+    async def _answer_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_counted = False
+
+        def arrived() -> None:
+            # Uploads in progress do not count, so that they do not displace complete requests.
+            nonlocal is_counted
+            if self._in_progress >= self._limits.max_ongoing_requests:
+                raise UnavailableError("This service has too many requests in progress (router.max_ongoing_requests).")
+            is_counted = True
+            self._in_progress += 1
+
+        body = BodyWithDeadline(receive, scope["headers"], self._limits, arrived)
+        try:
+            if self._in_progress >= self._limits.max_ongoing_requests:
+                arrived()
+            body.begin()
+            await self._app(scope, body, send)
+        except UnavailableError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+        finally:
+            self._in_progress -= is_counted
+
+
+async def open_http_server(app: ASGIApp, app_name: str, config: RouterConfig) -> HttpServer | None:
+    """Start the application's server if the configuration, or Ray Serve, gives it an address.
+
+    Args:
+        app: the router's application.
+        app_name: name of the Serve application.
+        config: the router's configuration.
+
+    Raises:
+        ClusterError: the address is not available, or belongs to another application.
+    """
+    client = serve_client()
+    details = await asyncio.to_thread(client.get_serve_details)
+    address = config.address or _serve_address(client, details, app_name)
+    if address is None:
+        return None
+    route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
+    server = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config))
+    try:
+        await server.start()
+    except OSError as error:
+        raise ClusterError(f"{address[0]}:{address[1]} is not available: {error.strerror}.") from None
+    return server
+
+
+def _serve_address(client: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
+    """The address of Serve's HTTP options, if Serve's proxies are disabled."""
+    if details["proxy_location"] != ProxyLocation.Disabled:
+        return None
+    for other, application in details["applications"].items():
+        if other != app_name and "Router" in application["deployments"]:
+            # The applications would share the port, and the kernel would mix up their clients.
+            raise ClusterError(
+                f"The application `{other}` listens here already: give each its own `router.listen`, or leave out "
+                "`proxy_location: Disabled`, so that Ray Serve's proxies tell them apart."
+            )
+    return client.http_config.host or "127.0.0.1", client.http_config.port
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
+    await error_response(error, scope["path"])(scope, receive, send)
+
+
+def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
+    headers = [(_ID, request_id.encode("latin-1"))]
+    if status == RequestTimeoutError.status:
+        # The client may still be sending.
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def _request_id(scope: Scope) -> str:
+    given = next((value for key, value in scope["headers"] if key == _ID), b"")
+    text = given.decode("latin-1")
+    return text if text and len(text) <= _LONGEST_ID and text.isprintable() else uuid.uuid4().hex
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,67 @@
+"""Timeout of slow uploads: a request body must arrive at a minimum rate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import Message, Receive
+
+from rayllm.errors import RequestTimeoutError
+from rayllm.serving.router.http.client_limits import MIN_BYTES_PER_SECOND, ClientLimits
+
+
+class BodyWithDeadline:
+    """An ASGI `receive` that raises when a request body arrives too slowly.
+
+    Args:
+        receive: the server's ASGI `receive`.
+        headers: the request's headers.
+        limits: the limits.
+        arrived: called once the body is complete; its exceptions propagate from `receive`.
+    """
+
+    def __init__(
+        self, receive: Receive, headers: list[tuple[bytes, bytes]], limits: ClientLimits, arrived: Callable[[], None]
+    ) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._arrived = arrived
+        self._received = 0
+        self._is_complete = False
+        self._started_at = asyncio.get_running_loop().time()
+        lengths = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
+        self._has_body = b"transfer-encoding" in lengths or lengths.get(b"content-length", b"0") != b"0"
+
+    def begin(self) -> None:
+        """Count a request without a body as complete."""
+        if not self._has_body:
+            self._finish()
+
+    async def __call__(self) -> Message:
+        """The next message.
+
+        Raises:
+            RequestTimeoutError: the body arrives too slowly.
+        """
+        if self._is_complete:
+            return await self._receive()
+        message = await self._receive_in_time()
+        self._received += len(message.get("body", b""))
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self._finish()
+        return message
+
+    async def _receive_in_time(self) -> Message:
+        seconds = self._limits.body_timeout_s
+        try:
+            async with asyncio.timeout_at(self._limits.body_deadline(self._started_at, self._received)):
+                return await self._receive()
+        except TimeoutError:
+            message = f"The request body did not arrive in time: {seconds:g} s (router.body_timeout_s), and more for "
+            raise RequestTimeoutError(f"{message}large ones at {MIN_BYTES_PER_SECOND} bytes a second.") from None
+
+    def _finish(self) -> None:
+        if not self._is_complete:
+            self._is_complete = True
+            self._arrived()

@@ -1,0 +1,142 @@
+"""One replica as a router sees it: its address, its load, and whether it may be sent requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rayllm.routing import Candidate
+from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.handover import Sender
+from rayllm.serving.router.replicas.outlier_detection import ReplyRecord
+
+logger = logging.getLogger(__name__)
+
+# Seconds between retries of a full replica, unless it reports a free slot earlier.
+_RETRY_S = 0.1
+# Seconds without a refusal after which a replica counts as no longer full.
+_FULL_S = 1.0
+# Seconds that an outlier is ejected for, doubled each time in a row.
+_FIRST_EJECTION_S, _LONGEST_EJECTION_S = 5.0, 60.0
+
+
+class Replica:
+    """One replica.
+
+    Args:
+        update: Ray Serve's report on it.
+        is_local: whether it is on this router's node.
+        on_changed: called when it may have a free slot again, or has none any more.
+        on_failed: called with it after a failed request.
+    """
+
+    def __init__(
+        self,
+        update: ReplicaUpdate,
+        is_local: bool,
+        on_changed: Callable[[], None],
+        on_failed: Callable[[Replica], None],
+    ) -> None:
+        self.candidate = Candidate(update.id, update.capacity)
+        self.address: str = update.metadata["address"]
+        self.key: str = update.metadata["key"]
+        self.record = ReplyRecord()
+        self._on_changed = on_changed
+        self._on_failed = on_failed
+        path = update.metadata["socket"]
+        self.sender = Sender(path, self.on_slot_freed, self.mark_draining) if is_local and path else None
+        self._is_draining = False
+        # Requests that may still be sent to a replica that was full; None if it was not.
+        self._full_credit: int | None = None
+        self._refused_at = 0.0
+        self._ejections = 0
+        self._is_ejected = False
+        self.update(update)
+
+    def update(self, update: ReplicaUpdate) -> None:
+        """Apply Ray Serve's latest report."""
+        candidate, stats = self.candidate, update.stats
+        candidate.capacity = update.capacity
+        candidate.others = max(0, stats.get("work", 0) - candidate.work)
+        candidate.adapters = frozenset(stats.get("adapters", ()))
+        candidate.slots = stats.get("slots", 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be sent requests at all."""
+        return not self._is_draining and not self._is_ejected
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that it would accept, as far as this router knows."""
+        if not self.is_open:
+            return 0
+        free = self.candidate.capacity - self.candidate.requests
+        return free if self._full_credit is None else min(free, self._full_credit)
+
+    def on_sent(self) -> None:
+        """A request is being sent to it."""
+        if self._full_credit:
+            self._full_credit -= 1
+
+    def on_full(self) -> None:
+        """It has refused a request for want of a slot, which other routers have taken."""
+        loop = asyncio.get_running_loop()
+        self._refused_at = loop.time()
+        if self._full_credit is None:
+            loop.call_later(_RETRY_S, self._retry)
+        self._full_credit = 0
+
+    def on_slot_freed(self) -> None:
+        """One of its slots has become free."""
+        if self._full_credit is not None:
+            self._full_credit += 1
+        self._on_changed()
+
+    def mark_draining(self) -> None:
+        """It takes no more requests."""
+        if not self._is_draining:
+            logger.info("The replica %s takes no more requests.", self.candidate.id)
+            self._is_draining = True
+            self._on_changed()
+
+    def eject(self) -> None:
+        """Send it nothing for a while: it fails where other replicas do not."""
+        seconds = min(_FIRST_EJECTION_S * 2**self._ejections, _LONGEST_EJECTION_S)
+        logger.warning("The replica %s fails where others do not; it gets no requests for %g s.", self.id, seconds)
+        self._ejections += 1
+        self._is_ejected = True
+        self.record.clear()
+        asyncio.get_running_loop().call_later(seconds, self._readmit)
+
+    def on_reply(self, is_good: bool) -> None:
+        """It has answered a request, or failed on it."""
+        self.record.add(failed=not is_good)
+        if is_good:
+            self._ejections = 0
+        else:
+            self._on_failed(self)
+
+    @property
+    def id(self) -> str:
+        """Ray Serve's id of the replica."""
+        return self.candidate.id
+
+    def close(self) -> None:
+        """Close the channel to it."""
+        if self.sender:
+            self.sender.close()
+
+    def _retry(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._refused_at >= _FULL_S:
+            self._full_credit = None
+        else:
+            self._full_credit = max(self._full_credit or 0, 1)
+            loop.call_later(_RETRY_S, self._retry)
+        self._on_changed()
+
+    def _readmit(self) -> None:
+        self._is_ejected = False
+        self._on_changed()

@@ -1,0 +1,207 @@
+"""Sending a request to one replica: by handing the client's connection over, or by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from rayllm import headers
+from rayllm.error_shapes import error_event
+from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
+from rayllm.serving.handover import Handover, Message, Outcome, ReplicaGoneError, Sender
+from rayllm.serving.router.http.connection import Connection
+from rayllm.serving.router.replicas.errors import ReplicaDrainingError, ReplicaFullError, ReplicaLostError
+from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
+from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.serving.router.requests.payload import Payload
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReplicaRequest:
+    """A request for a replica, with its headers."""
+
+    model_id: str
+    payload: Payload
+    headers: Mapping[str, str]
+
+
+class RequestSender:
+    """Sends requests to replicas.
+
+    Args:
+        transport: HTTP connections to replicas.
+    """
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+
+    async def send(
+        self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
+    ) -> bool:
+        """Send a request to a replica, and its reply to the client. Returns False if the replica answered with a
+        failure.
+
+        Args:
+            client: the client's request.
+            replica_request: the request for the replica.
+            deadline: timeout of the reply's first byte; lifted once that has arrived.
+            replica: the replica.
+
+        Raises:
+            ReplicaFullError, ReplicaUnreachableError: the replica did nothing; another may.
+            ReplicaLostError: the replica died or failed before the client received anything.
+            UnavailableError, EngineError: the replica's reason for not answering.
+        """
+        connection = client.connection
+        if replica.sender and connection:
+            try:
+                handover = _start_handover(replica.sender, connection, client, replica_request)
+            except ReplicaGoneError:
+                raise ReplicaDrainingError from None
+            except OSError as error:
+                logger.warning("The replica %s does not accept handovers; using HTTP: %r", replica.id, error)
+            else:
+                outcome = await _await_outcome(replica.sender, connection, handover, deadline)
+                return await _conclude(client, replica_request, connection, handover, outcome)
+        return await self._send_by_http(client, replica_request, deadline, replica)
+
+    async def _send_by_http(
+        self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
+    ) -> bool:
+        method, raw = client.request.method, replica_request.payload.raw
+        async with self._transport.send(replica, method, client.path, raw, replica_request.headers) as reply:
+            try:
+                first = await (reply.content.readany() if reply.is_stream else reply.content.read())
+            except (aiohttp.ClientError, ConnectionError) as error:
+                logger.warning("A replica of `%s` broke off: %r", replica_request.model_id, error)
+                raise ReplicaLostError from None
+            if reply.status >= 400:
+                _check_refusal(replica_request.model_id, reply.status, reply.content_type, first)
+            deadline.reschedule(None)
+            return await _send(client, reply, first)
+
+
+def _start_handover(
+    sender: Sender, connection: Connection, client: ClientRequest, replica_request: ReplicaRequest
+) -> Handover:
+    raw = replica_request.payload.raw
+    head = {
+        "method": client.request.method,
+        "path": client.path,
+        "headers": {**replica_request.headers, "content-length": str(len(raw))},
+        "reply_headers": connection.reply_headers,
+        "keeps_alive": connection.keeps_alive,
+        "send_timeout_s": connection.send_timeout_s,
+    }
+    return sender.hand_over(connection.file, head, raw)
+
+
+async def _await_outcome(
+    sender: Sender, connection: Connection, handover: Handover, deadline: asyncio.Timeout
+) -> Outcome:
+    """How the handover ended. On cancellation, the replica is stopped before anybody else answers the client.
+
+    Raises:
+        ClientDisconnect: cancelled after the replica had started its reply, so that nobody else can answer.
+    """
+    try:
+        await handover.started.wait()
+        if not handover.outcome.done():
+            deadline.reschedule(None)
+        # Shielded: after a cancellation the replica still reports its outcome.
+        return await asyncio.shield(handover.outcome)
+    except asyncio.CancelledError:
+        stopped = await sender.abort(handover)
+        if stopped is Outcome.ANSWERED:
+            connection.answered()
+        elif stopped is Outcome.BROKEN:
+            connection.break_off(b"")
+        else:
+            raise
+        raise ClientDisconnect from None
+
+
+async def _conclude(
+    client: ClientRequest, replica_request: ReplicaRequest, connection: Connection, handover: Handover, outcome: Outcome
+) -> bool:
+    if outcome is Outcome.ANSWERED:
+        connection.answered()
+        return True
+    if outcome is Outcome.BROKEN:
+        connection.break_off(_interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
+        return False
+    if handover.refusal is None:
+        logger.warning("A replica of `%s` broke off before it answered.", replica_request.model_id)
+        raise ReplicaLostError
+    response = _refusal(replica_request.model_id, handover.refusal)
+    await client.send_response(response)
+    return response.status_code < 500
+
+
+def _refusal(model_id: str, message: Message) -> Response:
+    status, reply_headers = message.head["status"], message.head["headers"]
+    if headers.FULL in reply_headers:
+        raise ReplicaFullError
+    if headers.DRAINING in reply_headers:
+        raise ReplicaDrainingError
+    if headers.LOST in reply_headers:
+        raise ReplicaLostError
+    _check_refusal(model_id, status, reply_headers.get("content-type", ""), message.body)
+    kept = {name: value for name, value in reply_headers.items() if name in ("content-type", "retry-after")}
+    return Response(message.body, status, kept)
+
+
+async def _send(client: ClientRequest, reply: Reply, first: bytes) -> bool:
+    """Pass the reply on. Returns whether it was complete and not a failure."""
+    kept = dict(reply.headers)
+    if reply.content_type:
+        kept["content-type"] = reply.content_type
+    if not reply.is_stream:
+        await client.send_response(Response(first, reply.status, kept))
+        return reply.status < 500
+    await client.start_stream(reply.status, {**kept, "cache-control": "no-cache"})
+    await client.send_chunk(first)
+    is_whole = True
+    try:
+        async for chunk in reply.content.iter_any():
+            await client.send_chunk(chunk)
+    except (aiohttp.ClientError, ConnectionError) as error:
+        logger.warning("A replica broke off in the middle of a stream: %r", error)
+        is_whole = False
+        await client.send_chunk(b"\n\n" + _interrupted_event(client.path))
+    await client.send_chunk(b"", is_last=True)
+    return is_whole
+
+
+def _interrupted_event(path: str) -> bytes:
+    return error_event(EngineError("The model's replica broke off in the middle of its answer."), path)
+
+
+def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:
+    """Pass a replica's own error objects through; map everything else to our exceptions."""
+    if status == 503:
+        raise _unavailable(model_id, body)
+    if not content_type.startswith("application/json"):
+        logger.error("A replica of `%s` answered %d: %s", model_id, status, body[:500])
+        raise EngineError("The model's replica failed on this request; its log says why.")
+
+
+def _unavailable(model_id: str, body: bytes) -> UnavailableError:
+    """The error for a 503: the replica's own for an unavailable adapter, else that the model has no free slot."""
+    try:
+        error = json.loads(body)["error"]
+        if error["code"] == ADAPTER_UNAVAILABLE:
+            return UnavailableError(str(error["message"]), "model", ADAPTER_UNAVAILABLE, 10)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")

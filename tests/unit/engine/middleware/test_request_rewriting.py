@@ -1,0 +1,239 @@
+"""What is added to a request before vLLM sees it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from rayllm.config.model import ModelConfig, ModelLoadingConfig
+from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.engine.middleware.request_rewriting import RequestRewriter, rewrite_request
+from rayllm.engine.request_plan import RequestPlan, plan_requests
+from rayllm.errors import RequestError
+
+PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "stop"),
+    [
+        (CHAT, {}, ["END"]),
+        (CHAT, {"stop": None}, ["END"]),
+        (COMPLETIONS, {"stop": "x"}, ["x", "END"]),
+        (RESPONSES, {"stop": ["x", "END"]}, ["x", "END"]),
+        (CHAT, {"stop": 3}, 3),
+    ],
+)
+def test_stops_are_added_to_the_requests_own(path: str, sent: dict[str, Any], stop: Any) -> None:
+    assert rewrite_request(path, sent, PLAN)["stop"] == stop
+
+
+def test_anthropics_stops_have_their_own_name() -> None:
+    shaped = rewrite_request(MESSAGES, {"stop_sequences": ["x"]}, PLAN)
+    assert (shaped["stop_sequences"], "stop" in shaped) == (["x", "END"], False)
+
+
+@pytest.mark.parametrize(
+    ("sent", "temperature", "max_tokens"),
+    [
+        ({}, 0.5, 9),
+        ({"temperature": 0}, 0, 9),
+        ({"temperature": None}, 0.5, 9),
+        ({"max_tokens": 3}, 0.5, 3),
+        ({"max_completion_tokens": 3}, 0.5, None),
+    ],
+)
+def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float, max_tokens: int | None) -> None:
+    shaped = rewrite_request(CHAT, sent, PLAN)
+    assert shaped["temperature"] == temperature
+    assert shaped.get("max_tokens") == max_tokens
+
+
+def test_a_choice_of_null_is_the_default() -> None:
+    assert rewrite_request(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
+    assert rewrite_request(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
+
+
+def test_defaults_go_by_the_names_of_each_endpoint() -> None:
+    plan = RequestPlan(defaults={"max_tokens": 9, "min_p": 0.1, "top_k": 4})
+    assert rewrite_request(RESPONSES, {"input": "a"}, plan) == {"input": "a", "max_output_tokens": 9, "top_k": 4}
+    assert rewrite_request(MESSAGES, {"max_tokens": 3}, plan) == {"max_tokens": 3, "top_k": 4}
+    assert rewrite_request(COMPLETIONS, {"prompt": "a"}, plan) == {
+        "prompt": "a",
+        "max_tokens": 9,
+        "min_p": 0.1,
+        "top_k": 4,
+    }
+    plan = RequestPlan(defaults={"max_completion_tokens": 9})
+    assert rewrite_request(COMPLETIONS, {"prompt": "a"}, plan) == {"prompt": "a", "max_tokens": 9}
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/embeddings", "/v1/score", "/v1/messages/count_tokens"])
+def test_what_generates_nothing_gets_no_sampling_values(path: str) -> None:
+    assert rewrite_request(path, {"prompt": "a"}, PLAN) == {"prompt": "a"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store", True),
+        ("previous_response_id", "resp_1"),
+        ("conversation", "c"),
+        ("background", True),
+        ("input", [{"type": "item_reference", "id": "x"}]),
+    ],
+)
+def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        rewrite_request(RESPONSES, {"input": "a"} | {field: value}, PLAN)
+    assert caught.value.param == field
+    assert rewrite_request(CHAT, {field: value}, RequestPlan()) == {field: value}
+
+
+def test_a_response_that_is_not_to_be_stored_is_answered() -> None:
+    sent = {"input": "a", "store": False, "previous_response_id": None, "background": False}
+    assert rewrite_request(RESPONSES, sent, RequestPlan()) == sent
+
+
+def test_the_callers_body_is_left_as_it_is() -> None:
+    sent = {"stop": ["x"], "chat_template_kwargs": {"a": 1}, "add_special_tokens": True, "prompt": ["<s>a"]}
+    before = copy.deepcopy(sent)
+    rewrite_request(CHAT, sent, RequestPlan(stop=("END",), owns_template=True, bos="<s>", tokenizer_adds_bos=True))
+    rewrite_request(COMPLETIONS, sent, RequestPlan(stop=("END",), bos="<s>", tokenizer_adds_bos=True))
+    assert sent == before
+
+
+@pytest.mark.parametrize(
+    ("adds", "prompt", "engine_gets"),
+    [
+        (True, "a", "a"),
+        (True, "<s>a", "a"),
+        (True, "<s><s>a", "a"),
+        (False, "a", "<s>a"),
+        (False, "<s>a", "<s>a"),
+        (True, ["<s>a", "b"], ["a", "b"]),
+        (True, "<s>" * 300_000 + "a<s>", "a<s>"),
+        (False, [1, 2], [1, 2]),
+        (False, [[1], [2]], [[1], [2]]),
+        (True, None, None),
+    ],
+)
+def test_a_completion_has_one_bos(adds: bool, prompt: Any, engine_gets: Any) -> None:
+    plan = RequestPlan(bos="<s>", tokenizer_adds_bos=adds)
+    assert rewrite_request(COMPLETIONS, {"prompt": prompt}, plan)["prompt"] == engine_gets
+
+
+def test_a_client_that_wants_no_special_tokens_gets_none() -> None:
+    plan = RequestPlan(bos="<s>", tokenizer_adds_bos=False)
+    assert rewrite_request(COMPLETIONS, {"prompt": "a", "add_special_tokens": False}, plan)["prompt"] == "a"
+
+
+def test_a_chat_has_one_bos_when_the_tokenizer_is_asked_for_it() -> None:
+    plan = RequestPlan(owns_template=True, bos="<s>", tokenizer_adds_bos=True)
+    shaped = rewrite_request(CHAT, {"add_special_tokens": True, "chat_template_kwargs": {"a": 1}}, plan)
+    assert shaped["chat_template_kwargs"] == {"a": 1, "omit_bos": True}
+    assert "chat_template_kwargs" not in rewrite_request(CHAT, {}, plan)
+
+
+async def accept(body: dict[str, Any]) -> dict[str, Any]:
+    """Admits all as they are."""
+    return body
+
+
+async def through(path: str, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """What the application behind the shaper is given: scope and body."""
+    given: dict[str, Any] = {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        given.update(scope=scope, body=(await receive())["body"], then=(await receive())["type"])
+
+    messages = [
+        {"type": "http.request", "body": body[:3], "more_body": True},
+        {"type": "http.request", "body": body[3:], "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "path": path, "headers": [(b"content-length", b"1"), (b"x", b"y")]}
+    await RequestRewriter(app, lambda: PLAN, accept)(scope, receive, send)
+    assert given["then"] == "http.disconnect"
+    return given["scope"], given["body"]
+
+
+async def test_the_body_and_its_length_are_rewritten() -> None:
+    scope, body = await through(CHAT, json.dumps({"messages": []}).encode())
+    assert json.loads(body)["stop"] == ["END"]
+    assert dict(scope["headers"]) == {b"x": b"y", b"content-length": str(len(body)).encode()}
+
+
+async def test_a_body_with_nothing_to_add_stays_byte_for_byte() -> None:
+    raw = b'{ "input":  [1,2] }'
+    assert (await through("/v1/embeddings", raw))[1] == raw
+
+
+async def test_a_body_that_is_not_admitted_is_refused_in_the_shape_of_its_api() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def admit(body: dict[str, Any]) -> dict[str, Any]:
+        raise RequestError("No.", "tools")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("must not be reached")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await RequestRewriter(app, lambda: PLAN, admit)({"type": "http", "path": MESSAGES, "headers": []}, receive, send)
+    assert sent[0]["status"] == 400
+    error = {"message": "No.", "type": "invalid_request_error", "param": "tools", "code": None}
+    assert json.loads(sent[1]["body"]) == {"type": "error", "error": error}
+
+
+@pytest.mark.parametrize("fields", [{"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": "a", "logprobs": 1}])
+def test_beam_search_echoes_one_text(fields: dict[str, Any]) -> None:
+    beams = {"use_beam_search": True, "echo": True, "n": 2}
+    with pytest.raises(RequestError) as caught:
+        rewrite_request(COMPLETIONS, {**beams, **fields}, RequestPlan())
+    assert caught.value.param == "echo"
+    for allowed in ({**beams, "prompt": "a"}, {**beams, "prompt": ["a"]}, {**beams, **fields, "echo": False}):
+        assert rewrite_request(COMPLETIONS, allowed, RequestPlan()) == allowed
+
+
+GUARDED = {"priority": 0, "kv_transfer_params": {"remote_host": "x"}, "ec_transfer_params": {}}
+
+
+@pytest.mark.parametrize("path", [*BY_PATH])
+@pytest.mark.parametrize("field", GUARDED)
+def test_fields_that_touch_others_need_to_be_allowed(path: str, field: str) -> None:
+    with pytest.raises(RequestError, match=rf"`allowed_request_fields: \[{field}\]` in its file") as caught:
+        rewrite_request(path, {field: GUARDED[field]}, RequestPlan())
+    assert caught.value.param == field
+    with pytest.raises(RequestError, match=f"`vllm_xargs.{field}`") as caught:
+        rewrite_request(path, {"vllm_xargs": {field: "x"}}, RequestPlan())
+    assert caught.value.param == "vllm_xargs"
+    assert rewrite_request(path, {field: None}, RequestPlan()).get(field) is None
+    allowed = RequestPlan(allowed_fields=(field,))
+    assert rewrite_request(path, {field: GUARDED[field]}, allowed)[field] == GUARDED[field]
+    for other in GUARDED.keys() - {field}:
+        with pytest.raises(RequestError):
+            rewrite_request(path, {other: GUARDED[other]}, allowed)
+
+
+def test_the_models_file_says_which() -> None:
+    model = ModelConfig(model_loading_config=ModelLoadingConfig(model_id="m"), allowed_request_fields=("priority",))
+    assert plan_requests(model, None).allowed_fields == ("priority",)
+
+
+def test_a_default_of_the_models_own_is_not_the_clients() -> None:
+    assert rewrite_request(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3

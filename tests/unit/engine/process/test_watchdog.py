@@ -1,0 +1,102 @@
+"""When an engine counts as lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rayllm.engine.process import watchdog
+from rayllm.engine.process.cpu_time import cpu_seconds
+from rayllm.engine.process.watchdog import wait_until_lost
+
+
+class Engine:
+    """Answers, works and dies as a test says."""
+
+    def __init__(self) -> None:
+        self.has_died = False
+        self.is_busy = True
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.used: float | None = 0.0
+        self.works = False
+        self.pings = 0
+
+    def cpu_seconds(self) -> float | None:
+        if self.works and self.used is not None:
+            self.used += 1.0
+        return self.used
+
+    async def ping(self) -> None:
+        self.pings += 1
+        await self.answers.wait()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "_PERIOD_S", 0.01)
+
+
+async def still_watching(engine: Engine, stall_s: float = 0.1) -> asyncio.Task[str]:
+    """The watch, which goes on after several times the span that would be too long."""
+    task = asyncio.create_task(wait_until_lost(engine, stall_s))
+    await asyncio.sleep(5 * stall_s)
+    assert not task.done()
+    return task
+
+
+async def test_a_dead_engine_is_lost_at_once() -> None:
+    engine = Engine()
+    task = await still_watching(engine)
+    engine.has_died = True
+    assert await asyncio.wait_for(task, 1) == "died"
+
+
+async def test_an_engine_that_neither_answers_nor_works_hangs() -> None:
+    engine = Engine()
+    task = await still_watching(engine)
+    assert engine.pings > 1
+    engine.answers.clear()
+    assert "hangs" in await asyncio.wait_for(task, 5)
+
+
+async def test_an_engine_in_a_long_step_is_left_alone() -> None:
+    engine = Engine()
+    engine.answers.clear()
+    engine.works = True
+    task = await still_watching(engine)
+    engine.works = False
+    assert "hangs" in await asyncio.wait_for(task, 5)
+
+
+async def test_an_engine_without_requests_is_not_asked() -> None:
+    engine = Engine()
+    engine.is_busy = False
+    engine.answers.clear()
+    task = await still_watching(engine)
+    assert engine.pings == 0
+    task.cancel()
+
+
+async def test_where_workers_cannot_be_seen_silence_has_to_last_longer() -> None:
+    engine = Engine()
+    engine.answers.clear()
+    engine.used = None
+    began = time.monotonic()
+    assert "hangs" in await asyncio.wait_for(wait_until_lost(engine, 0.05), 10)
+    assert time.monotonic() - began >= watchdog._UNSEEN_FACTOR * 0.05
+
+
+def test_processor_time_counts_children_and_not_those_that_are_gone() -> None:
+    burn = (
+        "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', 'for _ in range(10**7): pass\\ninput()'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE) as process:
+        while cpu_seconds([process.pid]) < 0.2:
+            assert process.poll() is None
+        process.communicate(b"\n")
+    assert cpu_seconds([process.pid]) == 0

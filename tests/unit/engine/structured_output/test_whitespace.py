@@ -1,0 +1,102 @@
+"""Whitespace patterns: as a regular expression, or refused before it costs anybody anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from rayllm.engine.middleware.deprecated_fields import translate
+from rayllm.engine.structured_output import ConstraintGate
+from rayllm.engine.structured_output.json_schema import MAX_DEPTH, MAX_PATTERN
+from rayllm.engine.structured_output.limits import MAX_CHARACTERS
+from rayllm.engine.structured_output.process_limits import CPU_S, MEMORY_BYTES
+from rayllm.errors import RequestError
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def lists(depth: int) -> dict[str, Any]:
+    """A schema within the bounds whose regular expression more than doubles with each level."""
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth - 1):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+async def admitted(schema: Any, pattern: str = "_?") -> str:
+    sent = translate({"guided_json": schema, "guided_whitespace_pattern": pattern})
+    body = await ConstraintGate(None).admit(sent)
+    assert sent["structured_outputs"] == {"json": schema, "whitespace_pattern": pattern}
+    [(kind, regex)] = body["structured_outputs"].items()
+    assert kind == "regex"
+    return str(regex)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, json.dumps(SCHEMA)])
+async def test_a_whitespace_pattern_holds(schema: Any) -> None:
+    regex = await admitted(schema)
+    assert re.fullmatch(regex, '{_"a":_7_}')
+    assert not re.fullmatch(regex, '{ "a": 7 }')
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern", "said"),
+    [
+        (lists(MAX_DEPTH), " ", "takes too long or too much memory"),
+        (lists(12), " ", f"becomes a regular expression longer than {MAX_CHARACTERS['regex']} characters"),
+        (lists(MAX_DEPTH + 1), " ", f"nests deeper than {MAX_DEPTH} levels"),
+        ({"type": "nothing"}, " ", "cannot be converted"),
+        ("{", " ", "is not valid JSON"),
+        (SCHEMA, " " * (MAX_PATTERN + 1), f"longer than {MAX_PATTERN} characters"),
+    ],
+)
+async def test_what_cannot_be_one_is_refused_soon_and_in_little_memory(schema: Any, pattern: str, said: str) -> None:
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with pytest.raises(RequestError, match=said) as caught:
+        await admitted(schema, pattern)
+    assert (caught.value.status, caught.value.param) == (400, "structured_outputs")
+    assert time.monotonic() - started < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+def test_the_process_itself_is_bounded() -> None:
+    asked = json.dumps({"schema": json.dumps(lists(MAX_DEPTH)), "pattern": " ", "longest": 1})
+    module = "rayllm.engine.structured_output.whitespace_process"
+    process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(asked.encode())
+    process.stdin.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stdout.close()
+    assert process.returncode != 0
+    assert used.ru_maxrss < MEMORY_BYTES / 1024 + 200_000  # kB
+    assert used.ru_utime + used.ru_stime < CPU_S + 2
+
+
+async def test_a_conversion_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = ConstraintGate(None)
+    body = translate({"guided_json": SCHEMA, "guided_whitespace_pattern": "_"})
+    first = await gate.admit(body)
+    monkeypatch.delattr("asyncio.create_subprocess_exec")
+    assert await gate.admit(body) == first
+
+
+@pytest.mark.parametrize("option", ["disable_any_whitespace", "disable_additional_properties"])
+async def test_an_option_that_vllm_ignores_is_refused_where_it_does_not_hold(option: str) -> None:
+    body = {"structured_outputs": {"json": SCHEMA, option: True}}
+    with pytest.raises(RequestError, match=f"{option}. cannot be had by request.*{option}: true") as caught:
+        await ConstraintGate(None).admit(body)
+    assert caught.value.param == f"structured_outputs.{option}"
+    assert await ConstraintGate(None, held=[option]).admit(body) == body
+    asked_for_nothing = {"structured_outputs": {"json": SCHEMA, option: False}}
+    assert await ConstraintGate(None).admit(asked_for_nothing) == asked_for_nothing

@@ -1,0 +1,66 @@
+"""Which job executes a batch."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from rayllm.config import ModelConfig, load_app
+from rayllm.errors import ModelNotFoundError, RequestError
+from rayllm.serving.batch_api.execution.jobs import Jobs
+from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
+from rayllm.serving.batch_api.storage.stores import Stores
+
+
+def create(stores: Stores, content: bytes) -> Batch:
+    file = stores.files.put(BytesIO(content), len(content), "requests.jsonl", "batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return stores.batches.create(BatchRequest.parse(asked))
+
+
+def jobs(stores: Stores, storage: str, execution: str) -> Jobs:
+    models = [{"model_loading_config": {"model_id": name}} for name in ("one", "two")]
+    router = {"model_aliases": {"alias": "two"}, "batches": {"storage": storage, "execution": execution}}
+    config = load_app({"llm_configs": models, "router": router})
+    assert config.router.batches is not None
+    return Jobs("app", config, config.router.batches, stores)
+
+
+def line(body: Any) -> bytes:
+    return json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/embeddings", "body": body}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(("name", "model_id"), [("one", "one"), ("two", "two"), ("alias", "two")])
+def test_engines_are_of_the_model_that_the_first_line_names(
+    stores: Stores, storage: str, name: str, model_id: str
+) -> None:
+    batch = create(stores, line({"model": name, "input": "x" * 1_000_000}) + line({"model": "three"}))
+    executor = jobs(stores, storage, "engines").executor(batch)
+    assert isinstance(executor.model, ModelConfig)
+    assert (executor.model.model_id, executor.app_name) == (model_id, None)
+    assert executor.max_pending_requests == 64
+
+
+@pytest.mark.parametrize("first", [b"", b"nonsense\n", b"[]\n", b"\xff\n", line([]), line({}), line({"model": 1})])
+def test_a_first_line_without_a_model_is_refused(stores: Stores, storage: str, first: bytes) -> None:
+    with pytest.raises(RequestError, match="The first line must be a request with a `model`"):
+        jobs(stores, storage, "engines").executor(create(stores, first))
+
+
+def test_an_unknown_model_is_refused(stores: Stores, storage: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"The model `three` does not exist. Models here: `one`, `two`"):
+        jobs(stores, storage, "engines").executor(create(stores, line({"model": "three"})))
+
+
+def test_the_running_models_answer_whatever_the_lines_say(stores: Stores, storage: str) -> None:
+    executor = jobs(stores, storage, "deployed").executor(create(stores, b"nonsense\n"))
+    assert (executor.app_name, executor.model, executor.max_pending_requests) == ("app", None, 64)
+
+
+def test_a_job_works_on_the_file_in_the_folder_of_the_batch(stores: Stores, storage: str) -> None:
+    batch = create(stores, line({"model": "one"}) + line({"model": "one"}))
+    job = jobs(stores, storage, "deployed").open(batch)
+    assert [(fault.code, fault.line) for fault in job.validate()] == [("duplicate_custom_id", 2)]

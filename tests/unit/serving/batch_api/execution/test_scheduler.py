@@ -1,0 +1,188 @@
+"""Who works on which batch, and that there is always somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from rayllm.serving.batch_api.execution import scheduler as scheduler_module
+from rayllm.serving.batch_api.execution.lifecycle import MAX_ATTEMPTS
+from rayllm.serving.batch_api.execution.scheduler import BatchScheduler
+from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
+from rayllm.serving.batch_api.storage.stores import Stores, open_stores
+from tests.unit.serving.batch_api.conftest import Clock
+from tests.unit.serving.batch_api.work import KilledError, Runners
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "_PERIOD_S", 0.02)
+
+
+@pytest.fixture
+def runners(stores: Stores) -> Runners:
+    return Runners(stores)
+
+
+@asynccontextmanager
+async def kept(stores: Stores, start: Callable[[str], None], max_running: int = 2) -> AsyncIterator[BatchScheduler]:
+    scheduler = BatchScheduler(stores, max_running, start)
+    scheduler.open()
+    try:
+        yield scheduler
+    finally:
+        scheduler.close()
+
+
+def create(stores: Stores) -> Batch:
+    file = stores.files.put(BytesIO(b'{"a": 1}'), 8, "requests.jsonl", "batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return stores.batches.create(BatchRequest.parse(asked))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def statuses(stores: Stores, batches: list[Batch]) -> set[str]:
+    return {stores.batches.get(batch.id).status for batch in batches}
+
+
+async def test_what_is_there_at_the_start_is_worked_on(stores: Stores, runners: Runners) -> None:
+    batches = [create(stores) for _ in range(5)]
+    async with kept(stores, runners.start):
+        await until(lambda: statuses(stores, batches) == {"completed"})
+    assert sorted(set(runners.started)) == sorted(batch.id for batch in batches)
+
+
+async def test_a_new_batch_is_taken_up_when_it_is_told(
+    stores: Stores, runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kept(stores, runners.start) as scheduler:
+        await asyncio.sleep(0.05)
+        batch = create(stores)
+        await asyncio.sleep(0.05)
+        # Where nothing is unfinished, nobody looks every few seconds.
+        assert runners.started == []
+        scheduler.wake()
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+
+
+async def test_so_many_run_at_once_and_the_oldest_first(stores: Stores, runners: Runners) -> None:
+    go_on = threading.Event()
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    batches = sorted((create(stores) for _ in range(4)), key=lambda batch: batch.id)
+    # Two routers do not make it twice as many.
+    async with kept(stores, runners.start), kept(stores, runners.start):
+        await until(lambda: statuses(stores, batches[:2]) == {"in_progress"})
+        await asyncio.sleep(0.1)
+        assert statuses(stores, batches[2:]) == {"validating"}
+        assert sorted(runners.started) == [batch.id for batch in batches[:2]]
+        go_on.set()
+        await until(lambda: statuses(stores, batches) == {"completed"})
+
+
+async def test_one_that_waits_is_cancelled_at_once(stores: Stores, runners: Runners) -> None:
+    go_on = threading.Event()
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    batches = sorted((create(stores) for _ in range(2)), key=lambda batch: batch.id)
+    async with kept(stores, runners.start, max_running=1):
+        await until(lambda: statuses(stores, batches[:1]) == {"in_progress"})
+        stores.batches.cancel(batches[1].id)
+        await until(lambda: statuses(stores, batches[1:]) == {"cancelled"})
+        go_on.set()
+        await until(lambda: statuses(stores, batches[:1]) == {"completed"})
+
+
+async def test_a_runner_that_dies_is_followed_by_another(stores: Stores, runners: Runners) -> None:
+    runners.life.left = 1
+    batch = create(stores)
+    async with kept(stores, runners.start):
+        await until(lambda: len(runners.started) > 1)
+        runners.life.left = 1000
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+
+
+async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
+    stores: Stores, runners: Runners
+) -> None:
+    go_on = threading.Event()
+    batches = sorted((create(stores) for _ in range(5)), key=lambda batch: batch.id)
+    killers, others = batches[:3], batches[3:]
+    runners.deadly = {batch.id for batch in killers}
+    runners.pause = lambda: (go_on.wait(10), None)[1]
+    async with kept(stores, runners.start):
+        # One of the two places is for those that have killed nobody.
+        await until(lambda: statuses(stores, others[:1]) == {"in_progress"})
+        go_on.set()
+        await until(lambda: statuses(stores, others) == {"completed"})
+        await until(lambda: statuses(stores, killers) == {"failed"})
+    for batch in killers:
+        assert runners.started.count(batch.id) == MAX_ATTEMPTS + 2
+        [error] = stores.batches.get(batch.id).errors.data  # type: ignore[union-attr]
+        assert error.code == "batch_runner_died"
+        assert f"died {MAX_ATTEMPTS} times without getting further" in error.message
+    await until(lambda: stores.batches.unfinished() == [])
+
+
+async def test_a_runner_that_dies_after_it_got_further_is_always_followed_by_another(
+    stores: Stores, runners: Runners
+) -> None:
+    lines = b'{"a": 1}\n' * (3 * MAX_ATTEMPTS)
+    file = stores.files.put(BytesIO(lines), len(lines), "requests.jsonl", "batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    batch = stores.batches.create(BatchRequest.parse(asked))
+    steps = itertools.count()
+
+    def die_at_every_other() -> None:
+        if next(steps) % 2:
+            raise KilledError
+
+    runners.pause = die_at_every_other
+    async with kept(stores, runners.start):
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+    assert len(runners.started) > MAX_ATTEMPTS + 1
+
+
+async def test_trouble_passes(stores: Stores, runners: Runners, caplog: pytest.LogCaptureFixture) -> None:
+    batch, troubles = create(stores), [ConnectionError("no cluster"), ConnectionError("no cluster")]
+
+    def start(batch_id: str) -> None:
+        if troubles:
+            raise troubles.pop()
+        runners.start(batch_id)
+
+    async with kept(stores, start):
+        await until(lambda: statuses(stores, [batch]) == {"completed"})
+    assert "Batches cannot be looked after now: ConnectionError('no cluster')" in caplog.text
+
+
+async def test_files_whose_time_is_over_are_deleted(stores: Stores, runners: Runners, clock: Clock) -> None:
+    file = stores.files.put(BytesIO(b"x"), 1, "x", "user_data", 3600)
+    clock.now += 3600
+    async with kept(stores, runners.start):
+        await until(lambda: not Path(stores.files.address(file.id)).exists())
+
+
+async def test_a_closed_keeper_starts_nothing(
+    stores: Stores, runners: Runners, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[str]] = []
+    due = stores.batches.due
+    monkeypatch.setattr(stores.batches, "due", lambda most: looks.append(due(most)) or looks[-1])
+    async with kept(stores, runners.start) as scheduler:
+        # One that still looks when it is closed may start what is there.
+        await until(lambda: looks == [[]])
+    create(open_stores(storage))
+    scheduler.wake()
+    await asyncio.sleep(0.1)
+    assert runners.started == []

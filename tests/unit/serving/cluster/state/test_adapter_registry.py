@@ -1,0 +1,117 @@
+"""What all routers know of the adapters that were loaded; the actor is a plain object here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from rayllm.errors import UnavailableError
+from rayllm.serving.cluster.state import adapter_registry
+from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, AdapterRegistryActor, RegisteredAdapter
+
+X = RegisteredAdapter("m", "x", "/x")
+Y = RegisteredAdapter("m", "y", "/y")
+
+
+class Method:
+    """A method of an actor, as it is called."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    async def remote(self, *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return self._call(*args)
+
+
+class Actor:
+    """The ledger's actor, which may be down or started anew."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.calls = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self._ledger = AdapterRegistryActor()
+
+    def __getattr__(self, name: str) -> Method:
+        self.calls += 1
+        if self.is_down:
+            raise RayActorError
+        return Method(getattr(self._ledger, name))
+
+
+@pytest.fixture
+def actor(monkeypatch: pytest.MonkeyPatch) -> Actor:
+    found = Actor()
+    monkeypatch.setattr(adapter_registry, "_ledger", lambda: found)
+    monkeypatch.setattr(adapter_registry, "_MAX_AGE_S", 0.0)
+    return found
+
+
+def test_a_ledger_keeps_applications_apart() -> None:
+    ledger = AdapterRegistryActor()
+    assert ledger.of("a") is None
+    ledger.put("a", {"x": X})
+    ledger.put("a", {"y": Y})
+    ledger.put("b", {"x": Y})
+    ledger.drop("a", "x")
+    ledger.drop("none", "x")
+    assert (ledger.of("a"), ledger.of("b"), ledger.of("none")) == ({"y": Y}, {"x": Y}, None)
+    ledger.drop("a", "y")
+    assert ledger.of("a") == {}
+
+
+async def test_what_one_router_is_told_all_know(actor: Actor) -> None:
+    one, other = AdapterRegistry("app"), AdapterRegistry("app")
+    await one.add("x", X)
+    assert await other.all() == {"x": X}
+    await other.remove("x")
+    assert await one.all() == await other.all() == {}
+    assert await AdapterRegistry("another").all() == {}
+
+
+async def test_the_ledger_is_not_asked_for_each_request(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_registry, "_MAX_AGE_S", 60.0)
+    loaded = AdapterRegistry("app")
+    await asyncio.gather(*(loaded.all() for _ in range(20)))
+    assert actor.calls == 1
+
+
+async def test_a_ledger_that_was_started_anew_learns_from_those_who_remember(actor: Actor) -> None:
+    one, other = AdapterRegistry("app"), AdapterRegistry("app")
+    await one.add("x", X)
+    actor.restart()
+    assert await one.all() == {"x": X}
+    assert await other.all() == {"x": X}
+
+
+async def test_a_ledger_that_is_down_takes_nothing_from_who_knew(actor: Actor) -> None:
+    knew, new = AdapterRegistry("app"), AdapterRegistry("app")
+    await knew.add("x", X)
+    await knew.all()
+    actor.is_down = True
+    assert await knew.all() == {"x": X}
+    with pytest.raises(UnavailableError):
+        await new.all()
+    with pytest.raises(UnavailableError):
+        await knew.add("y", Y)
+    with pytest.raises(UnavailableError):
+        await knew.remove("x")
+    assert await knew.all() == {"x": X}
+
+
+async def test_requests_do_not_wait_each_second_for_a_ledger_that_is_down(actor: Actor) -> None:
+    loaded = AdapterRegistry("app")
+    await loaded.add("x", X)
+    await loaded.all()
+    actor.is_down = True
+    actor.calls = 0
+    for _ in range(5):
+        assert await loaded.all() == {"x": X}
+    assert actor.calls == 1

@@ -1,0 +1,218 @@
+"""Slow, silent and malformed clients of the router's server cost only themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rayllm.serving.router.http.errors import install_error_handlers
+from rayllm.serving.router.http.server import HttpServer
+from tests.unit.serving.clients import Clients
+from tests.unit.serving.router.http.test_server import limits
+
+
+class Server:
+    """A router's server with an application that reads bodies, and raw connections to it."""
+
+    def __init__(self, front: HttpServer, port: int, hold: asyncio.Event) -> None:
+        self.front, self.port, self.hold = front, port, hold
+        self.clients = Clients()
+
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await self.clients.connect(self.port)
+        writer.write(sent)
+        return reader, writer
+
+    async def answer(self, sent: bytes) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of the reply to these bytes."""
+        reader, writer = await self.connect(sent)
+        found = await read(reader)
+        writer.close()
+        return found
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).decode().lower()
+    length = int(head.split("content-length: ")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+@asynccontextmanager
+async def server(**options: Any) -> AsyncIterator[Server]:
+    hold = asyncio.Event()
+    hold.set()
+
+    async def echo(request: Request) -> Response:
+        size = len(await request.body())
+        await hold.wait()
+        return JSONResponse({"size": size})
+
+    async def huge(request: Request) -> Response:
+        return Response(b"x" * 20_000_000)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    routes = [Route("/v1/x", echo, methods=["GET", "POST"]), Route("/huge", huge), Route("/health", health)]
+    app = FastAPI(routes=routes, openapi_url=None)  # type: ignore[arg-type]
+    install_error_handlers(app)
+    front = HttpServer(app, "127.0.0.1", 0, "", limits(**options))
+    await front.start()
+    port = front._server.servers[0].sockets[0].getsockname()[1]
+    made = Server(front, port, hold)
+    try:
+        yield made
+    finally:
+        hold.set()
+        await made.clients.close()
+        await front.stop(1)
+
+
+POST = b"POST /v1/x HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        POST + b"x-large: " + b"y" * 5000 + b"\r\n\r\n",
+        POST + b"x-large: " + b"y" * 5000,
+        POST + b"".join(b"x-%d: y\r\n" % number for number in range(800)),
+        b"GET /" + b"z" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /" + b"z" * 5000,
+    ],
+    ids=["a header", "a header without an end", "many headers", "a URL", "a URL without an end"],
+)
+async def test_large_heads_are_431(sent: bytes) -> None:
+    async with server(max_header_bytes=4096) as found:
+        status, body = await found.answer(sent)
+        assert (status, body["error"]["code"]) == (431, "headers_too_large")
+        assert "router.max_header_bytes" in body["error"]["message"]
+
+
+async def test_heads_of_one_connection_are_counted_apart() -> None:
+    async with server(max_header_bytes=1024) as found:
+        reader, writer = await found.connect()
+        for _ in range(10):
+            writer.write(POST + b"x-a: " + b"y" * 500 + b"\r\ncontent-length: 2\r\n\r\n{}")
+            assert await read(reader) == (200, {"size": 2})
+        writer.close()
+
+
+async def test_a_client_that_says_nothing_is_closed_and_one_that_trickles_is_408() -> None:
+    async with server(header_timeout_s=0.2) as found:
+        silent, _ = await found.connect()
+        assert await asyncio.wait_for(silent.read(), 5) == b""
+        status, body = await found.answer(POST + b"x-a: ")
+        assert (status, body["error"]["code"]) == (408, "timeout")
+        assert "router.header_timeout_s" in body["error"]["message"]
+
+
+async def test_a_body_that_trickles_is_408_and_its_connection_ends() -> None:
+    async with server(body_timeout_s=0.2) as found:
+        reader, writer = await found.connect(POST + b"content-length: 1000\r\n\r\n{")
+        status, body = await read(reader)
+        assert (status, body["error"]["code"]) == (408, "timeout")
+        assert "router.body_timeout_s" in body["error"]["message"]
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_a_body_that_nobody_waits_for_is_not_awaited_for_ever() -> None:
+    """A request that is refused for its head leaves a body on its way."""
+    async with server(body_timeout_s=0.2) as found:
+        reader, writer = await found.connect(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
+        assert (await read(reader))[0] == 404
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_bodies_on_their_way_take_no_place_from_requests_that_are_here() -> None:
+    async with server(max_ongoing_requests=2) as found:
+        slow = [await found.connect(POST + b"content-length: 2\r\n\r\n{") for _ in range(50)]
+        assert await found.answer(POST + b"content-length: 2\r\n\r\n{}") == (200, {"size": 2})
+        for reader, writer in slow:
+            writer.write(b"}")
+            assert await read(reader) == (200, {"size": 2})
+            writer.close()
+
+
+async def test_bodies_that_all_arrive_at_once_are_not_more_than_there_is_room_for() -> None:
+    async with server(max_ongoing_requests=2) as found:
+        found.hold.clear()
+        slow = [await found.connect(POST + b"content-length: 2\r\n\r\n{") for _ in range(10)]
+        for _, writer in slow:
+            writer.write(b"}")
+        answers = [asyncio.create_task(read(reader)) for reader, _ in slow]
+        async with asyncio.timeout(20):
+            while sum(answer.done() for answer in answers) < 8:
+                await asyncio.sleep(0.01)
+        assert [answer.result()[0] for answer in answers if answer.done()] == [503] * 8
+        assert (await found.answer(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 200, "health always answers"
+        found.hold.set()
+        assert sorted([(await answer)[0] for answer in answers]) == [200] * 2 + [503] * 8
+
+
+async def test_a_client_that_does_not_read_its_reply_is_given_up() -> None:
+    async with server(send_timeout_s=0.2) as found:
+        _, writer = await found.connect(b"GET /huge HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(5):
+            while not found.front._server.server_state.connections:
+                await asyncio.sleep(0.01)
+            while found.front._server.server_state.connections:
+                await asyncio.sleep(0.05)
+        writer.close()
+
+
+UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"\r\n", 404),
+        (b"GET /v1/x HTTP/1.1\r\nhost: x\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\n\r\n", 200),
+        (POST + UPGRADE + b"content-length: 2\r\n\r\n{}", 200),
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    ],
+    ids=["websocket", "h2c", "websocket with a body", "no request", "no ASCII", "TLS"],
+)
+async def test_upgrades_are_answered_as_if_not_asked_for_and_nonsense_is_400(sent: bytes, status: int) -> None:
+    async with server() as found:
+        answered, body = await found.answer(sent)
+        assert answered == status
+        if status >= 400:
+            assert body["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_nonsense_behind_a_request_never_gets_into_its_reply() -> None:
+    async with server() as found:
+        found.hold.clear()
+        reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}")
+        await asyncio.sleep(0.05)
+        writer.write(b"NONSENSE\r\n\r\n")
+        # The connection ends; there is no answer to what is no request in the middle of another's.
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        writer.close()
+
+
+async def test_a_path_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with server() as found:
+        with caplog.at_level(logging.INFO, "rayllm"):
+            await found.answer(b"GET /x%0A2026-01-01%20INFO%20forged%1b[31m HTTP/1.1\r\nhost: x\r\n\r\n")
+    [line] = [record.getMessage() for record in caplog.records if "forged" in record.getMessage()]
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert "/x\\n2026-01-01 INFO forged\\x1b[31m" in line

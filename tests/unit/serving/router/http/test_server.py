@@ -1,0 +1,126 @@
+"""The router's own server: what it takes, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+
+from rayllm.config import RouterConfig
+from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.http.connection import CONNECTION
+from rayllm.serving.router.http.server import HttpServer
+
+
+class App:
+    """Answers with the request's path and id, when it is let."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.scopes: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        await self.open.wait()
+        await PlainTextResponse(dict(scope["headers"])[b"x-request-id"].decode())(scope, receive, send)
+
+
+def limits(**options: Any) -> ClientLimits:
+    return ClientLimits.of(RouterConfig(**options))
+
+
+@asynccontextmanager
+async def fronted(app: App, root_path: str = "", most: int = 10) -> AsyncIterator[tuple[HttpServer, httpx.AsyncClient]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    front = HttpServer(app, "127.0.0.1", port, root_path, limits(max_ongoing_requests=most))
+    await front.start()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+            yield front, client
+    finally:
+        await front.stop(1)
+
+
+async def test_a_requests_id_is_kept_or_made_and_told() -> None:
+    async with fronted(App()) as (_, client):
+        reply = await client.get("/x", headers={"x-request-id": "mine"})
+        assert (reply.text, reply.headers["x-request-id"]) == ("mine", "mine")
+        made = [(await client.get("/x")).text for _ in range(2)]
+        assert len(set(made)) == 2
+        assert len(made[0]) == 32
+
+
+@pytest.mark.parametrize("given", ["x" * 201, "a\xa0b", ""])
+async def test_an_id_that_no_log_should_hold_is_replaced(given: str) -> None:
+    async with fronted(App()) as (_, client):
+        reply = await client.get("/x", headers={b"x-request-id": given.encode("latin-1")})
+        assert len(reply.text) == 32
+
+
+async def test_the_application_sees_the_connection_and_its_own_prefix() -> None:
+    app = App()
+    async with fronted(app, "/models") as (_, client):
+        await client.get("/models/v1/x")
+        [scope] = app.scopes
+        assert (scope["root_path"], scope["path"]) == ("/models", "/models/v1/x")
+        assert scope["extensions"][CONNECTION].can_be_handed_over is False  # it is answered by now
+        for elsewhere in ("/v1/x", "/modelsv1/x", "/"):
+            reply = await client.get(elsewhere)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
+        assert len(app.scopes) == 1
+
+
+async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
+    app = App()
+    app.open.clear()
+    async with fronted(app, most=2) as (front, client):
+        held = [asyncio.create_task(client.get("/x")) for _ in range(2)]
+        while len(app.scopes) < 2:
+            await asyncio.sleep(0.01)
+        reply = await client.get("/x")
+        assert (reply.status_code, reply.json()["error"]["code"], reply.headers["retry-after"]) == (
+            503,
+            "overloaded",
+            "1",
+        )
+        front.limit(limits(max_ongoing_requests=3))
+        held.append(asyncio.create_task(client.get("/x")))
+        await asyncio.sleep(0.05)
+        app.open.set()
+        assert [(await reply).status_code for reply in held] == [200] * 3
+
+
+async def test_two_processes_may_listen_on_one_port_and_a_stranger_may_not() -> None:
+    async with fronted(App()) as (_, client):
+        port = client.base_url.port
+        second = HttpServer(App(), "127.0.0.1", port or 0, "", limits())
+        await second.start()
+        await second.stop(1)
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+
+
+async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
+    app = App()
+    app.open.clear()
+    async with fronted(app) as (front, client):
+        held = asyncio.create_task(client.get("/x"))
+        while not app.scopes:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(front.stop(5))
+        await asyncio.sleep(0.3)
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(base_url=client.base_url) as other:
+                await other.get("/x")
+        app.open.set()
+        assert (await held).status_code == 200
+        await stopping
