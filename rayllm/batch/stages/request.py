@@ -10,7 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from rayllm import headers
-from rayllm.asgi import Answer, call
+from rayllm.asgi import Response, call
 from rayllm.batch.engine_worker import EngineWorker
 from rayllm.batch.row_loop import RowLoop
 from rayllm.batch.rows import Row
@@ -95,12 +95,12 @@ class DeployedRequestStage:
             await asyncio.sleep(max(wait_s, float(answer.headers.get("retry-after", 0))))
             wait_s = min(2 * wait_s, _MOST_WAIT_S)
 
-    async def _ask(self, url: str, body: bytes) -> Answer:
+    async def _ask(self, url: str, body: bytes) -> Response:
         try:
-            return Answer(*await self._router.answer.remote(url, body, {"content-type": "application/json"}))
+            return Response(*await self._router.answer.remote(url, body, {"content-type": "application/json"}))
         except self._away as error:
             logger.info("The router is away: %r", error)
-            return Answer(503)
+            return Response(503)
 
 
 def _names(model: ModelConfig, body: Any) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _sent(row: Row) -> bytes:
     return json.dumps(body).encode()
 
 
-def _told(answer: Answer) -> Row:
+def _told(answer: Response) -> Row:
     try:
         response: Any = json.loads(answer.body)
     except ValueError:

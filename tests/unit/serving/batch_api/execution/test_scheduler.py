@@ -34,11 +34,11 @@ def runners(stores: Stores) -> Runners:
 @asynccontextmanager
 async def kept(stores: Stores, start: Callable[[str], None], max_running: int = 2) -> AsyncIterator[BatchScheduler]:
     scheduler = BatchScheduler(stores, max_running, start)
-    scheduler.open()
+    scheduler.start()
     try:
         yield scheduler
     finally:
-        scheduler.close()
+        scheduler.stop()
 
 
 def create(stores: Stores) -> Batch:
