@@ -91,14 +91,14 @@ class Settings:
         Raises:
             ConfigError: a RAYLLM_* variable is unknown or invalid.
         """
-        known = {PREFIX + f.name.upper(): f for f in fields(cls)}
+        declared = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}
         for name, text in environment.items():
             if not name.startswith(PREFIX) or _KUBERNETES.fullmatch(name):
                 continue
-            if name not in known:
-                raise ConfigError(f"{name}: unknown environment variable; known are {', '.join(sorted(known))}.")
-            values[known[name].name] = _parse(name, text, type(known[name].default))
+            if name not in declared:
+                raise ConfigError(f"{name}: unknown environment variable; known are {', '.join(sorted(declared))}.")
+            values[declared[name].name] = _parse(name, text, type(declared[name].default))
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.resource_check not in ("auto", "always", "never"):
             raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")

@@ -146,11 +146,12 @@ def _template_faults(key: str, template: str, valid_keys: Mapping[str, Any]) -> 
 
 
 def _missing_tool_keys(data: Any) -> Iterator[InitErrorDetails]:
-    given = [key for key in TOOL_KEYS if isinstance(data, Mapping) and data.get(key) is not None]
-    for key in TOOL_KEYS if given else ():
-        if key not in given:
-            others = " and ".join(f"`{other}`" for other in given)
-            message = f"`{key}` is missing; {others} {'is' if len(given) == 1 else 'are'} given, and the three belong "
+    present = [key for key in TOOL_KEYS if isinstance(data, Mapping) and data.get(key) is not None]
+    for key in TOOL_KEYS if present else ():
+        if key not in present:
+            others = " and ".join(f"`{other}`" for other in present)
+            verb = "is" if len(present) == 1 else "are"
+            message = f"`{key}` is missing; {others} {verb} given, and the three belong "
             yield InitErrorDetails(type=_fault(f"{message}together: add it, or drop {others}"), loc=(key,), input=None)
 
 

@@ -87,8 +87,8 @@ def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
 def _scan(fmt: PromptFormat) -> Iterator[str]:
     """Scan all messages once: refuse what cannot be rendered, and find the system and user messages."""
     others = ["assistant", *_RESULTS] if fmt.renders_tools else ["assistant"]
-    known = ", ".join(["system", "developer", "user", *others])
-    unknown = f"' is not supported: this model's prompt_format knows {known}."
+    roles = ", ".join(["system", "developer", "user", *others])
+    unknown = f"' is not supported: this model's prompt_format knows {roles}."
     yield _refuse("not messages", "Messages cannot be an empty list.")
     yield f"{{%- set tag = {_quoted(CONTINUE_TAG)} -%}}"
     yield "{%- set is_open = not add_generation_prompt and text(messages[-1]['content']).endswith(tag) -%}"

@@ -73,10 +73,10 @@ class Isolation:
     def _take_out(self, known: dict[str, ModuleType], size: int) -> dict[str, ModuleType]:
         """Remove our modules from `sys.modules`; they are `known` if it still has `size` entries."""
         if len(sys.modules) == size and all(sys.modules.get(name) is module for name, module in known.items()):
-            found = list(known)
+            names = list(known)
         else:
-            found = [name for name in list(sys.modules) if name.partition(".")[0] in self._names]
-        return {name: sys.modules.pop(name) for name in found}
+            names = [name for name in list(sys.modules) if name.partition(".")[0] in self._names]
+        return {name: sys.modules.pop(name) for name in names}
 
 
 class Stepwise(Awaitable[Result]):

@@ -68,12 +68,12 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
 
     def _end_of(self, params: SamplingParams) -> int | None:
         """A token that ends the sequence."""
-        known = [
+        candidates = [
             params.eos_token_id,
             *sorted(params.all_stop_token_ids),
             getattr(self._tokenizer, "eos_token_id", None),
         ]
-        return next((token for token in known if token is not None), None)
+        return next((token for token in candidates if token is not None), None)
 
 
 class _Guide:

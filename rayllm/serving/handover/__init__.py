@@ -9,4 +9,4 @@ from rayllm.serving.handover.channel import Message
 from rayllm.serving.handover.receiver import Receiver
 from rayllm.serving.handover.sender import Handover, Outcome, ReplicaGoneError, Sender
 
-__all__ = ["ReplicaGoneError", "Handover", "Message", "Outcome", "Receiver", "Sender"]
+__all__ = ["Handover", "Message", "Outcome", "Receiver", "ReplicaGoneError", "Sender"]

@@ -234,7 +234,9 @@ async def test_pooling(door: Door) -> None:
     made = calls(adapter_pool=AdapterPool())
     answer: Any = await made.pool("embed", Prompt(token_ids=[1]), {"dimensions": 4}, "m:x")
     assert (answer.task, answer.pooling, answer.lora) == ("embed", {"dimensions": 4}, "lora of x")
-    with pytest.raises(RequestError, match=r"`pooling_params.dimension` is not a known parameter; did you mean `dimensions`"):
+    with pytest.raises(
+        RequestError, match=r"`pooling_params.dimension` is not a known parameter; did you mean `dimensions`"
+    ):
         await made.pool("embed", Prompt(), {"dimension": 4}, None)
     with pytest.raises(RequestError, match=r"`pooling_params.n` is not a known parameter; use dimensions or use_act"):
         await made.pool("embed", Prompt(), {"n": 4}, None)

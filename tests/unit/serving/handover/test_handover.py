@@ -503,7 +503,7 @@ async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> No
     theirs.setblocking(False)
     connection = ClientConnection(theirs.detach(), True, 5)
     left = asyncio.Event()
-    connection.keep(left.set)
+    connection.take_over(left.set)
     await asyncio.sleep(0.05)
     assert not left.is_set()
     ours.close()

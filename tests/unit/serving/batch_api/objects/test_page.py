@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.errors import RequestError
-from rayllm.serving.batch_api.objects.ids import FILE, is_id, created_at, new_id
+from rayllm.serving.batch_api.objects.ids import FILE, created_at, is_id, new_id
 from rayllm.serving.batch_api.objects.page import Cursor, Page
 
 IDS = [f"{FILE}{number:032x}" for number in range(300)]
