@@ -1,4 +1,4 @@
-"""Calling an ASGI application from within its process, without a socket."""
+"""In-process calls of an ASGI application."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from starlette.types import ASGIApp, Message
 
 
 @dataclass
-class Answer:
-    """The whole answer to one call: the status, the headers by lower-case name, and the body."""
+class Response:
+    """A complete response: status, headers by lower-case name, and body."""
 
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
 
-async def call(app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str], method: str = "POST") -> Answer:
-    """The answer of `app`. Where the caller is cancelled, so is the application's work.
+async def call(app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str], method: str = "POST") -> Response:
+    """Call `app` and collect its response. Cancelling the call cancels the application's work.
 
     Args:
         app: the application.
-        path: the path, as it stands in a URL.
+        path: the URL's path.
         body: the request's body.
         headers: the request's headers.
         method: the HTTP method.
     """
-    answer, given = Answer(), False
+    response, body_sent = Response(), False
 
     async def receive() -> Message:
-        nonlocal given
-        if given:
-            # Whoever waits for a disconnect waits for ever: this client stays until it has its answer.
+        nonlocal body_sent
+        if body_sent:
+            # This client never disconnects.
             await asyncio.Event().wait()
-        given = True
+        body_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
-            answer.status = message["status"]
-            answer.headers = {
+            response.status = message["status"]
+            response.headers = {
                 key.decode("latin-1").lower(): value.decode("latin-1") for key, value in message["headers"]
             }
         elif message["type"] == "http.response.body":
-            answer.body += message.get("body", b"")
+            response.body += message.get("body", b"")
 
     await app(_scope(path, body, headers, method), receive, send)
-    return answer
+    return response
 
 
 def _scope(path: str, body: bytes, headers: Mapping[str, str], method: str) -> dict[str, object]:
-    told = {**headers, "content-length": str(len(body))}
+    all_headers = {**headers, "content-length": str(len(body))}
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -63,7 +63,7 @@ def _scope(path: str, body: bytes, headers: Mapping[str, str], method: str) -> d
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in told.items()],
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in all_headers.items()],
         "client": None,
         "server": None,
         "state": {},

@@ -1,7 +1,7 @@
-"""The composition root: a serve config's `args` become a Ray Serve application.
+"""The composition root: turns the `args` of a serve config into a Ray Serve application.
 
-No cluster is needed and none is started. Inside a running cluster (`serve run`, `serve deploy`) the models are also
-held against its resources, so that what can never be placed fails at once instead of waiting for ever.
+No cluster is needed, and none is started. Inside a running cluster (`serve run`, `serve deploy`) the models are also
+checked against its resources, so that a model that can never be placed fails at once.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from rayllm.serving.router.deployment import Router
 from rayllm.settings import settings
 from rayllm.sources import find_weights
 
-# Routers hear so often how busy a replica is by other routers' requests, and which adapters are resident there.
+# Seconds between replicas' reports to routers: load and loaded adapters.
 _STATS_PERIOD_S = 1.0
-# One router process hands over thousands of requests a second; more are for where replies pass through it.
-_CPUS_A_ROUTER = 8
-_MOST_ROUTERS = 4
+# A router process hands over thousands of requests a second; more are for replies that pass through it.
+_CPUS_PER_ROUTER = 8
+_MAX_ROUTERS = 4
 
 
 def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> Application:
-    """A Ray Serve application from the `args` of a serve config.
+    """Build a Ray Serve application from the `args` of a serve config.
 
     Args:
-        args: `llm_configs` and, optionally, `router`; or a configuration loaded before.
-        folder: where relative paths are looked for first; then the working directory.
+        args: `llm_configs` and, optionally, `router`; or a loaded configuration.
+        folder: resolves relative paths, before the working directory.
 
     Raises:
-        ConfigError: every fault of every file, one a line.
-        ClusterError: this process is connected to a cluster that can never hold one of the models.
+        ConfigError: every error of every file, one per line.
+        ClusterError: the connected cluster can never hold one of the models.
     """
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
     _check_downloads(config.models)
@@ -63,26 +63,26 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
 
 
 def app(args: dict[str, Any]) -> Application:
-    """`import_path: rayllm:app`."""
+    """Builder for `import_path: rayllm:app`."""
     return build_app(args)
 
 
 def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Application]) -> Application:
-    by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_A_ROUTER)
+    by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_PER_ROUTER)
     router = serve.deployment(
         Router,
         name="Router",
-        num_replicas=config.router.num_replicas or min(_MOST_ROUTERS, by_cpus),
+        num_replicas=config.router.num_replicas or min(_MAX_ROUTERS, by_cpus),
         max_ongoing_requests=config.router.max_ongoing_requests,
-        # A router only moves bytes; it must fit on a node whose CPUs the models have taken.
+        # A router only moves bytes, and must fit on a node whose CPUs the models use.
         ray_actor_options={"num_cpus": 0},
         max_queued_requests=config.router.max_queued_requests,
         health_check_period_s=10,
         health_check_timeout_s=60,
-        # It leaves when the last answer that passes through it has ended, and the next one is there before.
+        # It stops when the last reply that passes through it has ended; its successor starts first.
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
         max_surge_percent=100,
-        # What a running router is told anew where it changes.
+        # Applied to running routers on every change.
         user_config={
             "config": config.model_dump(mode="json", exclude_unset=True),
             "names": names,
@@ -94,15 +94,15 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
 
 def _deployment(model: ModelConfig, name: str, placement: Placement, config: AppConfig) -> Application:
     options = model.deployment_config
-    most = model.max_ongoing_requests
+    max_ongoing = model.max_ongoing_requests
     first = placement.bundles[0]
-    # The actor takes its bundle, but for GPUs: those are the engine's, also where an override puts them there.
+    # The actor takes its bundle except for GPUs, which are the engine's, even if an override puts them there.
     actor: dict[str, Any] = {"num_cpus": first.get("CPU", 0), "resources": dict(options.ray_actor_options.resources)}
     if environment := runtime_env(model):
         actor["runtime_env"] = environment
-    given: dict[str, Any] = {
-        "max_ongoing_requests": most,
-        "max_queued_requests": 4 * most if options.max_queued_requests is None else options.max_queued_requests,
+    deployment_options: dict[str, Any] = {
+        "max_ongoing_requests": max_ongoing,
+        "max_queued_requests": 4 * max_ongoing if options.max_queued_requests is None else options.max_queued_requests,
         "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
         "health_check_period_s": options.health_check_period_s,
         "health_check_timeout_s": options.health_check_timeout_s,
@@ -117,14 +117,14 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
     }
     for key in ("graceful_shutdown_wait_loop_s", "logging_config", "max_surge_percent", "rolling_update_percentage"):
         if getattr(options, key) is not None:
-            given[key] = getattr(options, key)
+            deployment_options[key] = getattr(options, key)
     if options.autoscaling_config:
-        given["autoscaling_config"] = serve_scaling(options.autoscaling_config, most)
+        deployment_options["autoscaling_config"] = serve_scaling(options.autoscaling_config, max_ongoing)
     else:
-        given["num_replicas"] = options.num_replicas or 1
+        deployment_options["num_replicas"] = options.num_replicas or 1
     aliases = [alias for alias, target in config.router.model_aliases.items() if target == model.model_id]
     try:
-        deployment = serve.deployment(ModelReplica, name=name, **given)
+        deployment = serve.deployment(ModelReplica, name=name, **deployment_options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
     part = process_part(model)
@@ -133,13 +133,13 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
 
 
 def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:
-    """Hashes of the keys that references lead to: no process but this one sees a key."""
-    read = [expand(key, os.environ, f"router.admin_keys.{index}") for index, key in enumerate(keys)]
-    return tuple(hashlib.sha256(key.encode()).digest() for key in read)
+    """Hashes of the keys behind references: only this process sees the keys."""
+    keys_read = [expand(key, os.environ, f"router.admin_keys.{index}") for index, key in enumerate(keys)]
+    return tuple(hashlib.sha256(key.encode()).digest() for key in keys_read)
 
 
 def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
-    """Deployment name of each model: its id without `/` and `.`; ids that would meet get a digest as well."""
+    """Deployment names: model ids without `/` and `.`, with a digest where two would collide."""
     plain = {model_id: model_id.replace("/", "--").replace(".", "_").replace("#", "_") for model_id in model_ids}
     taken = [*plain.values(), "Router"]
     return {
@@ -149,7 +149,7 @@ def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _check_downloads(models: Sequence[ModelConfig]) -> None:
-    """Refuse options of downloads where nothing is downloaded."""
+    """Refuse download options for local folders."""
     faults = []
     for model in models:
         lora = model.lora_config
@@ -164,7 +164,7 @@ def _check_downloads(models: Sequence[ModelConfig]) -> None:
 
 
 def _check_weights(models: Sequence[ModelConfig]) -> None:
-    """Look into local model folders that this machine can see; others are looked into by the replica."""
+    """Validate local model folders that this machine can access; replicas validate the others."""
     faults = []
     for model in models:
         if isinstance(model.source, LocalSource) and Path(model.source.path).exists():
@@ -182,26 +182,26 @@ def _placements(config: AppConfig) -> dict[str, Placement]:
 
 
 def check_capacity(config: AppConfig) -> None:
-    """Hold the models against the cluster that this process is connected to; without one nothing is checked.
+    """Check that the connected cluster, if any, can hold the models.
 
     Raises:
-        ClusterError: it can never hold one of them, or all of them together.
+        ClusterError: it can never hold one of them, or all together.
     """
     placements = _placements(config)
     mode = settings().resource_check
     nodes = cluster.nodes()
     if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
         return
-    found = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
-    asked = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in config.models]
-    if not found and (sentence := total_shortage(asked, nodes)):
-        found.append(sentence)
-    if found:
-        raise ClusterError("\n".join(found))
+    shortages = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
+    requested = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in config.models]
+    if not shortages and (sentence := total_shortage(requested, nodes)):
+        shortages.append(sentence)
+    if shortages:
+        raise ClusterError("\n".join(shortages))
 
 
 def _first_replicas(model: ModelConfig) -> int:
-    """How many replicas a model starts with."""
+    """Number of replicas that a model starts with."""
     options = model.deployment_config
     scaling = options.autoscaling_config
     if scaling is None:

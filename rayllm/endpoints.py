@@ -1,4 +1,4 @@
-"""The endpoints of a model: one table for the router, which offers them, and the replica, which answers them."""
+"""The endpoints of models: offered by the router, answered by replicas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
-    """One path that a model may answer.
+    """An endpoint of a model.
 
-    `does` says in words what it is for; `is_form` marks those that take a file in a multipart form instead of JSON.
+    `does` describes its task; `is_form` marks those that take a file in a multipart form instead of JSON.
     """
 
     path: str

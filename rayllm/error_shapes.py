@@ -1,4 +1,4 @@
-"""Errors in the shape of the API that was called: OpenAI's or Anthropic's, as a reply or as an event of a stream."""
+"""Error objects and error events in the shape of the API that was called: OpenAI's or Anthropic's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANTHROPIC = (MESSAGES, COUNT_TOKENS)
 
 
 def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
-    """The error object that a client of `path` expects: OpenAI's, which on Anthropic's paths is Anthropic's as well.
+    """The error object for clients of `path`: OpenAI's, which on Anthropic's paths is also Anthropic's.
 
     Source: https://docs.anthropic.com/en/api/errors
     """
@@ -20,25 +20,25 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
 
 
 def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:
-    """The server-sent event that tells a client of `path` that the stream has failed. It is the last one: no `[DONE]`.
+    """The server-sent event that ends a failed stream. No `[DONE]` follows it.
 
     Args:
-        error: what happened.
+        error: the error.
         path: the endpoint.
-        sequence_number: of the event, which only the Responses API counts.
+        sequence_number: number of the event, for the Responses API only.
     """
     return event_of(error_body(error, path), path, sequence_number)
 
 
 def event_of(body: dict[str, Any], path: str, sequence_number: int = 0) -> bytes:
-    """The same event for a failed reply's body, as `error_body` makes it."""
+    """The same event for an error body from `error_body`."""
     name = b"event: error\n" if path in (*_ANTHROPIC, RESPONSES) else b""
     event = _responses_event(body["error"], sequence_number) if path == RESPONSES else body
     return name + b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 def _responses_event(error: dict[str, Any], sequence_number: int) -> dict[str, Any]:
-    """The `error` event as OpenAI documents it, with the error object beside it, on which OpenAI's clients raise.
+    """The `error` event as OpenAI documents it, with the error object that OpenAI's clients raise on.
 
     Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
     """

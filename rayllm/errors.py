@@ -1,10 +1,10 @@
-"""The tree of errors. The status a client sees is a fact of the class.
+"""The exception hierarchy. The class of an exception determines the HTTP status.
 
 RayLLMError                      500  server_error
-├── ConfigError                        a file or an argument is wrong; said at load, never over HTTP
-├── SourceError                        weights or a tokenizer could not be had
-├── ClusterError                       the cluster lacks what a model asks for
-├── StorageError                       the folder of files and batches cannot be read or written
+├── ConfigError                        invalid configuration; raised at load time, never over HTTP
+├── SourceError                        weights or a tokenizer cannot be fetched
+├── ClusterError                       the cluster lacks resources for a model
+├── StorageError                       a storage folder cannot be read or written
 ├── RequestError                 400  invalid_request_error
 │   ├── AuthenticationError      401  invalid_api_key
 │   ├── PermissionDeniedError    403  permission_denied
@@ -20,7 +20,7 @@ RayLLMError                      500  server_error
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
 
-Every error takes positional arguments only, so that it survives pickling between Ray processes.
+Constructors take positional arguments, so that exceptions survive pickling between Ray processes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 ADAPTER_UNAVAILABLE = "adapter_unavailable"
-"""Code of an UnavailableError: the model can answer, but an adapter cannot be fetched."""
+"""Code of an UnavailableError: the model is available, but an adapter cannot be fetched."""
 
 
 class RayLLMError(Exception):
-    """Base of all errors of this package.
+    """Base class of this package's exceptions.
 
     Args:
-        message: one sentence that says what is wrong and, where it can, how to mend it.
-        param: the request field at fault, as OpenAI's error object names it.
-        code: a short machine-readable word that overrides the class's own.
+        message: what is wrong and, if possible, how to fix it.
+        param: the request field at fault.
+        code: machine-readable code; overrides the class's own.
     """
 
     status: ClassVar[int] = 500
@@ -54,11 +54,11 @@ class RayLLMError(Exception):
         return self.message
 
     def headers(self) -> dict[str, str]:
-        """HTTP headers that go with the error."""
+        """HTTP headers of the error reply."""
         return {}
 
     def body(self) -> dict[str, dict[str, Any]]:
-        """The error object of the OpenAI API: always all four keys.
+        """OpenAI's error object, always with all four keys.
 
         Source: https://platform.openai.com/docs/guides/error-codes
         """
@@ -66,11 +66,11 @@ class RayLLMError(Exception):
 
 
 class ConfigError(RayLLMError, ValueError):
-    """A configuration is wrong. The message lists every fault, one a line."""
+    """The configuration is invalid. The message lists every error, one per line."""
 
 
 class SourceError(RayLLMError):
-    """Weights or a tokenizer could not be had from where the configuration says."""
+    """Weights or a tokenizer cannot be fetched from their configured source."""
 
 
 class ClusterError(RayLLMError):
@@ -78,11 +78,11 @@ class ClusterError(RayLLMError):
 
 
 class StorageError(RayLLMError):
-    """A folder that is written to cannot be read or written. The message names the place: it is for the log."""
+    """A storage folder cannot be read or written. The message names it, so it is for logs only."""
 
 
 class RequestError(RayLLMError):
-    """The request is at fault."""
+    """The request is invalid."""
 
     status = 400
     type = "invalid_request_error"
@@ -109,7 +109,7 @@ class RouteNotFoundError(RequestError):
 
 
 class ObjectNotFoundError(RequestError):
-    """There is no file or batch of that id."""
+    """There is no file or batch with that id."""
 
     status = 404
     default_code = "not_found"
@@ -127,13 +127,13 @@ class RequestTimeoutError(RequestError):
 
 
 class ConflictError(RequestError):
-    """What is asked for does not go with the state of the object; asking again does not help."""
+    """The request conflicts with the state of an object; retrying does not help."""
 
     status = 409
     default_code = "conflict"
 
     def headers(self) -> dict[str, str]:
-        # OpenAI's client would otherwise try again.
+        # OpenAI's client would otherwise retry.
         return {"x-should-retry": "false"}
 
 
@@ -148,19 +148,19 @@ class HeadersTooLargeError(RequestError):
 
 
 class QuotaError(RequestError):
-    """As much is kept as may be; it helps to delete some of it, and not to ask again."""
+    """A storage quota is exhausted; deleting helps, retrying does not."""
 
     status = 429
     type = "insufficient_quota"
     default_code = "insufficient_quota"
 
     def headers(self) -> dict[str, str]:
-        # OpenAI's client would otherwise try again.
+        # OpenAI's client would otherwise retry.
         return {"retry-after": "60", "x-should-retry": "false"}
 
 
 class UnavailableError(RayLLMError):
-    """No replica can take the request now; the client may try again after `retry_after_s` seconds."""
+    """No replica can take the request now; the client may retry after `retry_after_s` seconds."""
 
     status = 503
     type = "overloaded_error"
@@ -176,4 +176,4 @@ class UnavailableError(RayLLMError):
 
 
 class EngineError(RayLLMError):
-    """The engine failed. The message never carries internals."""
+    """The engine failed. The message never contains internals."""

@@ -1,4 +1,4 @@
-"""Hosts and ports, as they stand in configurations and in URLs."""
+"""Hosts and ports in configurations and URLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens on a host. Names other than `localhost` are not looked up."""
+    """Whether a host is reachable from this machine only. Names other than `localhost` are not resolved."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -14,5 +14,5 @@ def is_loopback(host: str) -> bool:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, an IPv6 address in brackets."""
+    """`host:port`, with IPv6 addresses in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

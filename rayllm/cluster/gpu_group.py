@@ -1,4 +1,4 @@
-"""What a replica does on the other bundles of its placement group before its engine starts."""
+"""Work on the other bundles of a replica's placement group, before its engine starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayllm.engine.vllm.engine import make_engine_config
 
 
 def call_on_other_nodes(function: Callable[[], Any]) -> None:
-    """Call `function` on each node of this replica's placement group but this one, and wait until all are done."""
+    """Call `function` on every other node of this replica's placement group, and wait for all."""
     here = ray.get_runtime_context().get_node_id()
     others = set(_nodes_of_bundles(_group()).values()) - {here}
     task = ray.remote(lambda: function()).options(num_cpus=0)
@@ -23,9 +23,9 @@ def call_on_other_nodes(function: Callable[[], Any]) -> None:
 
 
 def configure_on_gpu(arguments: VllmArguments) -> Any:
-    """vLLM's engine configuration, made in a task that sees a GPU of the group.
+    """vLLM's engine configuration, created in a task that sees a GPU of the placement group.
 
-    The replica's own bundle holds no GPU, but vLLM looks at the device while it checks its arguments.
+    The replica's own bundle has no GPU, but vLLM inspects the device to validate its arguments.
 
     Raises:
         ConfigError: vLLM refuses a value.
@@ -53,7 +53,7 @@ def _nodes_of_bundles(group: PlacementGroup) -> dict[int, str]:
 
 
 def _gpu_bundle(group: PlacementGroup) -> int:
-    """A bundle with a GPU, on this node if there is one: the weights are here already."""
+    """A bundle with a GPU, preferably on this node, which already has the weights."""
     here, nodes = ray.get_runtime_context().get_node_id(), _nodes_of_bundles(group)
     with_gpu = [index for index, bundle in enumerate(group.bundle_specs) if bundle.get("GPU", 0) > 0]
     return next((index for index in with_gpu if nodes[index] == here), with_gpu[0])

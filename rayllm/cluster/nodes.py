@@ -1,4 +1,4 @@
-"""What the running Ray cluster is made of."""
+"""Nodes of the running Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rayllm.config.scaling import Bundle
 
 
 def nodes() -> list[Bundle]:
-    """Resources of each live node; empty where this process is connected to no cluster."""
+    """Resources of each live node; empty if this process is not connected to a cluster."""
     if not ray.is_initialized():
         return []
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 def may_grow() -> bool:
-    """Whether an autoscaler may add nodes, so that what is missing now can still come."""
-    # KubeRay's autoscaler reports no such limits; on Kubernetes a missing node shows as a pending pod.
+    """Whether an autoscaler may add nodes."""
+    # KubeRay's autoscaler reports no limits; on Kubernetes a missing node shows as a pending pod.
     return bool(autoscaler_limits()) or "KUBERNETES_SERVICE_HOST" in os.environ

@@ -1,4 +1,4 @@
-"""From a model's parallelism to the bundles of its placement group. Pure."""
+"""Placement groups: from a model's parallelism to bundles. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayllm.config.scaling import Bundle
 
 @dataclass(frozen=True)
 class Placement:
-    """What one replica takes of the cluster.
+    """The resources of one replica.
 
     `bundles[0]` is the replica actor's own; the others are the engine workers'. Amounts are Ray's: CPUs, GPUs, and
     shares of custom resources.
@@ -21,11 +21,11 @@ class Placement:
 
     @property
     def gpu_share(self) -> float:
-        """What part of a GPU each worker has; 0 where none runs on a GPU."""
+        """Share of a GPU per worker; 0 if none runs on a GPU."""
         return max(bundle.get("GPU", 0.0) for bundle in self.bundles)
 
     def total(self) -> Bundle:
-        """All resources of one replica, added up."""
+        """All resources of one replica."""
         names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
         return {name: sum(bundle.get(name, 0) for bundle in self.bundles) for name in names}
 
@@ -35,7 +35,7 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
 
     Args:
         model: the model.
-        cpu_engine: the installed engine is vLLM's CPU build. It decides for a model that names no accelerator.
+        cpu_engine: whether vLLM's CPU build is installed; decides for models without an accelerator type.
     """
     override = model.placement_group_config
     workers = model.tensor_parallel_size * model.pipeline_parallel_size
@@ -51,7 +51,7 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
         worker = _with_accelerator(dict(override.bundle_per_worker), model.accelerator_type)
         return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
     if cpu_engine and model.accelerator_type is None:
-        # The CPU workers are child processes of the replica, so they must share its node: one bundle for all.
+        # CPU workers are child processes of the replica: one bundle for all keeps them on its node.
         return Placement(({**actor, "CPU": max(options.num_cpus, float(workers))},), strategy)
     worker = _with_accelerator({"GPU": 1.0}, model.accelerator_type)
     return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
@@ -59,6 +59,6 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
 
 def _with_accelerator(bundle: Bundle, accelerator_type: str | None) -> Bundle:
     if accelerator_type and bundle.get("GPU", 0) > 0:
-        # Ray marks a node's accelerator with one unit of this resource; a thousandth of it picks the node.
+        # Nodes have one unit of this resource; a thousandth of it selects the node.
         bundle.setdefault(f"accelerator_type:{accelerator_type}", 0.001)
     return bundle

@@ -136,13 +136,13 @@ def _logits_processors(values: dict[str, Any], ours: tuple[str, ...]) -> list[st
 
 
 def _structured_outputs(values: dict[str, Any]) -> dict[str, Any]:
-    given = values.get("structured_outputs_config") or {}
-    if isinstance(given, dict) and given.get("backend", "xgrammar") == "xgrammar":
-        return {"structured_outputs_config": {**STRUCTURED_OUTPUTS, **given}}
+    config = values.get("structured_outputs_config") or {}
+    if isinstance(config, dict) and config.get("backend", "xgrammar") == "xgrammar":
+        return {"structured_outputs_config": {**STRUCTURED_OUTPUTS, **config}}
     return {}
 
 
 def _split(values: dict[str, Any]) -> VllmArguments:
-    known = vllm_names()["engine"]
-    engine = {name: value for name, value in values.items() if name in known}
+    engine_names = vllm_names()["engine"]
+    engine = {name: value for name, value in values.items() if name in engine_names}
     return VllmArguments(engine, {name: value for name, value in values.items() if name not in engine})

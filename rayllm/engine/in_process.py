@@ -106,7 +106,7 @@ class InProcessClient:
         """
         for name in pooling.keys() - set(_POOLING):
             hint = did_you_mean(name, _POOLING) or f"; use {' or '.join(_POOLING)}."
-            raise RequestError(f"`pooling_params.{name}` is not a known parameter{hint}", "pooling_params")
+            raise RequestError(f"`pooling_params.{name}` is not a supported parameter{hint}", "pooling_params")
         async with self._using(model) as lora:
             return await generation.pool(self._engine, self._with_bos(prompt), task, pooling, self._id(), lora)
 
@@ -150,12 +150,12 @@ class InProcessClient:
 
 def _normalize(sampling: Body) -> Body:
     """Sampling parameters under the names of vLLM's completions."""
-    known = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
+    supported = request_fields(COMPLETIONS) - _NOT_SAMPLING | DEPRECATED_FIELDS | _ALIASES.keys()
     body: Body = {}
     for name, value in sampling.items():
-        if name not in known:
-            hint = did_you_mean(name, known) or "; docs/batch.md lists them."
-            raise RequestError(f"`sampling_params.{name}` is not a known parameter{hint}", "sampling_params")
+        if name not in supported:
+            hint = did_you_mean(name, supported) or "; docs/batch.md lists them."
+            raise RequestError(f"`sampling_params.{name}` is not a supported parameter{hint}", "sampling_params")
         if value is not None:
             body[_ALIASES.get(name, name)] = value
     if body.get("logprobs") is True:

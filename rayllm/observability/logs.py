@@ -1,4 +1,4 @@
-"""Log lines of RayLLM's own processes."""
+"""Logging of RayLLM's own processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import logging
 from collections.abc import Sequence
 from logging.handlers import MemoryHandler
 
-# Loggers whose lines belong into Ray Serve's log files: this package's, and those of the HTTP server inside it.
+# Loggers that write to Ray Serve's log files: this package's, and those of the embedded HTTP server.
 _LOGGERS = ("rayllm", "uvicorn")
 
 
 def set_up_logging(level: str) -> None:
-    """Send this package's log lines to the handlers that Ray Serve has put on its own logger, and keep these open."""
+    """Route this package's loggers to Ray Serve's handlers, and keep these open."""
     handlers = logging.getLogger("ray.serve").handlers
     for name in _LOGGERS:
         logger = logging.getLogger(name)
@@ -43,5 +43,5 @@ def _with_targets(handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
 
 
 def printable(text: str, most: int = 500) -> str:
-    """What a client sent, fit for one log line: control characters escaped, and not longer than `most` characters."""
+    """A client's text for one log line: control characters escaped, at most `most` characters."""
     return text[:most].encode("unicode_escape").decode("ascii")

@@ -1,7 +1,7 @@
 """Messages to text: `prompt_format`, compiled to a Jinja chat template and rendered as vLLM renders it.
 
-A `PromptFormat` is proven when it is loaded, `compile_template` turns it into the chat template that vLLM is given,
-and `render` gives the same prompt without an engine, for batch and the command line. Nothing here does any I/O.
+A `PromptFormat` is validated at load time, `compile_template` turns it into the chat template for vLLM, and `render`
+produces the same prompt without an engine, for batch and the command line. Nothing here does any I/O.
 """
 
 from rayllm.prompt.errors import PromptError

@@ -23,10 +23,10 @@ from jinja2.utils import Namespace
 
 @lru_cache(maxsize=64)
 def compiled(template: str) -> Template:
-    """`template`, ready to render; the last 64 are kept.
+    """`template`, compiled; the last 64 are cached.
 
     Raises:
-        jinja2.TemplateSyntaxError: the text is no Jinja template.
+        jinja2.TemplateSyntaxError: invalid Jinja.
     """
     return _environment().from_string(template)
 

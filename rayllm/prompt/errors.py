@@ -1,5 +1,5 @@
-"""The one error of this package."""
+"""The exception of this package."""
 
 
 class PromptError(ValueError):
-    """These messages cannot be rendered with this template; the message says why. A client's fault: 400 over HTTP."""
+    """These messages cannot be rendered with this template. The client's error: 400 over HTTP."""

@@ -1,4 +1,4 @@
-"""`prompt_format`: how the messages of a chat become the text a model was trained on."""
+"""`prompt_format`: how chat messages become the text that a model was trained on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from rayllm.prompt.pieces import parse, placeholders
 
 TOOL_KEYS = ("tools_list", "tool_calls", "tool")
-"""Given together or not at all."""
+"""Required together, or not at all."""
 
 _PLACEHOLDER = {
     "system": "instruction",
@@ -50,12 +50,12 @@ class PromptFormat(BaseModel):
     once. `bos`, `trailing_assistant` and `default_system_message` are literal text throughout.
 
     Raises:
-        pydantic.ValidationError: with every fault of the format, each at its key.
+        pydantic.ValidationError: lists every error of the format, each at its key.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    # Pydantic judges the keys in this order: `user` comes after those that decide which placeholders it has.
+    # Pydantic validates the keys in this order: `user` comes after those that decide about its placeholders.
     bos: str = ""
     """Text that begins every prompt; empty: the tokenizer's own beginning-of-sequence token."""
 
@@ -103,22 +103,22 @@ class PromptFormat(BaseModel):
 
     @field_validator(*_PLACEHOLDER)
     @classmethod
-    def _prove_template(cls, template: str | None, info: ValidationInfo) -> str | None:
+    def _check_template(cls, template: str | None, info: ValidationInfo) -> str | None:
         if template is not None and (faults := list(_template_faults(str(info.field_name), template, info.data))):
             raise _fault("; ".join(faults))
         return template
 
     @field_validator("system_in_last_user")
     @classmethod
-    def _prove_system_in_last_user(cls, value: bool, info: ValidationInfo) -> bool:
+    def _check_system_in_last_user(cls, value: bool, info: ValidationInfo) -> bool:
         if value and not info.data.get("system_in_user", True):
             raise _fault("`system_in_last_user` needs `system_in_user: true`; set it, or drop `system_in_last_user`")
         return value
 
     @model_validator(mode="wrap")
     @classmethod
-    def _report_together(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        # An "after" validator would be silent about the set of tool keys for as long as any single key is at fault.
+    def _collect_errors(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # An "after" validator would not run while any single key is invalid.
         missing = list(_missing_tool_keys(data))
         try:
             prompt_format = handler(data)
@@ -129,15 +129,15 @@ class PromptFormat(BaseModel):
         return prompt_format
 
 
-def _template_faults(key: str, template: str, judged: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with one template. `judged` holds the keys that were found sound so far."""
+def _template_faults(key: str, template: str, valid_keys: Mapping[str, Any]) -> Iterator[str]:
+    """Errors in one template. `valid_keys` holds the keys validated so far."""
     required, known, hints = {_PLACEHOLDER[key]}, {_PLACEHOLDER[key]}, {}
     for name, (switch, setting) in _ONLY_IN_USER.items() if key == "user" else ():
-        if judged.get(switch):
+        if valid_keys.get(switch):
             required.add(name)
-        elif switch in judged:
+        elif switch in valid_keys:
             hints[name] = f"needs {setting}"
-        # A switch that is itself at fault decides nothing: what it was meant to be is unknown.
+        # An invalid switch decides nothing: its intended value is unknown.
         known |= {name} - hints.keys()
     parsed = parse(template, known, hints)
     yield from (f"in `{key}`, {fault}" for fault in parsed.faults)
@@ -146,11 +146,12 @@ def _template_faults(key: str, template: str, judged: Mapping[str, Any]) -> Iter
 
 
 def _missing_tool_keys(data: Any) -> Iterator[InitErrorDetails]:
-    given = [key for key in TOOL_KEYS if isinstance(data, Mapping) and data.get(key) is not None]
-    for key in TOOL_KEYS if given else ():
-        if key not in given:
-            others = " and ".join(f"`{other}`" for other in given)
-            message = f"`{key}` is missing; {others} {'is' if len(given) == 1 else 'are'} given, and the three belong "
+    present = [key for key in TOOL_KEYS if isinstance(data, Mapping) and data.get(key) is not None]
+    for key in TOOL_KEYS if present else ():
+        if key not in present:
+            others = " and ".join(f"`{other}`" for other in present)
+            verb = "is" if len(present) == 1 else "are"
+            message = f"`{key}` is missing; {others} {verb} given, and the three belong "
             yield InitErrorDetails(type=_fault(f"{message}together: add it, or drop {others}"), loc=(key,), input=None)
 
 
@@ -161,5 +162,5 @@ def _details(error: ValidationError) -> Iterator[InitErrorDetails]:
 
 
 def _fault(message: str) -> PydanticCustomError:
-    # The message goes in as a value, since pydantic would read its braces.
+    # Passed as a value, since pydantic would interpret braces in the message.
     return PydanticCustomError("prompt_format", "{fault}", {"fault": message})

@@ -1,7 +1,7 @@
 """The syntax of a `prompt_format` template: literal text, `{placeholder}`, and `{{` `}}` for literal braces.
 
-A template that is free of faults reads exactly as `str.format` reads it. Conversions, format specs, attributes and
-positions (`{x!r}`, `{x:>5}`, `{x.y}`, `{0}`), which `str.format` allows, are faults.
+Valid templates mean the same to `str.format`. Its conversions, format specs, attributes and positions (`{x!r}`,
+`{x:>5}`, `{x.y}`, `{0}`) are errors here.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _LITERAL_BRACES = "write `{{` and `}}` for literal braces"
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A place in a template that is filled when a prompt is rendered."""
+    """A part of a template that is filled in when a prompt is rendered."""
 
     name: str
 
 
 class Parsed(NamedTuple):
-    """A template taken apart. `faults` are half-sentences that show the piece and say how to mend it."""
+    """A parsed template. `faults` are phrases that quote the error and say how to fix it."""
 
     pieces: tuple[str | Placeholder, ...]
     faults: tuple[str, ...]
 
 
 def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None = None) -> Parsed:
-    """Take `template` apart; every placeholder not named in `known` and every stray brace is a fault.
+    """Parse `template`; placeholders that are not in `known` and stray braces are errors.
 
-    `hints` says of some unknown placeholders what they would need to be known.
+    `hints` explains unknown placeholders.
     """
     pieces: list[str | Placeholder] = []
     faults: list[str] = []
@@ -52,7 +52,7 @@ def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None
 
 
 def placeholders(parsed: Parsed) -> Iterator[str]:
-    """Names of the placeholders of a template, in order, repeated as often as they occur."""
+    """Names of the placeholders of a template, in order, with repetitions."""
     return (piece.name for piece in parsed.pieces if isinstance(piece, Placeholder))
 
 
@@ -80,5 +80,5 @@ def _shown(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # A fault is told in one line.
+    # Errors are one line each.
     return text.replace("\r", "\\r").replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Messages to a prompt, as Hugging Face and vLLM render a chat template, with Jinja alone."""
+"""Renders messages to a prompt as Hugging Face and vLLM do, with Jinja alone."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def render(
     Args:
         template: Jinja text, from `compile_template` or a model's own.
         messages: `{"role": ..., "content": ...}` each, at least one; content is text, null, or a list of parts.
-        tools: the tools on offer, as in an OpenAI request.
-        add_generation_prompt: open the assistant's answer at the end.
-        continue_final_message: end inside the last message instead, after its content; no answer is opened then.
+        tools: the tools, as in an OpenAI request.
+        add_generation_prompt: end with the start of the assistant's answer.
+        continue_final_message: end within the last message instead, after its content.
         variables: further variables of the template, such as `omit_bos` or `bos_token`.
 
     Raises:
-        PromptError: the template refuses the messages, is no valid template, or fails on them.
+        PromptError: the template is invalid, refuses the messages, or fails on them.
 
     Source: `apply_chat_template` and `render_jinja_template` of transformers 5.23; `_postprocess_messages` in
     vllm/entrypoints/chat_utils.py 0.29.
     """
-    from rayllm.prompt.environment import compiled  # Jinja is loaded by the first prompt
+    from rayllm.prompt.environment import compiled  # deferred: Jinja is needed for the first prompt only
 
     if len(messages) == 0:
         raise PromptError("Messages cannot be an empty list.")
@@ -51,7 +51,7 @@ def render(
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             **{"documents": None, **_plain(variables)},
         )
-    except Exception as error:  # a template is a program, and may fail in any way; vLLM too makes this a 400
+    except Exception as error:  # templates may raise anything; vLLM also replies 400
         raise PromptError(str(error)) from error
     return prompt if ending is None else _cut(prompt, ending)
 
@@ -80,7 +80,7 @@ def _call(call: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A copy made of plain JSON types: templates may come from anywhere, and see no object with methods of its own."""
+    """A copy of plain JSON types: templates are untrusted, and must not see objects with methods."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -114,10 +114,10 @@ def _tag_ending(message: dict[str, Any]) -> str:
 
 
 def _cut(prompt: str, ending: str) -> str:
-    """Cut the prompt at the mark; `ending` must have come through the template."""
+    """Cut the prompt at the mark; `ending` must have been rendered."""
     position = prompt.rfind(CONTINUE_TAG.strip())
     if position < 0 or ending.strip() not in prompt:
         raise PromptError("continue_final_message is set, but the template does not render the last message's content.")
-    # A template that trims content has trimmed the mark's last space with it.
+    # A template that trims content has trimmed the mark's trailing space.
     is_whole = prompt.startswith(CONTINUE_TAG, position)
     return prompt[:position] if is_whole else prompt[:position].rstrip()

@@ -1,4 +1,4 @@
-"""`prompt_format` to Jinja: the chat template that vLLM, batch and the command line all render."""
+"""Compiles a `prompt_format` to the Jinja chat template that vLLM, batch and the command line render."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 Source: `render_jinja_template` in transformers/utils/chat_template_utils.py. Our template strips the content before
 the tag and leaves the tag whole; else the cut would lose white space that belongs to the role's own template."""
 
-# Roles of a tool's result; OpenAI's older name is taken as well.
+# Roles of a tool's result, including OpenAI's older name.
 _RESULTS = ["tool", "function"]
 _NO_TOOLS = "this model's prompt_format has no `tool`, `tool_calls`, `tools_list`."
 
-# Tags touch through `-`, so line breaks and indentation between them vanish. What is rendered comes from expressions
-# only: Jinja trims no white space there and looks for no tags.
+# Tags end in `-`, so line breaks and indentation between them vanish. All output comes from expressions, in which Jinja
+# neither trims white space nor looks for tags.
 _TEXT = """\
 {#- Compiled from a prompt_format by rayllm; change that instead. -#}
 {%- set text_keys = {'text': 'text', 'input_text': 'text', 'output_text': 'text', 'refusal': 'refusal',
@@ -66,14 +66,14 @@ def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
     true leaves the BOS out, for a prompt that is tokenized with special tokens.
 
     Args:
-        fmt: a proven format.
-        bos: text to begin the prompt with in place of `fmt.bos`, for example the tokenizer's own BOS token.
+        fmt: a validated format.
+        bos: beginning of the prompt instead of `fmt.bos`, for example the tokenizer's own BOS token.
     """
     return "\n".join(
         [
             _TEXT,
             *_calls(fmt),
-            *_survey(fmt),
+            *_scan(fmt),
             *_system(fmt),
             *_tools(fmt),
             *_literal("not omit_bos", fmt.bos if bos is None else bos),
@@ -84,11 +84,11 @@ def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
     )
 
 
-def _survey(fmt: PromptFormat) -> Iterator[str]:
-    """Look at all messages once: refuse what cannot be rendered, find the system and the user messages."""
+def _scan(fmt: PromptFormat) -> Iterator[str]:
+    """Scan all messages once: refuse what cannot be rendered, and find the system and user messages."""
     others = ["assistant", *_RESULTS] if fmt.renders_tools else ["assistant"]
-    known = ", ".join(["system", "developer", "user", *others])
-    unknown = f"' is not supported: this model's prompt_format knows {known}."
+    roles = ", ".join(["system", "developer", "user", *others])
+    unknown = f"' is not supported: this model's prompt_format knows {roles}."
     yield _refuse("not messages", "Messages cannot be an empty list.")
     yield f"{{%- set tag = {_quoted(CONTINUE_TAG)} -%}}"
     yield "{%- set is_open = not add_generation_prompt and text(messages[-1]['content']).endswith(tag) -%}"
@@ -127,7 +127,7 @@ def _system(fmt: PromptFormat) -> Iterator[str]:
     condition = "true" if fmt.add_system_tags_even_if_message_is_empty else "system"
     yield f'{{%- set system_prompt = {rendered} if {condition} else "" -%}}'
     if fmt.system_in_user:
-        message = "The system message belongs into a user message, and there is none."
+        message = "The system message goes into a user message, but there is none."
         yield _refuse("system_prompt and found.last_user is none", message)
 
 
@@ -141,7 +141,7 @@ def _tools(fmt: PromptFormat) -> Iterator[str]:
 
 
 def _calls(fmt: PromptFormat) -> Iterator[str]:
-    """The macro that adds the calls of an assistant message to its content."""
+    """The macro that appends the calls of an assistant message to its content."""
     if fmt.tool_calls is None:
         return
     rendered = _concatenation(fmt.tool_calls, tool_call="tool_call(call['function'] or {})")
@@ -155,10 +155,10 @@ def _calls(fmt: PromptFormat) -> Iterator[str]:
 
 
 def _messages(fmt: PromptFormat) -> Iterator[str]:
-    """Render every message but the system's, in order."""
+    """Render every message except system messages, in order."""
     host = "found.last_user" if fmt.system_in_last_user else "found.first_user"
     if fmt.tools_list is not None:
-        # Tools stand in a user message; where there is none, in an empty one of their own.
+        # Tools go into a user message; without one, into an empty one of their own.
         yield "{%- if tools_prompt and found.last_user is none -%}"
         yield _message(fmt.user, '""', system='""', tools_list="tools_prompt", mark='""')
         yield "{%- endif -%}"
@@ -183,7 +183,7 @@ def _messages(fmt: PromptFormat) -> Iterator[str]:
 
 
 def _message(template: str, content: str, mark: str = "mark", **values: str) -> str:
-    """Render a role's template around `content`, an expression. Its last occurrence carries the mark to cut at."""
+    """Render a role's template around `content`, an expression. Its last occurrence carries the cut mark."""
     terms = _terms(template, {"instruction": content, **values})
     last = max(index for index, term in enumerate(terms) if term == f"({content})")
     return f"{{{{- {' ~ '.join([*terms[: last + 1], mark, *terms[last + 1 :]])} -}}}}"

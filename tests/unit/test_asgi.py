@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from rayllm.asgi import Answer, call
+from rayllm.asgi import Response, call
 
 
 async def echo(request: Request) -> JSONResponse:
@@ -87,7 +87,7 @@ async def test_an_application_that_says_nothing_has_failed() -> None:
     async def silent(scope: Any, receive: Any, send: Any) -> None:
         await receive()
 
-    assert await call(silent, "/", b"", {}) == Answer(500, {}, b"")
+    assert await call(silent, "/", b"", {}) == Response(500, {}, b"")
 
 
 async def test_whoever_is_cancelled_takes_the_work_along() -> None:

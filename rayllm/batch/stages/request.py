@@ -10,7 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from rayllm import headers
-from rayllm.asgi import Answer, call
+from rayllm.asgi import Response, call
 from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
@@ -95,12 +95,12 @@ class DeployedRequestStage:
             await asyncio.sleep(max(wait_s, float(response.headers.get("retry-after", 0))))
             wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
-    async def _send(self, url: str, body: bytes) -> Answer:
+    async def _send(self, url: str, body: bytes) -> Response:
         try:
-            return Answer(*await self._router.answer.remote(url, body, {"content-type": "application/json"}))
+            return Response(*await self._router.answer.remote(url, body, {"content-type": "application/json"}))
         except self._unavailable as error:
             logger.info("The router is unavailable: %r", error)
-            return Answer(503)
+            return Response(503)
 
 
 def _model_headers(model: ModelConfig, body: Any) -> dict[str, str]:
@@ -131,7 +131,7 @@ def _encoded_body(row: Row) -> bytes:
     return json.dumps(body).encode()
 
 
-def _result(response: Answer) -> Row:
+def _result(response: Response) -> Row:
     try:
         content: Any = json.loads(response.body)
     except ValueError:

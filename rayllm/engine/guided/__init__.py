@@ -1,4 +1,4 @@
-"""Custom guided decoding: `backend.py` files of users that constrain generation, chosen request by request."""
+"""Custom guided decoding: users' `backend.py` files that constrain generation, selected per request."""
 
 from rayllm.engine.guided.service import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.guided.serving_hooks import ERROR_TYPE

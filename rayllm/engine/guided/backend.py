@@ -1,4 +1,4 @@
-"""Custom guided decoding backends: folders that hold a `backend.py`, loaded and checked."""
+"""Custom guided decoding backends: loads and validates folders with a `backend.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = "backend.py"
 _MAKE = "get_custom_guided_decoding_logits_processor"
 _RESPOND = "get_guided_decoding_constrained_generator"
 _PREPARE = "set_custom_guided_decoding_parameters"
-# Each function → the names of its parameters, and whether a backend must have it.
+# Function → its parameter names, and whether it is required.
 _FUNCTIONS = {
     _MAKE: (("request", "tokenizer"), True),
     _RESPOND: (("response", "raw_request"), False),
@@ -38,9 +38,9 @@ Function = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Backend:
-    """One loaded backend: its three functions, each called with its own wheels importable.
+    """One loaded backend: its three functions, called with its own wheels importable.
 
-    The methods raise whatever the backend's own code raises; callers keep that to the one request.
+    Methods raise whatever the backend's code raises; callers confine that to the request.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Backend:
     prepare_with: Function | None = None
 
     async def prepare(self, request: Any) -> None:
-        """Call `set_custom_guided_decoding_parameters`, if there is one, in the current context."""
+        """Call `set_custom_guided_decoding_parameters`, if defined, in the current context."""
         if self.prepare_with:
             await Stepwise(self.prepare_with(request), self.isolation)
 
@@ -60,13 +60,13 @@ class Backend:
         return await Stepwise(self.make(request, tokenizer), self.isolation)
 
     async def respond(self, response: Any, raw_request: Any) -> Any:
-        """`response`, or what `get_guided_decoding_constrained_generator` makes of it."""
+        """`response`, or what `get_guided_decoding_constrained_generator` returns for it."""
         if self.respond_with is None:
             return response
         return await Stepwise(self.respond_with(response, raw_request), self.isolation)
 
     async def steps_of(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-        """The items of `events`, a generator that `respond` gave; each is made with the wheels importable."""
+        """The items of `events`, a generator returned by `respond`, each produced with the wheels importable."""
         try:
             while True:
                 try:
@@ -79,13 +79,13 @@ class Backend:
                 await Stepwise(close(), self.isolation)
 
     def own_modules(self) -> AbstractContextManager[None]:
-        """Around a plain call into the backend's code: its wheels can be imported inside."""
+        """Context manager for a plain call into the backend's code, with its wheels importable."""
         return self.isolation
 
 
 @dataclass(frozen=True)
 class Backends:
-    """All backends of one folder by name, and the one for requests that name none."""
+    """All backends of one folder by name, and the default one."""
 
     by_name: Mapping[str, Backend]
     default: str | None = None
@@ -94,33 +94,33 @@ class Backends:
     def load(cls, folder: Path, default: str | None, cache: Path) -> Backends:
         """Load every backend below `folder`.
 
-        Backends import from vLLM by paths that have moved since; call `compatibility.install` before.
+        Backends import from old paths of vLLM; call `import_shims.install` before.
 
         Args:
-            folder: holds one folder a backend. Plain files and names that begin with `.` or `_` are skipped.
-            default: the backend for requests that name none, if any.
-            cache: wheels are unpacked below it.
+            folder: contains one folder per backend. Plain files and names that begin with `.` or `_` are skipped.
+            default: backend of requests that name none, if any.
+            cache: folder below which wheels are unpacked.
 
         Raises:
-            ConfigError: every fault of every backend, one a line.
+            ConfigError: every error of every backend, one per line.
         """
-        found, faults = dict[str, Backend](), list[str]()
+        backends, faults = dict[str, Backend](), list[str]()
         for path in _folders(folder):
             try:
-                found[path.name] = _load(path, cache)
+                backends[path.name] = _load(path, cache)
             except ConfigError as error:
                 faults.append(str(error))
-        if not faults and default is not None and default not in found:
-            faults.append(f"{folder}: there is no guided decoding backend `{default}`; there is {_listed(found)}.")
+        if not faults and default is not None and default not in backends:
+            faults.append(f"{folder}: there is no guided decoding backend `{default}`; there is {_listed(backends)}.")
         if faults:
             raise ConfigError("\n".join(faults))
-        return cls(found, default)
+        return cls(backends, default)
 
     def choose(self, name: str | None) -> Backend | None:
-        """The backend `name`, the default one for None, or None where there is no default.
+        """The backend `name`; for None the default one, if any.
 
         Raises:
-            RequestError: there is no backend of that name.
+            RequestError: there is no such backend.
         """
         chosen = self.default if name is None else name
         if chosen is None:
@@ -162,13 +162,13 @@ def _load(folder: Path, cache: Path) -> Backend:
 
 
 def _execute(file: Path, isolation: Isolation) -> ModuleType:
-    # A name that no other backend has and that is no package's: characters outside a word become their number.
+    # A unique module name: non-word characters are replaced by their code.
     name = "rayllm_guided_backend_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", file.parent.name)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None  # noqa: S101  (the suffix is .py)
     assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickle look their module up by name.
+    # Dataclasses and pickle look up their module by name.
     sys.modules[name] = module
     try:
         with isolation:
@@ -181,23 +181,23 @@ def _execute(file: Path, isolation: Isolation) -> ModuleType:
 
 
 def _reason(error: BaseException, file: Path) -> str:
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, ModuleNotFoundError):
-        return f"{said}. Put a wheel that brings it into {file.parent}."
-    return f"{said}. Mend the file; the log has the traceback."
+        return f"{text}. Put a wheel that brings it into {file.parent}."
+    return f"{text}. Mend the file; the log has the traceback."
 
 
 def _function(file: Path, module: ModuleType, name: str) -> Function | None:
     parameters, required = _FUNCTIONS[name]
-    wanted = f"async def {name}({', '.join(parameters)})"
+    signature = f"async def {name}({', '.join(parameters)})"
     function: Function | None = getattr(module, name, None)
     if function is None:
         if required:
-            raise ConfigError(f"{file}: it has no `{name}`. Define `{wanted}`.")
+            raise ConfigError(f"{file}: it has no `{name}`. Define `{signature}`.")
         return None
     if not inspect.iscoroutinefunction(function):
-        raise ConfigError(f"{file}: `{name}` is not an async function. Define it as `{wanted}`.")
-    given = tuple(inspect.signature(function).parameters)
-    if given != parameters:
-        raise ConfigError(f"{file}: `{name}` takes ({', '.join(given)}). Define it as `{wanted}`.")
+        raise ConfigError(f"{file}: `{name}` is not an async function. Define it as `{signature}`.")
+    actual = tuple(inspect.signature(function).parameters)
+    if actual != parameters:
+        raise ConfigError(f"{file}: `{name}` takes ({', '.join(actual)}). Define it as `{signature}`.")
     return function

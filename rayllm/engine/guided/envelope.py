@@ -1,4 +1,4 @@
-"""What travels with a guided request from the replica to the worker: one entry of vLLM's `extra_args`, as JSON text."""
+"""The data of a guided request for the worker: one entry of vLLM's `extra_args`, as JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-# The entry's name in a request's `vllm_xargs`; clients may not set it.
+# Key in a request's `vllm_xargs`; clients may not set it.
 KEY = "rayllm_guided"
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """The name of the backend, the kind of the request ("chat" or "completion"), its JSON and the ticket's id."""
+    """The backend's name, the kind of request ("chat" or "completion"), its JSON, and the ticket's id."""
 
     backend: str
     type: str
@@ -25,9 +25,9 @@ class Envelope:
 
     @classmethod
     def unpack(cls, text: str) -> Envelope:
-        """Read the JSON text.
+        """Parse the JSON text.
 
         Raises:
-            ValueError, TypeError: it is no envelope.
+            ValueError, TypeError: not an envelope.
         """
         return cls(**json.loads(text))

@@ -1,13 +1,13 @@
-"""How a worker tells the replica that a backend failed on a request.
+"""Failure reports of guided decoding backends, from workers to the replica.
 
-The engine has no way to end one request with an error from inside a logits processor: an exception there ends the
-engine, and a forced end of sequence looks like an answer. So the replica listens on a TCP port, and a worker that sees
-a backend fail says so there, *before* the token that ends the sequence leaves it, and waits for the acknowledgement.
-Therefore the replica knows of the failure when it sees the end. TCP and not a file, since the worker that samples may
-be on another node (pipeline parallelism); all ranks of tensor parallelism report the same, and the first counts. The
-children of `n` > 1 and all prompts of a list share one ticket: if one fails, the request fails.
+A logits processor cannot end one request with an error: an exception ends the engine, and a forced end of sequence
+looks like an answer. So the replica listens on a TCP port, and a worker reports a failure there and waits for the
+acknowledgement *before* the token that ends the sequence leaves it. The replica therefore knows of the failure when it
+sees the end. TCP and not a file, since the sampling worker may be on another node (pipeline parallelism). All ranks of
+tensor parallelism report the same failure, and the first counts. The children of `n` > 1 and all prompts of a list
+share one ticket: if one fails, the request fails.
 
-A ticket's id is a random word that only replica and workers know, so nobody else on the network can fail a request.
+A ticket's id is random and known to replica and workers only, so nobody else on the network can fail a request.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from weakref import WeakValueDictionary
 
 logger = logging.getLogger(__name__)
 
-# A step of the whole batch waits for it, once a failed request.
+# The whole batch waits for this, once per failed request.
 _TIMEOUT_S = 5.0
 _ACKNOWLEDGED = b"ok\n"
 
 
 class Ticket:
-    """One request's entry. `failed` is done once a worker has reported it; its result says at what the backend was."""
+    """One request's entry. `failed` resolves to the failed stage once a worker reports it."""
 
     def __init__(self) -> None:
         self.id = uuid4().hex
@@ -35,14 +35,14 @@ class Ticket:
 
     @property
     def fault(self) -> str | None:
-        """What the worker said, or None so far."""
+        """The reported failure, or None so far."""
         return self.failed.result() if self.failed.done() else None
 
 
 class Failures:
-    """The replica's side: it listens, and knows the requests that are being answered.
+    """The replica's side: a server for reports, with the tickets of current requests.
 
-    Tickets are forgotten when nobody holds them any more, so a request needs no clearing up however it ends.
+    Tickets are held by weak reference, so requests need no cleanup however they end.
     """
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ class Failures:
         self.address = ""
 
     async def listen(self, host: str = "127.0.0.1") -> None:
-        """Listen on a free port of `host`, an address that the workers can reach; then `address` is `host:port`."""
+        """Listen on a free port of `host`, which the workers must be able to reach; sets `address` to `host:port`."""
         self._server = await asyncio.start_server(self._take, host, 0)
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
     def ticket(self) -> Ticket:
-        """A new entry, to be held as long as the request lasts."""
+        """A new ticket, to be held for the duration of the request."""
         ticket = Ticket()
         self._tickets[ticket.id] = ticket
         return ticket
 
     def fail(self, ticket_id: str, fault: str) -> None:
-        """Mark a request as failed; one that is over or failed already is left alone."""
+        """Mark a request as failed, unless it is over or failed already."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and not ticket.failed.done():
             ticket.failed.set_result(fault)
@@ -76,8 +76,8 @@ class Failures:
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                said = json.loads(await reader.readline())
-                self.fail(str(said["id"]), str(said["fault"]))
+                message = json.loads(await reader.readline())
+                self.fail(str(message["id"]), str(message["fault"]))
                 writer.write(_ACKNOWLEDGED)
                 await writer.drain()
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -87,9 +87,9 @@ class Failures:
 
 
 def report(address: str, ticket_id: str, fault: str) -> None:
-    """Tell the replica at `address`, from a worker; returns when it knows.
+    """Report a failure to the replica at `address`, from a worker; returns when it is acknowledged.
 
-    A report that does not get through is logged: the client then gets an answer that ends early.
+    Reports that cannot be delivered are logged: the client then gets an answer that ends early.
     """
     host, _, port = address.rpartition(":")
     line = json.dumps({"id": ticket_id, "fault": fault}).encode() + b"\n"
@@ -99,4 +99,4 @@ def report(address: str, ticket_id: str, fault: str) -> None:
             if connection.recv(len(_ACKNOWLEDGED)) != _ACKNOWLEDGED:
                 raise ConnectionError("no acknowledgement")
     except (OSError, ValueError):
-        logger.exception("The replica at %s could not be told that a guided decoding backend failed.", address)
+        logger.exception("The replica at %s could not be sent the failure of a guided decoding backend.", address)

@@ -1,10 +1,9 @@
-"""What one backend's wheels bring, importable for that backend alone.
+"""Isolation of backends' wheels: each backend imports from its own wheels only.
 
 Python has one table of modules a process. So the modules of a backend's wheels are kept in a table of the backend's
 own, and are in the process's table only while the backend's own code runs: its load, each call of its logits processor,
 and each step of its coroutines from one `await` to the next. What the process has under the same names is set aside
-for that time. Absolute and relative imports, `importlib`, compiled modules and lazy imports inside functions all work
-as ever then.
+for that time. Absolute and relative imports, `importlib`, compiled modules and lazy imports in functions all work.
 
 Limits, all of them only for backends that have wheels:
 
@@ -32,10 +31,10 @@ _one_at_a_time = threading.RLock()
 
 
 class Isolation:
-    """A context manager: inside it the modules in `folder` can be imported. Reentrant; threads wait for each other.
+    """A context manager in which the modules in `folder` can be imported. Reentrant, and exclusive between threads.
 
     Args:
-        folder: where the wheels were unpacked, or None for a backend without any: then nothing is ever done.
+        folder: the unpacked wheels; with None it does nothing.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -43,8 +42,8 @@ class Isolation:
         self._names = _top_level_names(folder) if folder else frozenset[str]()
         self._own: dict[str, ModuleType] = {}
         self._aside: dict[str, ModuleType] = {}
-        # How many modules the process had when we last looked, inside and outside: while that stays, nothing was
-        # imported, and the table of thousands need not be searched at every token.
+        # Size of `sys.modules` when last seen inside and outside: while it is unchanged, nothing was imported, and the
+        # table of thousands need not be searched for every token.
         self._inside = self._outside = -1
         self._depth = 0
 
@@ -72,16 +71,16 @@ class Isolation:
         _one_at_a_time.release()
 
     def _take_out(self, known: dict[str, ModuleType], size: int) -> dict[str, ModuleType]:
-        """Remove our names from the process's table; they are `known` if it still has `size` entries."""
+        """Remove our modules from `sys.modules`; they are `known` if it still has `size` entries."""
         if len(sys.modules) == size and all(sys.modules.get(name) is module for name, module in known.items()):
-            found = list(known)
+            names = list(known)
         else:
-            found = [name for name in list(sys.modules) if name.partition(".")[0] in self._names]
-        return {name: sys.modules.pop(name) for name in found}
+            names = [name for name in list(sys.modules) if name.partition(".")[0] in self._names]
+        return {name: sys.modules.pop(name) for name in names}
 
 
 class Stepwise(Awaitable[Result]):
-    """An awaitable whose every step runs inside `isolation`, and whose waits do not."""
+    """An awaitable that runs each of its steps inside `isolation`, and waits outside of it."""
 
     def __init__(self, awaitable: Awaitable[Result], isolation: Isolation) -> None:
         self._awaitable = awaitable

@@ -1,11 +1,11 @@
-"""The logits processor that vLLM loads in its workers, and that runs the backends there.
+"""The logits processor that vLLM loads in its workers, and that runs the backends.
 
-vLLM names it by class path: `rayllm.engine.guided.processor:GuidedProcessor`. Whatever a backend's code raises stays
-with the one request: it is logged, told to the replica (see `failures`), and the sequence ends.
+vLLM loads it by class path: `rayllm.engine.guided.processor:GuidedProcessor`. Exceptions of a backend affect its
+request only: they are logged and reported to the replica (see `failure_reports`), and the sequence ends.
 
-Limits: a backend's `set_custom_guided_decoding_parameters` runs in the replica and again here, for each sequence, and
-what it keeps in one process is not seen in the other. A backend must decide alike on every rank of tensor parallelism.
-Its time is part of each step of the whole batch, and one that never returns stops the engine.
+Limits: `set_custom_guided_decoding_parameters` runs in the replica, and here again for each sequence; state that one
+process keeps is not visible in the other. A backend must decide alike on every rank of tensor parallelism. Its time is
+part of every step of the whole batch, and one that never returns blocks the engine.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rayllm.engine.vllm import import_shims
 logger = logging.getLogger(__name__)
 
 _REQUESTS = {"chat": ChatCompletionRequest, "completion": CompletionRequest}
-# What backends may throw at us; the engine's own ends (KeyboardInterrupt) are not among them.
+# Exceptions to expect of backends; KeyboardInterrupt belongs to the engine.
 _FAULTS = (Exception, SystemExit, asyncio.CancelledError)
 
 Processor = Callable[[list[int], torch.Tensor], torch.Tensor | None]
 
 
 class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
-    """vLLM's interface. One object a worker; `_Sequence` is one sequence of a batch."""
+    """vLLM's interface. One object per worker; `_Sequence` is one sequence of a batch."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
@@ -50,15 +50,15 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         self._backends = Backends.load(environment.folder, None, environment.cache)
         self._address = environment.report
         self._tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
-        # One loop for good: a backend may keep what is bound to it. It leaves the thread's own loop alone.
+        # A single loop, since a backend may keep objects bound to it; the thread's own loop is left alone.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def is_argmax_invariant(self) -> bool:
-        """A backend may change which token is the likeliest."""
+        """A backend may change which token is the most likely."""
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> _Sequence | None:
-        """The guide of a new sequence, or None where its request names no backend or the backend wants none."""
+        """The processor of a new sequence; None if its request is not guided, or the backend wants no constraint."""
         packed = (params.extra_args or {}).get(KEY)
         if packed is None:
             return None
@@ -68,16 +68,16 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
 
     def _end_of(self, params: SamplingParams) -> int | None:
         """A token that ends the sequence."""
-        known = [
+        candidates = [
             params.eos_token_id,
             *sorted(params.all_stop_token_ids),
             getattr(self._tokenizer, "eos_token_id", None),
         ]
-        return next((token for token in known if token is not None), None)
+        return next((token for token in candidates if token is not None), None)
 
 
 class _Guide:
-    """Makes a backend's processor for one sequence, as often as it is needed."""
+    """Creates a backend's processors for one sequence."""
 
     def __init__(self, backends: Backends, tokenizer: Any, runner: asyncio.Runner) -> None:
         self._backends = backends
@@ -87,14 +87,14 @@ class _Guide:
         self._backend: Backend
 
     def open(self, packed: str) -> str:
-        """Read the envelope, and return its ticket's id."""
+        """Parse the envelope; returns its ticket's id."""
         self._envelope = Envelope.unpack(packed)
         return self._envelope.ticket
 
     def make(self) -> Processor | None:
         """A new processor in a context of its own, or None for no constraint."""
         self._backend = self._backends.by_name[self._envelope.backend]
-        # Each time anew, so that a backend that changes the request does not see its own changes.
+        # Parsed again each time, so that a backend that changes the request does not see its own changes.
         request = _REQUESTS[self._envelope.type].model_validate(self._envelope.request)
         context = Context()
         made = self._runner.run(self._prepare_and_make(request), context=context)
@@ -115,11 +115,11 @@ class _Guide:
 
 
 class _Sequence:
-    """One sequence, called by vLLM with the tokens so far and its row of logits; steps may be repeated or left out.
+    """One sequence. vLLM calls it with the tokens so far and its row of logits; it may repeat or skip steps.
 
-    vLLM calls for results that it throws away (a prompt in parts), and adds a request anew that it had put off. A
-    processor that counts its calls must see each position once, so where the position is not the expected one a new
-    processor is made and walked through the tokens so far, on rows of zeros: the logits of the past are gone.
+    vLLM also calls it for results that it discards (chunked prefill), and adds preempted requests again. A processor
+    that counts its calls must see each position once: at an unexpected position, a new processor is created and
+    replayed over the tokens so far, with zeros as logits.
     """
 
     def __init__(self, guide: _Guide, address: str, end: int | None) -> None:
@@ -132,7 +132,7 @@ class _Sequence:
         self._failed = False
 
     def open(self, packed: str) -> bool:
-        """Whether the sequence is constrained; one whose backend failed is, by its end."""
+        """Whether the sequence is constrained; after a failure it is, to end it."""
         try:
             self._ticket = self._guide.open(packed)
             self._processor = self._guide.make()

@@ -1,4 +1,4 @@
-"""Custom guided decoding of one replica, from its configuration to its end."""
+"""Custom guided decoding of one replica."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rayllm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# What the engine argument `logits_processors` must list for backends to run in its workers.
+# Class path for the engine argument `logits_processors`.
 PROCESSOR = "rayllm.engine.guided.processor:GuidedProcessor"
 
-# NVIDIA NIM's variables, for those who come from there: `guided_decoding` of the model's file wins.
+# NVIDIA NIM's variables; `guided_decoding` in the model's file takes precedence.
 _TRUST = "NIM_TRUST_CUSTOM_CODE"
 _FOLDER = "NIM_CUSTOM_GUIDED_DECODING_BACKENDS"
 _DEFAULT = "NIM_GUIDED_DECODING_BACKEND"
 
 
 def chosen_folder(config: GuidedDecoding | None, environment: Mapping[str, str]) -> tuple[Path, str | None] | None:
-    """The folder of backends and the default one, or None where there is no custom guided decoding.
+    """The folder of backends and the default backend; None without custom guided decoding.
 
     Raises:
-        ConfigError: there are backends, but nobody said that their code is to be trusted; or the file asks for a
-            default backend, or says to trust them, and there are none.
+        ConfigError: there are backends but no permission to run their code, or the file has options for backends but no
+            folder.
     """
     config = config or GuidedDecoding()
     folder = config.backends_dir or environment.get(_FOLDER)
@@ -41,7 +41,7 @@ def chosen_folder(config: GuidedDecoding | None, environment: Mapping[str, str])
         return None
     if not config.trust_custom_code and environment.get(_TRUST) != "1":
         if config == GuidedDecoding():
-            # As with NIM: the feature is off, and a request that asks for it says so.
+            # As with NIM: the feature is off, and requests that name a backend are refused.
             return None
         raise ConfigError(
             f"guided_decoding.backends_dir: {folder} holds Python code; set `guided_decoding.trust_custom_code: true` "
@@ -61,7 +61,7 @@ def _check_unused(config: GuidedDecoding) -> None:
 
 
 class GuidedService:
-    """Loaded backends, and the line on which workers report failures."""
+    """Loaded backends, and the server for workers' failure reports."""
 
     def __init__(self, backends: Backends, failures: Failures) -> None:
         self._backends = backends
@@ -76,17 +76,17 @@ class GuidedService:
         host: str,
         environment: MutableMapping[str, str] = os.environ,
     ) -> GuidedService:
-        """Load the backends, and put what workers need to know into `environment`. Call before the engine starts.
+        """Load the backends, and set the workers' variables in `environment`. Call before the engine starts.
 
         Args:
-            folder: holds one folder a backend.
-            default: the backend of requests that name none.
-            cache: wheels are unpacked below it.
-            host: an address of this machine that the workers can reach.
-            environment: what the engine's processes inherit.
+            folder: contains one folder per backend.
+            default: backend of requests that name none.
+            cache: folder below which wheels are unpacked.
+            host: address of this machine for the workers.
+            environment: environment that the engine's processes inherit.
 
         Raises:
-            ConfigError: every fault of every backend.
+            ConfigError: every error of every backend.
         """
         import_shims.install()
         backends = Backends.load(folder, default, cache)

@@ -1,8 +1,7 @@
-"""Guided decoding in the replica's process: around vLLM's chat and completion calls.
+"""Hooks around vLLM's chat and completion calls, in the replica's process.
 
-All answers that are errors are *returned*, as vLLM's `ErrorResponse`, since vLLM's application turns an exception of
-ours into a plain 500. Those of a backend's faults have the type `ERROR_TYPE`; their sentence holds no internals, so
-whoever rewrites vLLM's errors can pass it on.
+Errors are *returned* as vLLM's `ErrorResponse`, since vLLM's application turns our exceptions into a plain 500. Those
+caused by backends have the type `ERROR_TYPE` and contain no internals, so they may be passed to clients.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _CALLS = {
     "chat": ("openai_serving_chat", "create_chat_completion"),
     "completion": ("openai_serving_completion", "create_completion"),
 }
-# Calls that are not guided: they must neither carry a client's envelope nor take a backend's name without a word.
+# Unguided calls: they must neither pass on a client's envelope nor silently ignore a backend's name.
 _OTHERS = (
     ("openai_serving_chat_batch", "create_batch_chat_completion"),
     ("openai_serving_responses", "create_responses"),
@@ -38,14 +37,14 @@ _DONE = "data: [DONE]\n\n"
 
 
 def install(state: Any, backends: Backends, failures: Failures) -> None:
-    """Wrap the chat and completion calls of vLLM's application; once, after it was built.
+    """Wrap the calls of vLLM's application; once, after it was built.
 
-    Its other calls that generate are not guided, by the default backend neither, and refuse requests that name one.
+    Calls that are not guided, not even by the default backend, refuse requests that name one.
 
     Args:
-        state: `app.state`; its serving objects may be None.
-        backends: what requests may choose.
-        failures: listens already, at the address that the workers were given.
+        state: `app.state`; serving objects may be None.
+        backends: the available backends.
+        failures: the running server for reports.
     """
     for kind, (attribute, method) in _CALLS.items():
         serving = getattr(state, attribute, None)
@@ -59,9 +58,9 @@ def install(state: Any, backends: Backends, failures: Failures) -> None:
 
 def _unguided(serving: Any, original: Any) -> Any:
     async def call(request: Any, raw_request: Any = None) -> Any:
-        _strip(request)
+        _remove_envelope(request)
         try:
-            if asked_backend(request) is not None:
+            if requested_backend(request) is not None:
                 raise RequestError(
                     "Guided decoding backends work with /v1/chat/completions and /v1/completions only.", FIELD
                 )
@@ -73,7 +72,7 @@ def _unguided(serving: Any, original: Any) -> Any:
 
 
 class _Wrapper:
-    """Stands for one of vLLM's methods."""
+    """Wraps one of vLLM's methods."""
 
     def __init__(self, serving: Any, original: Any, kind: str, backends: Backends, failures: Failures) -> None:
         self._serving = serving
@@ -83,31 +82,31 @@ class _Wrapper:
         self._failures = failures
 
     async def __call__(self, request: Any, raw_request: Any = None) -> Any:
-        _strip(request)
+        _remove_envelope(request)
         try:
-            asked, constraint = asked_backend(request), constrained_by(request)
-            backend = self._backends.choose(asked)
-            if backend is None or (asked is None and constraint):
+            requested, constraint = requested_backend(request), constrained_by(request)
+            backend = self._backends.choose(requested)
+            if backend is None or (requested is None and constraint):
                 return await self._original(request, raw_request)
             if constraint:
-                # Between the two no token might be left.
+                # The two might leave no token.
                 raise RequestError(f"`{constraint}` and a guided decoding backend exclude each other.", constraint)
             if request.use_beam_search:
-                # vLLM's beam search runs no logits processor: the answer would be unconstrained.
+                # vLLM's beam search ignores logits processors: the answer would be unconstrained.
                 raise RequestError("Guided decoding backends do not work with beam search.", "use_beam_search")
         except RequestError as error:
             return self._serving.create_error_response(error.message, param=error.param)
         context = copy_context()
         exchange = _Exchange(self._serving, self._original, backend, self._failures.ticket(), context)
-        # All of the request's parts run in one context: what a backend sets in one function it finds in the next.
+        # Everything runs in one context: what a backend sets in one function it finds in the next.
         return await asyncio.create_task(exchange.answer(request, raw_request, self._kind), context=context)
 
 
-def asked_backend(request: Any) -> str | None:
-    """The backend that a request names in `nvext.guided_decoding_backend`, if any.
+def requested_backend(request: Any) -> str | None:
+    """The backend named in `nvext.guided_decoding_backend`, if any.
 
     Raises:
-        RequestError: `nvext` is no object, or the name no string.
+        RequestError: `nvext` is not an object, or the name not a string.
     """
     nvext = (request.model_extra or {}).get("nvext")
     if nvext is None:
@@ -121,7 +120,7 @@ def asked_backend(request: Any) -> str | None:
 
 
 def constrained_by(request: Any) -> str | None:
-    """The field by which a request lets vLLM constrain its answer, if any: a default backend then stands back."""
+    """The field with a constraint for vLLM, if any: a default backend then does not apply."""
     if getattr(request, "structured_outputs", None) is not None:
         return "structured_outputs"
     response_format = getattr(request, "response_format", None)
@@ -130,15 +129,15 @@ def constrained_by(request: Any) -> str | None:
     return "tool_choice" if getattr(request, "tool_choice", None) not in (None, "none", "auto") else None
 
 
-def _strip(request: Any) -> None:
-    """Take out what a client put where only we write: a forged envelope would reach the worker's Python code."""
-    given = getattr(request, "vllm_xargs", None)
-    if given and KEY in given:
-        request.vllm_xargs = {name: value for name, value in given.items() if name != KEY} or None
+def _remove_envelope(request: Any) -> None:
+    """Remove the envelope key from a client's request: forged envelopes would reach the worker's Python code."""
+    extra_args = getattr(request, "vllm_xargs", None)
+    if extra_args and KEY in extra_args:
+        request.vllm_xargs = {name: value for name, value in extra_args.items() if name != KEY} or None
 
 
 class _Exchange:
-    """One request that a backend guides."""
+    """One request guided by a backend."""
 
     def __init__(self, serving: Any, original: Any, backend: Backend, ticket: Ticket, context: Context) -> None:
         self._serving = serving
@@ -148,8 +147,8 @@ class _Exchange:
         self._context = context
 
     async def answer(self, request: Any, raw_request: Any, kind: str) -> Any:
-        """What vLLM's method returns: a stream of events, a reply or an error; each as the backend wants it."""
-        # As it came: the worker lets the backend prepare it a second time.
+        """vLLM's result, a stream of events, a reply or an error, as the backend changes it."""
+        # Unchanged: the worker calls the backend's preparation again.
         packed = Envelope(self._backend.name, kind, _plain(request), self._ticket.id).pack()
         try:
             await self._backend.prepare(request)
@@ -168,7 +167,7 @@ class _Exchange:
         return self._stream(aiter(result)) if hasattr(result, "__aiter__") else result
 
     async def _stream(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-        """The events, each made in the request's context, which is not that of the task that sends them."""
+        """The events, produced in the request's context, not in that of the task that sends them."""
         steps = self._backend.steps_of(events)
         fault = None
         try:
@@ -185,13 +184,15 @@ class _Exchange:
             yield _DONE
 
     async def _unless_failed(self, work: Awaitable[Any]) -> Any:
-        """What `work` gives; None as soon as a worker reports a failure: with `ignore_eos` the engine would go on."""
+        """The result of `work`; None as soon as a worker reports a failure: with `ignore_eos` the engine would
+        continue.
+        """
         task = self._start(work)
         try:
             await asyncio.wait({task, self._ticket.failed}, return_when=asyncio.FIRST_COMPLETED)
             return await task if self._ticket.fault is None else None
         finally:
-            # Also when the client has left: vLLM then aborts the request.
+            # Also on disconnect: vLLM then aborts the request.
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -217,8 +218,8 @@ _END = object()
 
 
 def _plain(request: Any) -> dict[str, Any]:
-    """The request as JSON, from which the worker can make it again: what the client sent and no default."""
+    """The fields that the client sent, as JSON, from which the worker can recreate the request."""
     sent: dict[str, Any] = request.model_dump(mode="json", exclude_unset=True)
-    # Drawn by chance where the client gave none; a backend must find the same one in both processes.
-    drawn = getattr(request, "request_id", None)
-    return sent | {"request_id": drawn} if drawn else sent
+    # Random if the client sent none; it must be the same in both processes.
+    request_id = getattr(request, "request_id", None)
+    return sent | {"request_id": request_id} if request_id else sent

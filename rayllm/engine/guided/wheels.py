@@ -1,7 +1,7 @@
-"""Wheels beside a `backend.py`, unpacked into a folder that Python can import from.
+"""Unpacks the wheels beside a `backend.py` into a folder that Python can import from.
 
-They are unpacked, not installed: what a backend imports is all that matters, so scripts and headers are left out, no
-dependency is fetched, and pip need not be there. Only the standard library and `packaging` are used.
+They are unpacked, not installed: scripts and headers are skipped, no dependency is fetched, and pip is not needed. Only
+the standard library and `packaging` are used.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _READ_SIZE = 1 << 20
 
 
 def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
-    """The folder `<cache>/guided/<name>-<hash of the wheels>` that holds what `wheels` bring.
+    """The folder `<cache>/guided/<name>-<hash of the wheels>` with the contents of `wheels`.
 
-    It is made once a node, whoever comes first: others wait for a file lock, and it appears whole or not at all.
+    It is created once per node, under a file lock, and published atomically.
 
     Raises:
-        ConfigError: a wheel is broken or does not fit this Python and platform, two bring the same distribution, or
-            the cache cannot be written. The message names the wheel.
+        ConfigError: a wheel is broken or incompatible, two contain the same distribution, or the cache is not writable.
+            The message names the wheel.
     """
     check(wheels)
     try:
@@ -69,33 +69,33 @@ def check(wheels: Sequence[Path]) -> None:
 
 
 def _digest(wheels: Sequence[Path]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for wheel in sorted(wheels):
-        found.update(wheel.name.encode())
+        digest.update(wheel.name.encode())
         with wheel.open("rb") as stream:
             while block := stream.read(_READ_SIZE):
-                found.update(block)
-    return found.hexdigest()[:16]
+                digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
-        # Freed by the system when the file is closed, also when this process dies.
+        # Released by the kernel when the file is closed, also if this process dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _publish(wheels: Sequence[Path], folder: Path) -> None:
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for wheel in wheels:
-            _extract(wheel, made)
-        # Made private by mkdtemp; other users of the node may share the cache.
-        made.chmod(0o755)
-        os.replace(made, folder)
+            _extract(wheel, staging)
+        # mkdtemp makes it private; other users of the node may share the cache.
+        staging.chmod(0o755)
+        os.replace(staging, folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _extract(wheel: Path, folder: Path) -> None:

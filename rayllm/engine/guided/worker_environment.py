@@ -1,6 +1,6 @@
-"""What the engine's worker processes are told: they inherit or are given the replica's environment.
+"""Environment variables for the engine's workers, which inherit or are given the replica's environment.
 
-The names begin with `_`, since they are no settings for people: `rayllm.settings` holds those.
+The names begin with `_`: they are internal, unlike those in `rayllm.settings`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 from rayllm.errors import ConfigError
 
 PREFIX = "_RAYLLM_GUIDED_"
-# vLLM gives its Ray workers only variables with known prefixes; a list with commas adds to them.
+# vLLM passes only variables with known prefixes to Ray workers; this variable adds prefixes, separated by commas.
 _VLLM_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """Where a worker finds the backends, where it unpacks wheels, and `report`, the `host:port` of `Failures`."""
+    """The folder of backends, the cache for wheels, and `report`, the `host:port` of `Failures`."""
 
     folder: Path
     cache: Path
     report: str
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables to set in the replica's process before the engine starts; `environment` is its present one."""
+        """The variables to set before the engine starts; `environment` is the replica's present one."""
         copied = [prefix for prefix in environment.get(_VLLM_PREFIXES, "").split(",") if prefix and prefix != PREFIX]
         return {
             PREFIX + "FOLDER": str(self.folder.absolute()),
@@ -36,10 +36,10 @@ class WorkerEnvironment:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> WorkerEnvironment:
-        """The worker's side.
+        """Read the variables in a worker.
 
         Raises:
-            ConfigError: the replica did not set the variables, or they did not get here.
+            ConfigError: a variable is missing.
         """
         try:
             folder, cache, report = (environment[PREFIX + name] for name in ("FOLDER", "CACHE", "REPORT"))

@@ -134,9 +134,9 @@ def _param(error: dict[str, Any], message: str, path: str) -> str | None:
         message: the cleaned message.
         path: the endpoint.
     """
-    given = error.get("param")
-    if isinstance(given, str) and given not in ("", "body"):
-        name = given.removeprefix("body.")
+    param = error.get("param")
+    if isinstance(param, str) and param not in ("", "body"):
+        name = param.removeprefix("body.")
         return _PROMPT_FIELD.get(path) if name in _LENGTH_PARAMS else name
     return _named_in(message, path)
 
@@ -254,10 +254,10 @@ class _Reply:
 
 def _error_in(chunk: bytes) -> dict[str, Any] | None:
     """The error object at the beginning of a chunk of a stream."""
-    found = _EVENT.match(chunk) if chunk.startswith((b"data: {", b"event: error")) else None
-    if found is None:
+    match = _EVENT.match(chunk) if chunk.startswith((b"data: {", b"event: error")) else None
+    if match is None:
         return None
-    error = json.loads(found[1])["error"]
+    error = json.loads(match[1])["error"]
     return error if isinstance(error, dict) else {"message": str(error)}
 
 

@@ -80,7 +80,7 @@ def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> 
     """Compile one constraint, in a fork; never returns."""
     limit_process()
     try:
-        test_compile(info, job["kind"], job["spec"], any_whitespace)
+        compile_constraint(info, job["kind"], job["spec"], any_whitespace)
         fault = None
     except MemoryError:
         fault = TOO_COSTLY
@@ -99,7 +99,7 @@ def _first_line(error: Exception) -> str:
     return _PLACE.sub("", lines[0] if lines else type(error).__name__).rstrip(".")
 
 
-def test_compile(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
+def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
     """Compile as vLLM's engine does, and generate a few tokens.
 
     Args:

@@ -18,13 +18,13 @@ def completion_request(body: dict[str, Any]) -> Any:
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.exceptions import VLLMClientError
 
-    given = body.get("max_tokens")
+    max_tokens = body.get("max_tokens")
     try:
         request = CompletionRequest(**body)
     except (ValueError, VLLMClientError) as error:
         raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
     # vLLM's default is 16 tokens; a row may use the rest of the context.
-    request.max_tokens = given
+    request.max_tokens = max_tokens
     return request
 
 

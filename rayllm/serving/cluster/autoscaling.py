@@ -127,7 +127,7 @@ def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[
     scaling = config.model_dump(exclude_none=True, exclude=ours)
     scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * max_ongoing_requests, 1)))
     if config.policy is None:
-        known = {
+        policy_options = {
             "max_ongoing_requests": max_ongoing_requests,
             "target_queued_tokens": config.target_queued_tokens,
             "target_kv_use": config.target_kv_use,
@@ -135,5 +135,6 @@ def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[
             "upscaling_factor": scaling.pop("upscaling_factor", 1.0),
             "downscaling_factor": scaling.pop("downscaling_factor", 1.0),
         }
-        scaling["policy"] = {"policy_function": f"{__name__}:{EngineLoadPolicy.__name__}", "policy_kwargs": known}
+        policy = f"{__name__}:{EngineLoadPolicy.__name__}"
+        scaling["policy"] = {"policy_function": policy, "policy_kwargs": policy_options}
     return scaling

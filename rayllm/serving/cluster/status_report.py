@@ -70,15 +70,15 @@ class ModelReport:
 
 def report() -> list[ModelReport]:
     """Every model of RayLLM in the connected cluster."""
-    found = []
+    reports = []
     for name, details in deployed.applications().items():
         deployments = details.get("deployments") or {}
         names = _names(deployments)
         waiting = _waiting(name) if names else {}
         for model_id, deployment in names.items():
             if details_of_model := deployments.get(deployment):
-                found.append(_model(name, model_id, deployment, details_of_model, waiting.get(deployment, 0)))
-    return found
+                reports.append(_model(name, model_id, deployment, details_of_model, waiting.get(deployment, 0)))
+    return reports
 
 
 def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
@@ -90,11 +90,11 @@ def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _waiting(application: str) -> dict[str, int]:
     """Queued requests by deployment, over all routers."""
-    found: dict[str, int] = {}
+    waiting: dict[str, int] = {}
     for answer in _broadcast(application, _ROUTER, "waiting"):
         for deployment, count in answer.items():
-            found[deployment] = found.get(deployment, 0) + count
-    return found
+            waiting[deployment] = waiting.get(deployment, 0) + count
+    return waiting
 
 
 def _model(application: str, model_id: str, name: str, details: Mapping[str, Any], waiting: int) -> ModelReport:

@@ -120,8 +120,8 @@ class RouterApplication:
         """`GET /v1/models`"""
         self._start_refresh()
         bases = {name: self._models.resolve(name).model_id for name in self._models.names}
-        known = bases | await self._adapters()
-        return JSONResponse({"object": "list", "data": [self._models.card(*entry) for entry in known.items()]})
+        names = bases | await self._adapters()
+        return JSONResponse({"object": "list", "data": [self._models.card(*entry) for entry in names.items()]})
 
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; an id may hold slashes."""
@@ -149,9 +149,9 @@ class RouterApplication:
 
     async def _adapters(self) -> dict[str, str]:
         """The base model of each available adapter."""
-        found = [*self._models.modules, *await self._catalog.names()]
+        adapter_ids = [*self._models.modules, *await self._catalog.names()]
         loaded = await self._adapter_registry.all() if self._config.router.admin_keys else {}
-        return {str(name): name.base for name in found} | {name: entry.base for name, entry in loaded.items()}
+        return {str(name): name.base for name in adapter_ids} | {name: entry.base for name, entry in loaded.items()}
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: neither replicas nor routers store responses."""

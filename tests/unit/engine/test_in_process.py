@@ -120,11 +120,11 @@ async def test_sampling_is_a_completions(door: Door, sampling: Body, body: Body)
 @pytest.mark.parametrize(
     ("sampling", "told"),
     [
-        ({"temprature": 1}, "`sampling_params.temprature` means nothing here; did you mean `temperature`"),
-        ({"xyzzy": 1}, "`sampling_params.xyzzy` means nothing here; docs/batch.md lists"),
-        ({"model": "m"}, "`sampling_params.model` means nothing here"),
-        ({"stream": True}, "`sampling_params.stream` means nothing here"),
-        ({"prompt": "x"}, "`sampling_params.prompt` means nothing here"),
+        ({"temprature": 1}, "`sampling_params.temprature` is not a known parameter; did you mean `temperature`"),
+        ({"xyzzy": 1}, "`sampling_params.xyzzy` is not a known parameter; docs/batch.md lists"),
+        ({"model": "m"}, "`sampling_params.model` is not a known parameter"),
+        ({"stream": True}, "`sampling_params.stream` is not a known parameter"),
+        ({"prompt": "x"}, "`sampling_params.prompt` is not a known parameter"),
         ({"guided_choice": ["a"], "guided_regex": "a"}, "exclude each other"),
     ],
 )
@@ -234,9 +234,11 @@ async def test_pooling(door: Door) -> None:
     made = calls(adapter_pool=AdapterPool())
     answer: Any = await made.pool("embed", Prompt(token_ids=[1]), {"dimensions": 4}, "m:x")
     assert (answer.task, answer.pooling, answer.lora) == ("embed", {"dimensions": 4}, "lora of x")
-    with pytest.raises(RequestError, match=r"`pooling_params.dimension` means nothing here; did you mean `dimensions`"):
+    with pytest.raises(
+        RequestError, match=r"`pooling_params.dimension` is not a known parameter; did you mean `dimensions`"
+    ):
         await made.pool("embed", Prompt(), {"dimension": 4}, None)
-    with pytest.raises(RequestError, match=r"`pooling_params.n` means nothing here; known are dimensions, use_act"):
+    with pytest.raises(RequestError, match=r"`pooling_params.n` is not a known parameter; use dimensions or use_act"):
         await made.pool("embed", Prompt(), {"n": 4}, None)
 
 

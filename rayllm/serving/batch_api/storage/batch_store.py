@@ -160,8 +160,8 @@ class BatchStore:
 
     def inputs(self) -> dict[str, str]:
         """Ids of the input files of unfinished batches, each with the id of its batch."""
-        found = [self._find(entry.id) for entry in self.unfinished()]
-        return {batch.input_file_id: batch.id for batch in found if batch is not None and not batch.has_ended}
+        attempts = [self._find(entry.id) for entry in self.unfinished()]
+        return {batch.input_file_id: batch.id for batch in attempts if batch is not None and not batch.has_ended}
 
     def forget_ended(self, most: int) -> None:
         """Delete the oldest ended batches, beyond `most`."""
@@ -181,13 +181,13 @@ class BatchStore:
 
     def _attempts(self) -> dict[str, Attempts]:
         """Of each batch that somebody works on. A runner may have died between two marks: the latest counts."""
-        found: dict[str, Attempts] = {}
+        attempts: dict[str, Attempts] = {}
         for name in self._folder.names("attempts"):
             batch_id, count, answered = name.split(".")
-            latest = found.get(batch_id, Attempts())
+            latest = attempts.get(batch_id, Attempts())
             entry = Attempts(int(count), int(answered))
-            found[batch_id] = max(latest, entry, key=lambda each: (each.answered, each.count))
-        return found
+            attempts[batch_id] = max(latest, entry, key=lambda each: (each.answered, each.count))
+        return attempts
 
     def _find(self, batch_id: str) -> Batch | None:
         """The batch as created, or its progress, with a pending cancellation applied."""

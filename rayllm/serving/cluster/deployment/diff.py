@@ -43,13 +43,13 @@ def changes(before: AppConfig | None, after: AppConfig | None, running: frozense
         running: ids of deployed models, if `before` is unknown.
     """
     old, new = _models(before), _models(after)
-    found = [Change(model_id, Effect.REMOVED) for model_id in old.keys() - new.keys()]
+    result = [Change(model_id, Effect.REMOVED) for model_id in old.keys() - new.keys()]
     for model_id, model in new.items():
         if model_id in old:
-            found.append(_change(model_id, old[model_id], model))
+            result.append(_change(model_id, old[model_id], model))
         else:
-            found.append(Change(model_id, Effect.UNKNOWN if model_id in running else Effect.ADDED))
-    return sorted(found, key=lambda change: change.model_id)
+            result.append(Change(model_id, Effect.UNKNOWN if model_id in running else Effect.ADDED))
+    return sorted(result, key=lambda change: change.model_id)
 
 
 def router_keys(before: AppConfig | None, after: AppConfig | None) -> tuple[str, ...]:

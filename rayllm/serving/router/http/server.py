@@ -204,8 +204,8 @@ def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def _request_id(scope: Scope) -> str:
-    given = next((value for key, value in scope["headers"] if key == _ID), b"")
-    text = given.decode("latin-1")
+    sent_id = next((value for key, value in scope["headers"] if key == _ID), b"")
+    text = sent_id.decode("latin-1")
     return text if text and len(text) <= _LONGEST_ID and text.isprintable() else uuid.uuid4().hex
 
 

@@ -70,10 +70,10 @@ async def _read_in_subprocess(raw: bytes) -> Summary:
                 process.kill()
             await process.wait()
     # No output: the kernel ended the process, for its use of time or memory.
-    found = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
-    if isinstance(found, Summary):
-        return found
-    raise found
+    result = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
+    if isinstance(result, Summary):
+        return result
+    raise result
 
 
 async def _answer(process: asyncio.subprocess.Process, raw: bytes) -> bytes:

@@ -41,8 +41,8 @@ class ClientRequest:
         # Replies to other origins need the CORS headers that the router's middleware adds.
         if "origin" in self.request.headers:
             return None
-        found: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
-        return found if found and found.can_be_handed_over else None
+        connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
+        return connection if connection and connection.can_be_handed_over else None
 
     async def send_response(self, response: Response) -> None:
         """Send a complete reply; once a stream has started, an error reply as its last event."""

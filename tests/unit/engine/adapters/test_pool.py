@@ -42,12 +42,12 @@ class Engine:
         return len(self.added)
 
     def serve_as(self, model: str, lora_request: Any) -> None:
-        assert loaded in self.held
+        assert lora_request in self.held
         self.names[model] = lora_request
 
-    async def remove(self, loaded: Any) -> None:
+    async def remove(self, lora_request: Any) -> None:
         await asyncio.sleep(0)
-        del self.held[loaded]
+        del self.held[lora_request]
 
 
 class Place:
@@ -116,7 +116,7 @@ async def adapter_pool(engine: Engine, place: Place) -> AsyncIterator[AdapterPoo
 
 async def settled(adapter_pool: AdapterPool) -> None:
     """Wait for all that happens in the background."""
-    while tasks := {*adapter_pool._loading.values(), *adapter_pool._leaving}:
+    while tasks := {*adapter_pool._loading.values(), *adapter_pool._unloading}:
         await asyncio.wait(tasks)
         await asyncio.sleep(0)
 
@@ -279,7 +279,7 @@ async def test_a_remembered_failure_does_not_grow(adapter_pool: AdapterPool, pla
 async def test_only_so_many_failures_are_remembered(
     adapter_pool: AdapterPool, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_FAILURES", 3)
+    monkeypatch.setattr(module, "_MAX_FAILURES", 3)
     for number in range(5):
         place.errors[str(number)] = ModelNotFoundError("none")
         await refused(adapter_pool, str(number))

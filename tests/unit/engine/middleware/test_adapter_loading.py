@@ -73,7 +73,7 @@ async def test_an_adapter_is_fetched_anew_where_an_administrator_loads_it() -> N
     adapter_pool = AdapterPool()
     await through(adapter_pool, model="mine", adapter="x", adapter_path="/p")
     assert adapter_pool.loaded == []
-    await through(adapter_pool, model="mine", adapter="x", adapter_path="/p", adapter_anew="1")
+    await through(adapter_pool, model="mine", adapter="x", adapter_path="/p", adapter_reload="1")
     assert adapter_pool.loaded == [(AdapterName("m", "x"), "/p")]
     assert len(adapter_pool.used) == 2
 

@@ -88,7 +88,7 @@ async def test_where_workers_cannot_be_seen_silence_has_to_last_longer() -> None
     engine.used = None
     began = time.monotonic()
     assert "hangs" in await asyncio.wait_for(wait_until_lost(engine, 0.05), 10)
-    assert time.monotonic() - began >= watchdog._UNSEEN_FACTOR * 0.05
+    assert time.monotonic() - began >= watchdog._REMOTE_FACTOR * 0.05
 
 
 def test_processor_time_counts_children_and_not_those_that_are_gone() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.middleware.deprecated_fields import translate
+from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.structured_output import ConstraintGate
 from rayllm.engine.structured_output.json_schema import MAX_DEPTH, MAX_PATTERN
 from rayllm.engine.structured_output.limits import MAX_CHARACTERS
@@ -32,7 +32,7 @@ def lists(depth: int) -> dict[str, Any]:
 
 
 async def admitted(schema: Any, pattern: str = "_?") -> str:
-    sent = translate({"guided_json": schema, "guided_whitespace_pattern": pattern})
+    sent = replace_deprecated({"guided_json": schema, "guided_whitespace_pattern": pattern})
     body = await ConstraintGate(None).admit(sent)
     assert sent["structured_outputs"] == {"json": schema, "whitespace_pattern": pattern}
     [(kind, regex)] = body["structured_outputs"].items()
@@ -85,7 +85,7 @@ def test_the_process_itself_is_bounded() -> None:
 
 async def test_a_conversion_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = ConstraintGate(None)
-    body = translate({"guided_json": SCHEMA, "guided_whitespace_pattern": "_"})
+    body = replace_deprecated({"guided_json": SCHEMA, "guided_whitespace_pattern": "_"})
     first = await gate.admit(body)
     monkeypatch.delattr("asyncio.create_subprocess_exec")
     assert await gate.admit(body) == first

@@ -38,5 +38,5 @@ def stores(storage: str, clock: Clock) -> Stores:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_LOOK_S", 0.01)
-    monkeypatch.setattr(lifecycle, "_NOTE_S", 0.0)
+    monkeypatch.setattr(lifecycle, "_CHECK_S", 0.01)
+    monkeypatch.setattr(lifecycle, "_SAVE_S", 0.0)

@@ -49,7 +49,7 @@ class Service:
         while not server.started:
             await asyncio.sleep(0.005)
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        self.batch_service.open()
+        self.batch_service.start()
         try:
             async with (
                 httpx.AsyncClient(base_url=url) as self.http,
@@ -57,7 +57,7 @@ class Service:
             ):
                 yield self
         finally:
-            self.batch_service.close()
+            self.batch_service.stop()
             server.should_exit = server.force_exit = True
             await task
 

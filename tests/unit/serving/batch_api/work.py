@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from rayllm.serving.batch_api.execution.lifecycle import Course
+from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.objects.batch import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.storage import Folder
@@ -161,7 +161,7 @@ class Runners:
         files, batches = self.stores
         batch = batches.get(batch_id)
         if not batch.has_ended:
-            Course(batch, batches, files, self._job, Fault, batches.begin(batch)).run()
+            BatchLifecycle(batch, batches, files, self._job, Fault, batches.begin(batch)).run()
         batches.close(batch)
 
     def _job(self, batch: Batch) -> Any:

@@ -305,9 +305,9 @@ async def test_the_client_of_a_replica_that_died_may_ask_again_on_its_connection
     house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
     reader, writer = await house.connect()
     writer.write(request())
-    while not list(house.router.sender._handover.values()):
+    while not list(house.router.sender._handovers.values()):
         await asyncio.sleep(0.01)
-    [handover] = list(house.router.sender._handover.values())
+    [handover] = list(house.router.sender._handovers.values())
     await handover.started.wait()
     assert await house.router.sender.abort(handover) is Outcome.BROKEN
     assert (await reply(reader))[2].endswith(b"data: broken\n\n")
@@ -384,7 +384,7 @@ async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothin
     writer.write(request())
     while not house.replica.seen:
         await asyncio.sleep(0.01)
-    [handover] = house.router.sender._handover.values()
+    [handover] = house.router.sender._handovers.values()
     assert await house.router.sender.abort(handover) is Outcome.LOST
     go_on.set()
     await said.wait()
@@ -401,20 +401,20 @@ async def test_a_replica_stopped_in_the_middle_of_a_reply_says_that_it_is_broken
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handover] = house.router.sender._handover.values()
+    [handover] = house.router.sender._handovers.values()
     assert await house.router.sender.abort(handover) is Outcome.BROKEN
 
 
 async def test_a_replica_that_does_not_say_how_far_it_got_is_taken_to_have_written(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_LAST_WORD_S", 0.05)
+    monkeypatch.setattr(sender, "_ABORT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(receiver._Exchange, "abort", lambda self: None)
     house.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
     reader, writer = await house.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handover] = house.router.sender._handover.values()
+    [handover] = house.router.sender._handovers.values()
     assert await house.router.sender.abort(handover) is Outcome.BROKEN
 
 
@@ -431,7 +431,7 @@ async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(house: 
     house.replica.answer = endless
     _, writer = await house.connect()
     writer.write(request())
-    while not (handover := list(house.router.sender._handover.values())):
+    while not (handover := list(house.router.sender._handovers.values())):
         await asyncio.sleep(0.01)
     await handover[0].started.wait()
     await asyncio.sleep(0.3)
@@ -507,7 +507,7 @@ async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> No
     theirs.setblocking(False)
     connection = ClientConnection(theirs.detach(), True, 5)
     left = asyncio.Event()
-    connection.keep(left.set)
+    connection.take_over(left.set)
     await asyncio.sleep(0.05)
     assert not left.is_set()
     ours.close()
@@ -541,7 +541,7 @@ async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_
     house.replica.answer = never
     _, writer = await house.connect()
     writer.write(request())
-    while not (handover := list(house.router.sender._handover.values())):
+    while not (handover := list(house.router.sender._handovers.values())):
         await asyncio.sleep(0.01)
     handover[0].outcome.add_done_callback(lambda _: known_first.append(house.router.leaving))
     while not house.replica.seen:

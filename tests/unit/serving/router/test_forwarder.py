@@ -189,17 +189,17 @@ class RouterApplication:
 
 @asynccontextmanager
 async def service(
-    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+    way: str, fleet: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
 ) -> AsyncIterator[RouterApplication]:
     lora = {"dynamic_lora_loading_path": "/x"}
-    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
+    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in fleet]
     config = load_app({"llm_configs": models, "router": router})
-    queues = {name: Queue() for name in replicas}
+    queues = {name: Queue() for name in fleet}
     replica_sets = {
         name: ReplicaSet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
         for name, queue in queues.items()
     }
-    for name, replicas in replicas.items():
+    for name, replicas in fleet.items():
         replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(replicas)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
@@ -435,7 +435,7 @@ async def test_a_replica_that_answers_500_fastest_of_all_does_not_draw_all_reque
 async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
     way: str, path: str, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
 
     async def refuses(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -548,7 +548,7 @@ async def test_who_waits_while_the_way_of_choosing_changes_is_answered_all_the_s
     async with Replica(Answer(b"{}")).listening() as replica, service("http", {"m": []}) as found:
         asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
         await until(lambda: found.queues["m"].waiting == 1)
-        found.replica_sets["m"].change("session", 5)
+        found.replica_sets["m"].configure("session", 5)
         found.replica_sets["m"].update([replica.told("new")])
         assert (await asked).status_code == 200
 
@@ -571,7 +571,7 @@ async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
 
 @WAYS
 async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
     answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
     async with (
         Replica(answer).listening() as replica,
@@ -587,7 +587,7 @@ async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkey
 
 
 async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_request, "_BEAT_S", 0.02)
+    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
     async with service("http", {"m": []}, queue_timeout_s=0.2) as found:
         reply = await found.client.post(PATH, json={"model": "m", "stream": True})
         assert reply.status_code == 200

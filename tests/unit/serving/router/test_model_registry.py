@@ -23,7 +23,7 @@ def models(**router: Any) -> ModelRegistry:
 
 def test_an_alias_means_its_model() -> None:
     found = models(model_aliases={"gpt": "org/a"})
-    assert [found.find(name).model_id for name in ("gpt", "org/a", "b:c")] == ["org/a", "org/a", "b:c"]
+    assert [found.resolve(name).model_id for name in ("gpt", "org/a", "b:c")] == ["org/a", "org/a", "b:c"]
     assert found.names == ["org/a", "b:c", "gpt"]
 
 
@@ -48,24 +48,24 @@ def adapted(**lora: Any) -> ModelRegistry:
     ],
 )
 def test_a_name_means_a_model_and_perhaps_an_adapter(name: str, resolved: ResolvedModel) -> None:
-    assert adapted().find(name) == resolved
+    assert adapted().resolve(name) == resolved
 
 
 @pytest.mark.parametrize("name", ["plain:x", "gpt:x", "q:", "q:../x", "x", ""])
 def test_what_is_no_adapters_name_means_nothing(name: str) -> None:
     with pytest.raises(ModelNotFoundError):
-        adapted().find(name)
+        adapted().resolve(name)
 
 
 def test_an_adapter_loaded_by_its_own_name_is_found_with_its_base_too() -> None:
     loaded = {"x": RegisteredAdapter("q", "x", "/place")}
-    assert adapted().find("q:x", loaded) == adapted().find("x", loaded) == ResolvedModel("q", "x", "/place")
-    assert adapted().find("q:7b:x", loaded).path == ""
+    assert adapted().resolve("q:x", loaded) == adapted().resolve("x", loaded) == ResolvedModel("q", "x", "/place")
+    assert adapted().resolve("q:7b:x", loaded).path == ""
 
 
 def test_a_loaded_adapter_wins_over_a_found_one_but_never_over_a_model() -> None:
     loaded = {name: RegisteredAdapter("q", "x", "/place") for name in ("q:x", "mine", "q:7b", "gpt")}
-    found = {name: adapted().find(name, loaded) for name in loaded}
+    found = {name: adapted().resolve(name, loaded) for name in loaded}
     assert found["q:x"] == found["mine"] == ResolvedModel("q", "x", "/place")
     assert (found["q:7b"], found["gpt"]) == (ResolvedModel("q:7b"), ResolvedModel("q"))
 
@@ -73,7 +73,7 @@ def test_a_loaded_adapter_wins_over_a_found_one_but_never_over_a_model() -> None
 def test_a_configured_adapter_has_a_short_name_too() -> None:
     base = {"model_loading_config": {"model_id": "q"}, "lora_config": {"lora_modules": ["x=/place"]}}
     found = ModelRegistry(load_app({"llm_configs": [base]}))
-    assert found.find("x") == found.find("q:x") == ResolvedModel("q", "x")
+    assert found.resolve("x") == found.resolve("q:x") == ResolvedModel("q", "x")
     assert found.modules == [AdapterName("q", "x")]
 
 
@@ -95,7 +95,7 @@ def test_a_place_goes_into_a_header_whatever_it_is_named() -> None:
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:
     with pytest.raises(ModelNotFoundError) as caught:
-        models().find("b" * 5000)
+        models().resolve("b" * 5000)
     assert "`org/a`, `b:c`" in caught.value.message
     assert len(caught.value.message) < 400
     assert (caught.value.status, caught.value.param, caught.value.code) == (404, "model", "model_not_found")
@@ -111,10 +111,10 @@ def test_a_card_learns_from_the_replica() -> None:
     found = models()
     assert found.card("org/a", "org/a")["max_model_len"] == 8
     assert found.card("b:c", "b:c")["max_model_len"] is None
-    found.learn("b:c", {"max_model_len": 99})
+    found.update_description("b:c", {"max_model_len": 99})
     assert found.card("b:c", "b:c")["max_model_len"] == 99
-    assert found.knows("b:c")
-    assert not found.knows("org/a")
+    assert found.has_description("b:c")
+    assert not found.has_description("org/a")
 
 
 def test_a_card_has_what_clients_of_openai_and_vllm_read_and_no_path() -> None:

@@ -103,7 +103,7 @@ def test_faults_of_the_file_are_told(runners: Runners, stores: Stores, storage: 
     runners.run(made.id)
     batch = stores.batches.get(made.id)
     assert (batch.status, batch.failed_at is not None, batch.in_progress_at) == ("failed", True, None)
-    assert batch.shown()["errors"] == {
+    assert batch.public()["errors"] == {
         "object": "list",
         "data": [{"code": "invalid_json_line", "message": "No JSON.", "line": 2, "param": None}],
     }
@@ -120,7 +120,7 @@ def test_a_job_that_cannot_be_made_fails_the_batch(stores: Stores) -> None:
     Refusing(stores).run(made.id)
     batch = stores.batches.get(made.id)
     assert batch.status == "failed"
-    assert batch.shown()["errors"]["data"] == [
+    assert batch.public()["errors"]["data"] == [
         {"code": "model_not_found", "message": "The model `x` does not exist.", "line": None, "param": "model"}
     ]
 

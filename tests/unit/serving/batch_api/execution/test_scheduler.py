@@ -34,11 +34,11 @@ def runners(stores: Stores) -> Runners:
 @asynccontextmanager
 async def kept(stores: Stores, start: Callable[[str], None], max_running: int = 2) -> AsyncIterator[BatchScheduler]:
     scheduler = BatchScheduler(stores, max_running, start)
-    scheduler.open()
+    scheduler.start()
     try:
         yield scheduler
     finally:
-        scheduler.close()
+        scheduler.stop()
 
 
 def create(stores: Stores) -> Batch:
@@ -163,7 +163,7 @@ async def test_trouble_passes(stores: Stores, runners: Runners, caplog: pytest.L
 
     async with kept(stores, start):
         await until(lambda: statuses(stores, [batch]) == {"completed"})
-    assert "Batches cannot be looked after now: ConnectionError('no cluster')" in caplog.text
+    assert "Batches cannot be scheduled now: ConnectionError('no cluster')" in caplog.text
 
 
 async def test_files_whose_time_is_over_are_deleted(stores: Stores, runners: Runners, clock: Clock) -> None:

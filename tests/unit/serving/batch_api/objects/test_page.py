@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.errors import RequestError
-from rayllm.serving.batch_api.objects.ids import FILE, is_id, made_at, new_id
+from rayllm.serving.batch_api.objects.ids import FILE, created_at, is_id, new_id
 from rayllm.serving.batch_api.objects.page import Cursor, Page
 
 IDS = [f"{FILE}{number:032x}" for number in range(300)]
@@ -41,7 +41,7 @@ def test_a_cursor_may_be_gone() -> None:
 def test_the_last_page_says_so() -> None:
     assert read(Cursor(300)).has_more is False
     assert read(Cursor(299)).has_more is True
-    assert read(Cursor(10, IDS[0])).shown(lambda name: {"id": name}) == {
+    assert read(Cursor(10, IDS[0])).public(lambda name: {"id": name}) == {
         "object": "list",
         "data": [],
         "first_id": None,
@@ -75,7 +75,7 @@ def test_ids_sort_by_age_and_differ() -> None:
     assert len(set(ids)) == 100
     assert [name[:17] for name in ids] == sorted(name[:17] for name in ids)
     assert all(is_id(FILE, name) for name in ids)
-    assert abs(made_at(ids[0]) - made_at(ids[-1])) < 60
+    assert abs(created_at(ids[0]) - created_at(ids[-1])) < 60
 
 
 NO_IDS = (

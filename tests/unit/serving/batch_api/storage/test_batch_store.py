@@ -8,7 +8,7 @@ import pytest
 
 from rayllm.errors import ConflictError, ObjectNotFoundError, RequestError
 from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest, Status
-from rayllm.serving.batch_api.objects.ids import BATCH, made_at, new_id
+from rayllm.serving.batch_api.objects.ids import BATCH, created_at, new_id
 from rayllm.serving.batch_api.objects.page import Cursor
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.storage import Folder
@@ -28,7 +28,7 @@ def become(stores: Stores, batch: Batch, status: Status) -> None:
 def test_a_batch_begins_in_validating(stores: Stores, clock: Clock) -> None:
     batch = create(stores, metadata={"a": "b"})
     made = int(clock.now)
-    assert batch.shown() == {
+    assert batch.public() == {
         "id": batch.id,
         "object": "batch",
         "endpoint": "/v1/chat/completions",
@@ -77,7 +77,7 @@ def test_windows(window: str, seconds: int) -> None:
         ({"metadata": []}, "metadata", "valid dictionary"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds", "3600"),
         ({"output_expires_after": {"anchor": "x", "seconds": 3600}}, "output_expires_after.anchor", "created_at"),
-        ({"priority": 1}, "priority", "means nothing here; known are input_file_id"),
+        ({"priority": 1}, "priority", "is not a known field; use input_file_id"),
     ],
 )
 def test_a_wrong_request_is_refused(fields: dict[str, Any], param: str, said: str) -> None:
@@ -130,7 +130,7 @@ def test_files_with_answers_are_shown_when_they_are_there(stores: Stores) -> Non
     for status, shown in (("finalizing", None), ("completed", "file-out")):
         named = batch.model_copy(update={"status": status, "output_file_id": "file-out", "error_file_id": "file-err"})
         stores.batches.save(named)
-        assert stores.batches.get(batch.id).shown()["output_file_id"] == shown
+        assert stores.batches.get(batch.id).public()["output_file_id"] == shown
 
 
 def test_the_oldest_batches_are_due_and_those_that_only_have_to_end(stores: Stores, clock: Clock) -> None:
@@ -162,9 +162,9 @@ def test_a_mark_of_a_batch_that_was_never_written_down_goes(stores: Stores, cloc
     name = new_id(BATCH)
     Folder(storage).write(f"unfinished/{name}.1", b"")
     kept = create(stores)
-    clock.now = made_at(name) + 30
-    stores.batches.forget_stillborn()
+    clock.now = created_at(name) + 30
+    stores.batches.delete_stale_marks()
     assert {entry.id for entry in stores.batches.unfinished()} == {name, kept.id}
-    clock.now = made_at(name) + 90
-    stores.batches.forget_stillborn()
+    clock.now = created_at(name) + 90
+    stores.batches.delete_stale_marks()
     assert {entry.id for entry in stores.batches.unfinished()} == {kept.id}

@@ -45,10 +45,10 @@ async def is_there(lookup: AdapterLookup, adapter: str, base: str = "m") -> bool
 async def test_what_is_there_goes_on_and_what_is_not_is_404() -> None:
     replicas = Replicas("x")
     lookup = AdapterLookup(replicas.missing)
-    assert not lookup.knows(named("x"))
+    assert not lookup.is_known(named("x"))
     assert [await is_there(lookup, name) for name in ("x", "y", "x", "y")] == [True, False, True, False]
-    assert lookup.knows(named("x"))
-    assert not lookup.knows(named("y"))
+    assert lookup.is_known(named("x"))
+    assert not lookup.is_known(named("y"))
     assert replicas.asked == [("m", ["x"]), ("m", ["y"])]
     with pytest.raises(ModelNotFoundError, match="The model `m` has no adapter `y`"):
         await lookup.check(named("y"))
@@ -97,7 +97,7 @@ async def test_a_name_whose_clients_have_left_is_not_asked() -> None:
     assert await stays
     await asyncio.gather(*busy)
     assert [names for _, names in replicas.asked] == [["a"], ["b"], ["y"]]
-    assert not lookup._questions
+    assert not lookup._pending
 
 
 async def test_an_adapter_that_was_just_added_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ async def test_an_adapter_that_was_just_added_is_found_soon(monkeypatch: pytest.
     replicas.there.add("x")
     assert not await is_there(lookup, "x")
     now = module.time.monotonic()
-    monkeypatch.setattr(module.time, "monotonic", lambda: now + module._MISSING_S + 1)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now + module._MISSING_TTL_S + 1)
     assert await is_there(lookup, "x")
 
 
@@ -122,13 +122,13 @@ async def test_where_nobody_can_tell_requests_go_on(error: Exception) -> None:
 
 
 async def test_what_is_remembered_and_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 10)
-    monkeypatch.setattr(module, "_MOST_WAITING", 20)
+    monkeypatch.setattr(module, "_CACHED_NAMES", 10)
+    monkeypatch.setattr(module, "_MAX_PENDING", 20)
     replicas = Replicas()
     lookup = AdapterLookup(replicas.missing)
     for number in range(20):
         await is_there(lookup, str(number))
-    assert len(lookup._known) == 10
+    assert len(lookup._cache) == 10
     replicas.open.clear()
     waiting = [asyncio.create_task(is_there(lookup, f"w{number}")) for number in range(20)]
     await asyncio.sleep(0.01)

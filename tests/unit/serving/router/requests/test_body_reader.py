@@ -58,7 +58,7 @@ async def test_heavy_bodies_are_refused_with_the_reason() -> None:
 
 
 async def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_reader, "_READING_S", 0.01)
+    monkeypatch.setattr(body_reader, "_TIMEOUT_S", 0.01)
     with pytest.raises(RequestError, match="takes too long"):
         await BodyReader().read(SHAPES["floats"](SIZE))
     assert not readers()
