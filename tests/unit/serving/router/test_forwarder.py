@@ -199,8 +199,8 @@ async def service(
         name: ReplicaSet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
         for name, queue in queues.items()
     }
-    for name, replicas in replicas.items():
-        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(replicas)])
+    for name, listed in replicas.items():
+        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(listed)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
