@@ -1,4 +1,4 @@
-"""A proxy before a server that makes its answers fail in the ways of networks and stores."""
+"""A fault-injecting reverse proxy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CODES = {403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 429:
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came, and the status it was answered with."""
+    """A request, and the status of its reply."""
 
     method: str
     path: str  # without the query
@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass
 class _Rule:
-    """What is done about some requests: `times` of them after the first `skip`."""
+    """A fault for requests: `times` of them after the first `skip`."""
 
     path: re.Pattern[str]
     method: str | None
@@ -52,7 +52,7 @@ class _Rule:
     call: Callable[[str, str], object] | None = None
 
     def take(self, method: str, target: str) -> bool:
-        """Whether the rule holds for this request; counts it."""
+        """Whether the rule applies to this request; counts it."""
         if (self.method and self.method != method) or not self.path.search(target) or self.times == 0:
             return False
         if self.skip:
@@ -64,7 +64,7 @@ class _Rule:
 
 
 class FaultProxy:
-    """A reverse proxy that keeps its clients' connections, streams bodies and passes `Host` and `Range` on."""
+    """A reverse proxy that keeps connections alive, streams bodies, and passes `Host` and `Range` on."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream.rstrip("/")
@@ -86,7 +86,7 @@ class FaultProxy:
 
     @property
     def requests(self) -> list[Seen]:
-        """All requests so far, in the order in which their answers began."""
+        """All requests so far, in the order of their replies."""
         with self._lock:
             return list(self._seen)
 
@@ -98,7 +98,7 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """Connections that clients have made so far."""
+        """Number of connections made so far."""
         return self._listener.connections
 
     def fault(
@@ -112,49 +112,39 @@ class FaultProxy:
         after_bytes: int = 0,
         method: str | None = "GET",
     ) -> None:
-        """Let requests fail whose path and query match `path`, a regular expression; the first rule that holds is done.
-
-        The first `skip` of them pass, then `times` fail (all, if None). `value` is what the kind needs:
-
-        - `status`: the status (500), with an error in S3's XML;
-        - `reset`: the connection is reset after `after_bytes` of the body; the client may lose the last of them;
-        - `truncate`: closed after `after_bytes`, though more was promised;
-        - `flip`: the byte at `after_bytes` of the body is another;
-        - `stall`: nothing is sent for `value` seconds (60) after `after_bytes`, then the rest;
-        - `drip`: `value` bytes a second (1000);
-        - `ignore_range`: the whole body, as 200;
-        - `redirect`: 302 to `value` (the same path at the server behind).
+        """Inject a fault into requests whose path and query match the regular expression `path`; the first matching
+        rule applies.
         """
         self._add(_Rule(re.compile(path), method, times, skip, kind, value, after_bytes))
 
     def on_request(
         self, call: Callable[[str, str], object], path: str = "", *, nth: int = 1, method: str | None = "GET"
     ) -> None:
-        """Call with method and path, query included, before the nth request that matches is passed on; once."""
+        """Call a function before the nth matching request is forwarded; once."""
         self._add(_Rule(re.compile(path), method, 1, nth - 1, call=call))
 
     def clear(self) -> None:
-        """Forget all rules."""
+        """Remove all rules."""
         with self._lock:
             self._rules.clear()
 
     def called(self, method: str, target: str) -> list[Callable[[str, str], object]]:
-        """What is to be called before this request."""
+        """The function to call before this request."""
         with self._lock:
             return [rule.call for rule in self._rules if rule.call is not None and rule.take(method, target)]
 
     def failing(self, method: str, target: str) -> _Rule | None:
-        """How this request fails."""
+        """The fault for this request."""
         with self._lock:
             return next((rule for rule in self._rules if rule.kind and rule.take(method, target)), None)
 
     def saw(self, request: Seen) -> None:
-        """Note a request."""
+        """Record a request."""
         with self._lock:
             self._seen.append(request)
 
     def sent(self, path: str, size: int) -> None:
-        """Note what was sent of a body."""
+        """Record a part of a body that was sent."""
         with self._lock:
             self._sent[path] += size
 
@@ -164,7 +154,7 @@ class FaultProxy:
 
 
 class _Proxying(Handler):
-    """Answers the requests of one connection."""
+    """Handles the requests of one connection."""
 
     def __init__(self, proxy: FaultProxy, *args: object) -> None:
         self._proxy = proxy

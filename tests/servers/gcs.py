@@ -1,16 +1,4 @@
-"""A Google Cloud Storage server: gcp-storage-emulator, in a process of its own.
-
-As the real one does: listing with prefix, size, generation, CRC32C and MD5; downloads of the whole or of a range;
-404 for a generation that is no more the current one. The emulator ignores `generation`, knows no parallel requests and
-keeps no connection: `gcs_emulator.py` mends these.
-
-Not as the real one does:
-- lists all objects in one page, whatever `maxResults` says;
-- `bytes=-5` gives the whole object as 200, and a range past the end an empty 206 instead of 416;
-- `ifGenerationMatch` and `If-Match` are ignored; downloads have no ETag and no `X-Goog-Generation`, ranges no
-  `X-Goog-Hash`; there is no HEAD (501);
-- 404 of a bucket or object has no body; nobody has to say who they are, so that nothing is 401 or 403.
-"""
+"""A Google Cloud Storage server: gcp-storage-emulator in a subprocess."""
 
 from __future__ import annotations
 
@@ -33,21 +21,18 @@ _EMULATOR = Path(__file__).with_name("gcs_emulator.py")
 
 
 class GcsServer(ProcessServer):
-    """Holds its buckets in memory for as long as it is entered.
-
-    Set `STORAGE_EMULATOR_HOST` to its `url` for clients made elsewhere.
-    """
+    """A context manager; buckets are in memory."""
 
     def __init__(self) -> None:
         super().__init__(lambda port: [str(_EMULATOR), str(port)])
 
     def client(self) -> Any:
-        """Google's client of this server, without credentials."""
+        """Google's client for this server, without credentials."""
         options = ClientOptions(api_endpoint=self.url)
         return storage.Client(project="testing", credentials=AnonymousCredentials(), client_options=options)
 
     def put(self, bucket: str, objects: dict[str, bytes | Path]) -> None:
-        """Store objects by name, in a bucket made if there is none."""
+        """Store objects by name, creating the bucket if necessary."""
         client = self.client()
         with suppress(Conflict):
             client.create_bucket(bucket)

@@ -1,9 +1,4 @@
-"""Run gcp-storage-emulator on the port it is given, closer to the real service.
-
-The emulator answers one request after the other, closes each connection, knows no HEAD and ignores the generation that
-is asked for. Here requests are answered side by side on connections that are kept, and a generation that is no more the
-current one is 404.
-"""
+"""gcp-storage-emulator, patched to be closer to the real service."""
 
 from __future__ import annotations
 

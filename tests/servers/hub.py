@@ -1,13 +1,4 @@
-"""A server that speaks HuggingFace hub's protocol, for models.
-
-As the hub does: `main`, branches, tags and commits (also shortened ids) of each repository; files in LFS are redirected
-to another address, where nobody is asked for a token; a gated repository shows what it holds to all, and gives it only
-to who has its token (401 without any, 403 with another one); an unknown repository is 401 to who has no token and 404
-to others. With `resolve_cache` small files are answered by a relative redirect, as the hub does of late.
-
-Not as the hub does: no Xet, no private repositories, no POST, no pages of lists; the addresses of files in LFS never
-expire, and no other token is found wrong. Dates are made up. As with the hub, the other address has ETags of its own.
-"""
+"""A server with the Hugging Face hub's protocol for models."""
 
 from __future__ import annotations
 
@@ -35,7 +26,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it came; the names of headers are in small letters."""
+    """A request, with header names in lower case."""
 
     method: str
     path: str  # with the query
@@ -43,7 +34,7 @@ class Seen:
 
 
 class _RefusalError(Exception):
-    """An answer that is an error."""
+    """An error reply."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -52,10 +43,7 @@ class _RefusalError(Exception):
 
 
 class HubServer:
-    """Holds its repositories for as long as it is entered.
-
-    `cdn_url` begins the addresses of files in LFS; set it to a proxy's to have these downloads fail.
-    """
+    """A context manager; repositories are in memory."""
 
     def __init__(self, *, resolve_cache: bool = False) -> None:
         self.resolve_cache = resolve_cache
@@ -79,33 +67,35 @@ class HubServer:
 
     @property
     def requests(self) -> list[Seen]:
-        """What the hub was asked."""
+        """Requests to the hub."""
         with self._lock:
             return list(self._requests)
 
     @property
     def cdn_requests(self) -> list[Seen]:
-        """What the other address was asked."""
+        """Requests to the CDN's address."""
         with self._lock:
             return list(self._cdn_requests)
 
     def commit(self, repo_id: str, files: Mapping[str, bytes | Path], revision: str = "main") -> str:
-        """Make these all the files of a branch, of a repository made if there is none; return the commit's id."""
+        """Commit these files as the whole content of a branch, creating the repository if necessary; returns the
+        commit's id.
+        """
         return self._repository(repo_id).commit(files, revision)
 
     def tag(self, repo_id: str, name: str, revision: str = "main") -> None:
-        """Name the commit that a revision leads to now."""
+        """Tag the commit of a revision."""
         repository = self.repositories[repo_id]
         commit = repository.find(revision)
         assert commit is not None, revision
         repository.tags[name] = commit
 
     def label(self, repo_id: str, *labels: str) -> None:
-        """Give a repository the `tags` that models are listed by."""
+        """Set the repository's `tags`, by which models are listed."""
         self._repository(repo_id).labels.extend(labels)
 
     def gate(self, repo_id: str, token: str) -> None:
-        """Give a repository's files only to who has this token."""
+        """Require a token for a repository's files."""
         self._repository(repo_id).token = token
 
     def note(self, handler: Handler, at_cdn: bool) -> None:
@@ -120,14 +110,14 @@ class HubServer:
 
 
 class _Serving(Handler):
-    """Answers the requests of one connection, with files also in part."""
+    """Handles the requests of one connection, with range requests for files."""
 
     def __init__(self, server: HubServer, *args: object) -> None:
         self._hub = server
         super().__init__(*args)  # type: ignore[arg-type]
 
     def send_file(self, file: File, etag: str, headers: dict[str, str]) -> None:
-        """Answer with a file or the range of it that is asked for, if it is the file that is asked for."""
+        """Send a file or a range of it, if it matches the request's conditions."""
         headers = {**headers, "ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         if self.headers.get("if-match", etag) not in (etag, "*"):
             return self.reply(412, headers)

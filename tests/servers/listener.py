@@ -13,7 +13,7 @@ from tests.servers.process import HOST
 
 
 class Listener(ThreadingHTTPServer):
-    """Listens on a free port; `stop` also ends the connections that clients keep."""
+    """Listens on a free port; `stop` also closes kept-alive connections."""
 
     daemon_threads = True
     block_on_close = False
@@ -27,11 +27,11 @@ class Listener(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to serve."""
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()
         with self._lock:
@@ -59,16 +59,16 @@ class Listener(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Keeps connections and writes no log."""
+    """Keeps connections alive and logs nothing."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def body(self) -> bytes:
-        """The request's body; also one that comes in chunks."""
+        """The request's body, also if it is chunked."""
         if "chunked" not in self.headers.get("transfer-encoding", "").lower():
             return self.rfile.read(int(self.headers.get("content-length") or 0))
         parts = []
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def reply(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        """Answer in one piece."""
+        """Send a reply in one piece."""
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

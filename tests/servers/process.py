@@ -1,4 +1,4 @@
-"""A server in a process of its own."""
+"""A server in a subprocess."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ else:
 
 
 class ProcessServer:
-    """A context manager around a Python module or file that serves HTTP on the port it is given."""
+    """A context manager for a Python module or file that serves HTTP on a given port."""
 
     def __init__(self, command: Callable[[int], list[str]]) -> None:
         """Take the module or file and its arguments, made from a port."""
@@ -88,14 +88,14 @@ class ProcessServer:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A free port."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 
 def answers(url: str) -> bool:
-    """Whether an HTTP server answers there, whatever it says."""
+    """Whether an HTTP server answers there, with any status."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=5):

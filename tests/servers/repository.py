@@ -1,4 +1,4 @@
-"""A repository of the hub: commits, the names that lead to them, and their files."""
+"""A hub repository: commits, branches and tags, and their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECE = 1024 * 1024
 
 @dataclass(frozen=True)
 class File:
-    """A file's content; one on disk is read when it is asked for, and must stay as it is."""
+    """A file's content; a file on disk is read on demand, and must not change."""
 
     name: str
     content: bytes | Path
@@ -30,7 +30,7 @@ class File:
 
     @cached_property
     def is_lfs(self) -> bool:
-        """Whether git holds a pointer in its place: by its name or size, or because it is no text."""
+        """Whether git stores a pointer to it: by name or size, or because it is binary."""
         return bool(_LFS_NAMES.search(self.name)) or self.size > LFS_SIZE or b"\0" in b"".join(self.read(0, 8000))
 
     @cached_property
@@ -90,7 +90,7 @@ class Repository:
         return commit
 
     def find(self, revision: str) -> str | None:
-        """The commit that a branch, a tag or (the beginning of) an id leads to."""
+        """The commit of a branch, a tag or a prefix of an id."""
         for named in (self.branches, self.tags):
             for name in (revision, revision.removeprefix("refs/heads/"), revision.removeprefix("refs/tags/")):
                 if name in named:
@@ -100,7 +100,7 @@ class Repository:
         return next((commit for commit in self.commits if commit.startswith(revision)), None)
 
     def info(self, commit: str, blobs: bool) -> dict[str, Any]:
-        """What the hub's API says of the repository at a commit."""
+        """The hub API's object of the repository at a commit."""
         return {
             **self.summary(),
             "sha": commit,
@@ -108,7 +108,7 @@ class Repository:
         }
 
     def summary(self) -> dict[str, Any]:
-        """What the hub's API says of the repository in a list."""
+        """The hub API's object of the repository in a list."""
         return {
             "_id": sha1(self.name.encode(), usedforsecurity=False).hexdigest()[:24],
             "id": self.name,
@@ -126,7 +126,7 @@ class Repository:
         }
 
     def tree(self, commit: str, under: str, recursive: bool) -> list[dict[str, Any]]:
-        """What the hub's API says of a folder; the same for none."""
+        """The hub API's listing of a folder."""
         prefix = f"{under}/" if under else ""
         entries: dict[str, dict[str, Any]] = {}
         for name, file in self.commits[commit].items():

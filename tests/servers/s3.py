@@ -1,17 +1,4 @@
-"""An S3 server: moto's, in a process of its own.
-
-As S3 does: ranges (also `bytes=-5`; 416 past the end), `If-Match` (412), pages of ListObjectsV2, presigned URLs,
-versions, 403 for who sends no signature for a private object, and the checksum an object was put with (CRC64NVME,
-CRC32C, CRC32, SHA256, SHA1; boto3 sends CRC32 unasked) when HeadObject or GetObject asks for it; none for a range.
-
-Not as S3 does:
-- no signature is checked, and no expiry: a wrong key and an old presigned URL are let in, unsigned listing too;
-- each connection is closed after its answer (put a `FaultProxy` before it to keep them), which is sent in one piece;
-- HeadObject says no `ChecksumType`, and gives a checksum of checksums without its `-2`; GetObject says both;
-- `If-Range` is ignored: a range of the new object comes back;
-- HeadObject compares `If-Match` with the quotes, so send them; the refusal of a private object has no XML body;
-- all regions and accounts are one: no 301 to another region, no throttling.
-"""
+"""An S3 server: moto's, in a subprocess."""
 
 from __future__ import annotations
 
@@ -30,13 +17,13 @@ REGION = "us-east-1"
 
 
 class S3Server(ProcessServer):
-    """Holds its buckets in memory for as long as it is entered."""
+    """A context manager; buckets are in memory."""
 
     def __init__(self) -> None:
         super().__init__(lambda port: ["moto.server", "-H", HOST, "-p", str(port)])
 
     def client(self, **config: Any) -> Any:
-        """A boto3 client of this server; `config` is botocore's."""
+        """A boto3 client for this server; `config` is botocore's."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,

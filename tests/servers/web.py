@@ -1,4 +1,4 @@
-"""A web server of aiohttp's, in a thread of this process."""
+"""An aiohttp server in a thread of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.process import HOST
 
 
 class WebServer:
-    """Answers for as long as it is entered, at `url`."""
+    """A context manager that serves at `url`."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -15,7 +15,7 @@ from rayllm.engine.process.watchdog import wait_until_lost
 
 
 class Engine:
-    """Answers, works and dies as a test says."""
+    """A fake engine that responds, works and dies as scripted."""
 
     def __init__(self) -> None:
         self.has_died = False

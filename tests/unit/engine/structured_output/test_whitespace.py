@@ -1,4 +1,4 @@
-"""Whitespace patterns: as a regular expression, or refused before it costs anybody anything."""
+"""Whitespace patterns: converted to regular expressions, or refused cheaply."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ async def test_an_option_that_vllm_ignores_is_refused_where_it_does_not_hold(opt
     with pytest.raises(RequestError, match=f"{option}. cannot be set by request.*{option}: true") as caught:
         await ConstraintGate(None).admit(body)
     assert caught.value.param == f"structured_outputs.{option}"
-    assert await ConstraintGate(None, held=[option]).admit(body) == body
+    assert await ConstraintGate(None, enforced=[option]).admit(body) == body
     asked_for_nothing = {"structured_outputs": {"json": SCHEMA, option: False}}
     assert await ConstraintGate(None).admit(asked_for_nothing) == asked_for_nothing

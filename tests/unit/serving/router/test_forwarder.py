@@ -1,4 +1,6 @@
-"""From a client to replicas and back over real sockets, both ways; no engine, and a stand-in for Serve's handle."""
+"""From clients to replicas and back over real sockets, by handover and by HTTP; no engine, and a fake of Serve's
+handle.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ FORM_PATH = "/v1/audio/transcriptions"
 
 
 class Count:
-    """Counts as Ray Serve does."""
+    """A fake of Ray Serve's count."""
 
     def __init__(self) -> None:
         self.capacity = 10
@@ -60,7 +62,7 @@ class Count:
 
 
 class AdapterPool:
-    """The adapters that a replica may have."""
+    """The adapters of a fake replica."""
 
     def __init__(self, *there: str, everything: bool = False) -> None:
         self.there, self.everything = there, everything
@@ -108,7 +110,7 @@ class Replica:
 
 
 class Queue:
-    """Counts those that wait as Ray Serve does."""
+    """A fake of Ray Serve's count of queued requests."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -123,7 +125,7 @@ class Queue:
 
 
 class Answer:
-    """A scripted application: sends chunks, notices when its client leaves, stops or breaks off where told."""
+    """A scripted application: sends chunks, notices disconnects, and stops or breaks off where scripted."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ WAYS = pytest.mark.parametrize("way", ["http", "handover"])
 
 
 class RouterApplication:
-    """A router in front of replicas, which take adapters; everything over real sockets."""
+    """A router in front of replicas with adapters, all over real sockets."""
 
     def __init__(
         self, client: httpx.AsyncClient, replica_sets: dict[str, ReplicaSet], queues: dict[str, Queue]

@@ -1,4 +1,4 @@
-"""Who works on which batch, and that there is always somebody."""
+"""The scheduler: every batch gets a runner, and only one."""
 
 from __future__ import annotations
 
