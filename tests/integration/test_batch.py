@@ -92,7 +92,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelled": ({"messages": FRANCE, "sampling_parms": {}}, "did you mean `sampling_params`?"),
     "misspelled parameter": (
         {"messages": FRANCE, "sampling_params": {"temprature": 1}},
-        "`sampling_params.temprature` is not a known parameter; did you mean `temperature`?",
+        "`sampling_params.temprature` is not a supported parameter; did you mean `temperature`?",
     ),
     "out of range": ({"messages": FRANCE, "sampling_params": {"temperature": 99}}, "temperature must be in [0, 2]"),
     "too long": ({"prompt": "capital " * 3000}, "maximum"),

@@ -1,1 +1,1 @@
-"""Servers like those that weights are downloaded from."""
+"""Local servers for tests: object stores, the Hugging Face hub, OpenAI's API, and a fault-injecting proxy."""

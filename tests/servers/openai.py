@@ -1,11 +1,4 @@
-"""A server of OpenAI's chat and completions, in a thread of this process, with a model that has its answers by heart.
-
-As vLLM's: streams with usage, `/tokenize`, models with `parent` and `max_model_len`, `ignore_eos`, error events within
-a stream. A word is a token, one of five letters or more two; the chat template puts seven around a conversation.
-
-Not as vLLM's: what is said to it makes no difference but for the last message; answers that are not streamed have no
-more than usage; most fields are not looked at.
-"""
+"""An OpenAI-compatible server in a thread of this process, with canned answers."""
 
 from __future__ import annotations
 
@@ -31,7 +24,7 @@ CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "we
 
 @dataclass(frozen=True)
 class Script:
-    """What the next generating request gets in place of an answer."""
+    """A scripted reply to the next generating request."""
 
     status: int = 200
     body: Any = b""
@@ -47,7 +40,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Got:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -58,7 +51,7 @@ class Got:
 
 
 class OpenAIServer(WebServer):
-    """Serves for as long as it is entered.
+    """A context manager that serves.
 
     Args:
         answer: of each request; one with `ignore_eos` gets so many words instead.
@@ -86,12 +79,12 @@ class OpenAIServer(WebServer):
         self._scripts: list[Script] = []
 
     def script(self, *scripts: Script) -> None:
-        """Say what the next generating requests get, in order."""
+        """Set the replies to the next generating requests, in order."""
         self._scripts.extend(scripts)
 
     @property
     def asked(self) -> list[Any]:
-        """The bodies of the generating requests that came."""
+        """Bodies of the generating requests received."""
         return [got.body for got in self.got if got.path.endswith("completions")]
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:

@@ -16,7 +16,7 @@ def test_variables_are_read_by_name_and_type() -> None:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"RAYLLM_LOG": "DEBUG"}, "RAYLLM_LOG: no such environment variable"),
+        ({"RAYLLM_LOG": "DEBUG"}, "RAYLLM_LOG: unknown environment variable"),
         ({"RAYLLM_LOG_LEVEL": "loud"}, "RAYLLM_LOG_LEVEL: must be one of DEBUG"),
         ({"RAYLLM_CONNECT_TIMEOUT_S": "soon"}, "RAYLLM_CONNECT_TIMEOUT_S: 'soon' is not a float"),
         ({"RAYLLM_RESOURCE_CHECK": "maybe"}, "must be auto, always or never"),

@@ -11,8 +11,8 @@ Limits, all of them only for backends that have wheels:
 - Code that runs outside those calls sees the process's modules: threads and tasks that a backend starts, callbacks.
 - vLLM's code that a backend calls or awaits sees the backend's: the stream that a backend's generator goes through.
 - A top-level name belongs to the wheels whole: one that brings `google/thing` hides the process's `google` from it.
-- Compiled modules of which a process can hold only one copy stay at one copy; most since Python 3.5 can be had twice.
-- Everything the process itself has can be imported too. Isolation keeps versions apart; it is no sandbox.
+- Compiled modules without multi-phase initialization (PEP 489) exist once per process.
+- The process's own modules can be imported too. Isolation separates versions; it is not a sandbox.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def install() -> None:
         sys.meta_path.append(_Finder())
     parameters = importlib.import_module("vllm.sampling_params")
     if not hasattr(parameters, "LogitsProcessor"):
-        moved = importlib.import_module("vllm.logits_process")
-        parameters.LogitsProcessor = moved.LogitsProcessor  # type: ignore[attr-defined]
+        logits_process = importlib.import_module("vllm.logits_process")
+        parameters.LogitsProcessor = logits_process.LogitsProcessor  # type: ignore[attr-defined]
 
 
 class _Finder(MetaPathFinder, Loader):

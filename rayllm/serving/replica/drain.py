@@ -1,4 +1,4 @@
-"""Draining a replica: what it does with new requests and with those in hand between SIGTERM and its end."""
+"""Draining a replica: what happens to new requests, and to those in progress, between SIGTERM and the exit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DrainGate:
 
 
 async def drain(gate: DrainGate, receiver: Receiver | None, slots: Slots, timeout_s: float) -> None:
-    """Turn new requests away, and wait up to `timeout_s` seconds for those in hand."""
+    """Turn new requests away, and wait up to `timeout_s` seconds for those in progress."""
     gate.is_draining = True
     if receiver:
         receiver.drain()

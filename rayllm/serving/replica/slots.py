@@ -35,10 +35,8 @@ class RequestCount(Protocol):
 class Slots:
     """The slots of one replica.
 
-    `on_slot_freed` is called whenever a slot becomes free; `all_free` is set while none is taken.
-
     Args:
-        count: is told of each that is taken.
+        count: counts each slot that is taken.
 
     `on_slot_freed` is called whenever one is free again; `all_free` is set while none is taken.
     """

@@ -1,4 +1,4 @@
-"""A configuration in vLLM's words."""
+"""vLLM's arguments for a configuration."""
 
 from __future__ import annotations
 

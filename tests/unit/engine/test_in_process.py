@@ -1,4 +1,4 @@
-"""Calls of an engine without HTTP, with a door to vLLM by hand."""
+"""Requests to an engine without HTTP, with a fake of the vLLM door."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOS = "<s>"
 
 
 class Door:
-    """Stands for `rayllm.engine.vllm.generation`: a request is its body, an answer is what was asked."""
+    """A fake of `rayllm.engine.vllm.generation`: a request is its body, and an output is its arguments."""
 
     def __init__(self) -> None:
         self.parsed: list[Body] = []
@@ -46,7 +46,7 @@ class Door:
 
 
 class AdapterPool:
-    """Has every adapter but `none`; each has settings of its own, made anew for each use, but `plain`."""
+    """Has every adapter but `none`; each has settings of its own, created for each use, except `plain`."""
 
     def __init__(self) -> None:
         self.in_use = 0
@@ -120,11 +120,11 @@ async def test_sampling_is_a_completions(door: Door, sampling: Body, body: Body)
 @pytest.mark.parametrize(
     ("sampling", "told"),
     [
-        ({"temprature": 1}, "`sampling_params.temprature` is not a known parameter; did you mean `temperature`"),
-        ({"xyzzy": 1}, "`sampling_params.xyzzy` is not a known parameter; docs/batch.md lists"),
-        ({"model": "m"}, "`sampling_params.model` is not a known parameter"),
-        ({"stream": True}, "`sampling_params.stream` is not a known parameter"),
-        ({"prompt": "x"}, "`sampling_params.prompt` is not a known parameter"),
+        ({"temprature": 1}, "`sampling_params.temprature` is not a supported parameter; did you mean `temperature`"),
+        ({"xyzzy": 1}, "`sampling_params.xyzzy` is not a supported parameter; docs/batch.md lists"),
+        ({"model": "m"}, "`sampling_params.model` is not a supported parameter"),
+        ({"stream": True}, "`sampling_params.stream` is not a supported parameter"),
+        ({"prompt": "x"}, "`sampling_params.prompt` is not a supported parameter"),
         ({"guided_choice": ["a"], "guided_regex": "a"}, "exclude each other"),
     ],
 )
@@ -235,10 +235,12 @@ async def test_pooling(door: Door) -> None:
     answer: Any = await made.pool("embed", Prompt(token_ids=[1]), {"dimensions": 4}, "m:x")
     assert (answer.task, answer.pooling, answer.lora) == ("embed", {"dimensions": 4}, "lora of x")
     with pytest.raises(
-        RequestError, match=r"`pooling_params.dimension` is not a known parameter; did you mean `dimensions`"
+        RequestError, match=r"`pooling_params.dimension` is not a supported parameter; did you mean `dimensions`"
     ):
         await made.pool("embed", Prompt(), {"dimension": 4}, None)
-    with pytest.raises(RequestError, match=r"`pooling_params.n` is not a known parameter; use dimensions or use_act"):
+    with pytest.raises(
+        RequestError, match=r"`pooling_params.n` is not a supported parameter; use dimensions or use_act"
+    ):
         await made.pool("embed", Prompt(), {"n": 4}, None)
 
 

@@ -1,4 +1,4 @@
-"""What a configuration means once the tokenizer is known, with real tokenizers."""
+"""Request plans, with real tokenizers."""
 
 from __future__ import annotations
 

@@ -148,9 +148,7 @@ def test_long_openings_are_groups_and_short_ones_are_not() -> None:
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    code = """
-from rayllm.routing import routing_request
-print(routing_request({'prompt': 'a text', 'system': 'b'}, 0).with_target('c', '').prefix_digests)
-"""
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert there.strip() == str(routed({"prompt": "a text", "system": "b"}, adapter="c").prefix_digests)
+    request = "routing_request({'prompt': 'a text', 'system': 'b'}, 0).with_target('c', '')"
+    code = f"from rayllm.routing import routing_request; print({request}.prefix_digests)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == str(routed({"prompt": "a text", "system": "b"}, adapter="c").prefix_digests)

@@ -143,7 +143,7 @@ class ReplicaAdapterLookup:
     """Asks replicas, without taking their slots.
 
     Args:
-        replicas: gives the replicas of a model.
+        replicas: returns the replicas of a model.
         transport: HTTP connections to replicas.
     """
 

@@ -16,4 +16,4 @@ class ReplicaDrainingError(ReplicaUnreachableError):
 
 
 class ReplicaLostError(Exception):
-    """The replica died or failed with the request in hand; the client has not seen a byte of a reply."""
+    """The replica died or failed on the request; the client has not seen a byte of a reply."""

@@ -35,7 +35,7 @@ def checked_model(model: Any) -> str:
     """Validate the name of the requested model.
 
     Raises:
-        RequestError: there is none.
+        RequestError: the name is missing or not a string.
         ModelNotFoundError: no model has so long a name.
     """
     if model is None:

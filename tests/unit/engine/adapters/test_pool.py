@@ -1,4 +1,4 @@
-"""The adapters in one engine: an engine and a place by hand, and what must hold whoever asks when."""
+"""The adapter pool, with a fake engine and a fake store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rayllm.sources.cache import Entry
 
 
 class Engine:
-    """Knows what it holds; refuses what was removed before."""
+    """Records the loaded adapters; refuses removed ones."""
 
     def __init__(self) -> None:
         self.held: dict[int, str] = {}
@@ -51,7 +51,7 @@ class Engine:
 
 
 class Place:
-    """Has any adapter, at version 1 unless told otherwise, and counts who asks. It is the node's cache as well."""
+    """Has any adapter, at version 1 unless scripted otherwise, and counts requests. It is also the node's cache."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}

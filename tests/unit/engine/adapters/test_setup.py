@@ -1,4 +1,4 @@
-"""What an adapter's own settings mean for its requests."""
+"""The effect of an adapter's own settings on its requests."""
 
 from __future__ import annotations
 

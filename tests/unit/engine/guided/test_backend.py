@@ -1,4 +1,4 @@
-"""Backends: what is loaded, what is refused, and what is said about it."""
+"""Loading of backends, and the errors."""
 
 from __future__ import annotations
 

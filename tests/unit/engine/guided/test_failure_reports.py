@@ -1,4 +1,4 @@
-"""Failures: a worker's word reaches the request it is about, and nothing else does."""
+"""Failure reports reach their request, and no other."""
 
 from __future__ import annotations
 

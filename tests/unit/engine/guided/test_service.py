@@ -1,4 +1,4 @@
-"""Whether there is custom guided decoding, from the model's file and NIM's variables."""
+"""Custom guided decoding, enabled by the model's file or by NIM's variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hooks around vLLM's calls, with stand-ins for vLLM's objects: what a client gets from each kind of backend."""
+"""The hooks around vLLM's calls, with fakes of vLLM's objects: replies with each kind of backend."""
 
 from __future__ import annotations
 

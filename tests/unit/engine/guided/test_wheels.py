@@ -1,4 +1,4 @@
-"""Wheels beside a backend: unpacked once, and importable for that backend alone."""
+"""Wheels beside a backend: unpacked once, and importable for that backend only."""
 
 from __future__ import annotations
 

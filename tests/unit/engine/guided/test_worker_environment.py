@@ -1,4 +1,4 @@
-"""What travels to the worker: variables, and the envelope of a request."""
+"""Data for the worker: environment variables, and the envelope of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for adapters on their way in, with an adapter pool by hand."""
+"""Requests for adapters, with a fake adapter pool."""
 
 from __future__ import annotations
 

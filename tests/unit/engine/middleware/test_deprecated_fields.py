@@ -1,4 +1,4 @@
-"""Request fields of old clients."""
+"""Deprecated request fields."""
 
 from __future__ import annotations
 

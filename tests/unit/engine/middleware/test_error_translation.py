@@ -1,4 +1,4 @@
-"""vLLM's errors on their way out."""
+"""Translation of vLLM's errors."""
 
 from __future__ import annotations
 

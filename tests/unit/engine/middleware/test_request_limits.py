@@ -1,4 +1,4 @@
-"""What a request lists: within bounds, of the right kind, and refused at the first fault with its index."""
+"""Limits on the lists in a request, and the index of the first error."""
 
 from __future__ import annotations
 

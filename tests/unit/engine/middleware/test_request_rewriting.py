@@ -1,4 +1,4 @@
-"""What is added to a request before vLLM sees it."""
+"""Rewriting of requests before vLLM parses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is asked for and cannot do."""
+"""Requests for tasks that a model does not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may ask the engine to compile."""
+"""Validation of constraints."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, sandbox: bool) -
 
 
 class Compiler:
-    """Stands for the sandbox process: writes down what it is given."""
+    """A fake sandbox that records its calls."""
 
     def __init__(self) -> None:
         self.given: list[Constraint] = []

@@ -1,4 +1,4 @@
-"""Whitespace patterns: as a regular expression, or refused before it costs anybody anything."""
+"""Whitespace patterns: converted to regular expressions, or refused cheaply."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ async def test_a_conversion_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("option", ["disable_any_whitespace", "disable_additional_properties"])
 async def test_an_option_that_vllm_ignores_is_refused_where_it_does_not_hold(option: str) -> None:
     body = {"structured_outputs": {"json": SCHEMA, option: True}}
-    with pytest.raises(RequestError, match=f"{option}. cannot be had by request.*{option}: true") as caught:
+    with pytest.raises(RequestError, match=f"{option}. cannot be set by request.*{option}: true") as caught:
         await ConstraintGate(None).admit(body)
     assert caught.value.param == f"structured_outputs.{option}"
-    assert await ConstraintGate(None, held=[option]).admit(body) == body
+    assert await ConstraintGate(None, enforced=[option]).admit(body) == body
     asked_for_nothing = {"structured_outputs": {"json": SCHEMA, option: False}}
     assert await ConstraintGate(None).admit(asked_for_nothing) == asked_for_nothing

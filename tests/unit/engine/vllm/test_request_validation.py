@@ -1,4 +1,4 @@
-"""A FastAPI application that reads its requests up to the first fault."""
+"""A FastAPI application that validates lists up to the first error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool parsers of users' own, new and old."""
+"""Users' tool parser plugins, new and old."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = "from tests.unit.engine.vllm.test_tool_plugin import Manager, Parser\n"
 
 
 class Parser:
-    """What vLLM's base class is to a plugin."""
+    """A fake of vLLM's base class."""
 
     def __init__(self, tokenizer: Any, tools: Any = None) -> None:
         self.tokenizer = tokenizer
@@ -22,7 +22,7 @@ class Parser:
 
 
 class Manager:
-    """vLLM's registry, as far as a plugin and its loader know it."""
+    """A fake of vLLM's registry."""
 
     lazy_parsers: ClassVar[dict[str, tuple[str, str]]] = {}
     tool_parsers: ClassVar[dict[str, type]] = {}

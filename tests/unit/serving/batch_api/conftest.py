@@ -1,4 +1,4 @@
-"""Stores on a disk, a clock that is set by hand, and quick looks at what is cancelled."""
+"""Stores on disk, a settable clock, and frequent checks for cancellation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 
 @dataclass
 class Clock:
-    """Tells the time that it is set to."""
+    """A clock that tests set."""
 
     now: float = 1_800_000_000.0
 

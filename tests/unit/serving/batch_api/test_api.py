@@ -1,4 +1,4 @@
-"""Files and batches through OpenAI's own client."""
+"""The Files and Batches APIs, through OpenAI's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job without an engine, and runners without a cluster."""
+"""Fakes: a job without an engine, and runners without a cluster."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Counts:
 
 
 class KilledError(BaseException):
-    """What nothing in the process outlives."""
+    """Simulates the death of the process."""
 
 
 class Life:
-    """A process's: it dies at its `steps`-th step, or while it works on a batch that is deadly."""
+    """A process that dies at its `steps`-th step, or while it works on a deadly batch."""
 
     def __init__(self, steps: float = float("inf")) -> None:
         self.left = steps
@@ -52,7 +52,7 @@ class Life:
 
 
 class MortalFolder(Folder):
-    """A folder in which somebody may die before each change."""
+    """A folder whose writer may die before each change."""
 
     def __init__(self, uri: str, life: Life) -> None:
         super().__init__(uri)
@@ -72,7 +72,7 @@ class MortalFolder(Folder):
 
 
 class Job:
-    """Answers each line by its text in capitals; `{"fail": …}` fails, and what is no JSON is a fault.
+    """Answers each line with its text in capitals; `{"fail": …}` fails, and anything but JSON is a fault.
 
     Args:
         lines: of the input.
@@ -132,7 +132,7 @@ class Job:
 
 @dataclass
 class Runners:
-    """Stand-ins for actors: threads, one a batch at most."""
+    """Fakes of actors: threads, at most one per batch."""
 
     stores: Stores
     life: Life = field(default_factory=Life)

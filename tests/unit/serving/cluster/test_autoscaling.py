@@ -1,4 +1,4 @@
-"""How many replicas the policy wants, alone and inside Ray Serve's own autoscaling state. No cluster, no clock."""
+"""The autoscaling policy, alone and in Ray Serve's own autoscaling state. No cluster, no clock."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_factors(ongoing: float, running: int, up: float, down: float, replicas:
 
 
 class Controller:
-    """Serve's own autoscaling state around a model's options, with time in our hands."""
+    """Serve's own autoscaling state for a model's options, with a simulated clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **keys: Any) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""What operators are shown, from what Ray Serve and replicas say."""
+"""The status report, from the answers of Ray Serve and replicas."""
 
 from __future__ import annotations
 

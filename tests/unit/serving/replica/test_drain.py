@@ -1,4 +1,4 @@
-"""What stands before a replica's application."""
+"""The gate of a draining replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From a client to replicas and back over real sockets, both ways; no engine, and a stand-in for Serve's handle."""
+"""From clients to replicas and back over real sockets, by handover and by HTTP; no engine, and a fake of Serve's
+handle.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ FORM_PATH = "/v1/audio/transcriptions"
 
 
 class Count:
-    """Counts as Ray Serve does."""
+    """A fake of Ray Serve's count."""
 
     def __init__(self) -> None:
         self.capacity = 10
@@ -60,7 +62,7 @@ class Count:
 
 
 class AdapterPool:
-    """The adapters that a replica may have."""
+    """The adapters of a fake replica."""
 
     def __init__(self, *there: str, everything: bool = False) -> None:
         self.there, self.everything = there, everything
@@ -108,7 +110,7 @@ class Replica:
 
 
 class Queue:
-    """Counts those that wait as Ray Serve does."""
+    """A fake of Ray Serve's count of queued requests."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -123,7 +125,7 @@ class Queue:
 
 
 class Answer:
-    """A scripted application: sends chunks, notices when its client leaves, stops or breaks off where told."""
+    """A scripted application: sends chunks, notices disconnects, and stops or breaks off where scripted."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ WAYS = pytest.mark.parametrize("way", ["http", "handover"])
 
 
 class RouterApplication:
-    """A router in front of replicas, which take adapters; everything over real sockets."""
+    """A router in front of replicas with adapters, all over real sockets."""
 
     def __init__(
         self, client: httpx.AsyncClient, replica_sets: dict[str, ReplicaSet], queues: dict[str, Queue]
@@ -189,18 +191,18 @@ class RouterApplication:
 
 @asynccontextmanager
 async def service(
-    way: str, fleet: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
 ) -> AsyncIterator[RouterApplication]:
     lora = {"dynamic_lora_loading_path": "/x"}
-    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in fleet]
+    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
-    queues = {name: Queue() for name in fleet}
+    queues = {name: Queue() for name in replicas}
     replica_sets = {
         name: ReplicaSet(name, queue, "here" if way == "handover" else "far", "least_loaded", queue_timeout_s)
         for name, queue in queues.items()
     }
-    for name, replicas in fleet.items():
-        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(replicas)])
+    for name, listed in replicas.items():
+        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(listed)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)

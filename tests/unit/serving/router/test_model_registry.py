@@ -1,4 +1,4 @@
-"""Names and cards."""
+"""Resolution of model names, and model cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readiness: from what the router knows itself, and from Serve's controller where it does not."""
+"""Readiness, from what the router knows and from Serve's controller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rayllm.serving.router.readiness import Readiness
 
 
 class Controller:
-    """Answers when it is let, and counts how often it is asked."""
+    """Answers once it is released, and counts calls."""
 
     def __init__(self, answer: Mapping[str, str]) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""The lifecycle of a batch: all its endings, and what happens where its process dies on the way."""
+"""The lifecycle of a batch: every final state, and crashes at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner writes goes into a file of its own, which stays small."""
+"""The log file of a runner, and its maximum size."""
 
 from __future__ import annotations
 

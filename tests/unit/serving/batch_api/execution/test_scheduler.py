@@ -1,4 +1,4 @@
-"""Who works on which batch, and that there is always somebody."""
+"""The scheduler: every batch gets a runner, and only one."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
         assert runners.started.count(batch.id) == MAX_ATTEMPTS + 2
         [error] = stores.batches.get(batch.id).errors.data  # type: ignore[union-attr]
         assert error.code == "batch_runner_died"
-        assert f"died {MAX_ATTEMPTS} times without getting further" in error.message
+        assert f"died {MAX_ATTEMPTS} times without progress" in error.message
     await until(lambda: stores.batches.unfinished() == [])
 
 

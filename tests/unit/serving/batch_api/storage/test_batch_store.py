@@ -1,4 +1,4 @@
-"""Batches that are kept, and what may be asked of them."""
+"""The store of batches, and validation of batch requests."""
 
 from __future__ import annotations
 

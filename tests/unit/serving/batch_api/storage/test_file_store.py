@@ -1,4 +1,4 @@
-"""Files that are kept."""
+"""The store of files."""
 
 from __future__ import annotations
 

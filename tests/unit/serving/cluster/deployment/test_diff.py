@@ -1,4 +1,4 @@
-"""What deploying one configuration over another does to each model."""
+"""The effect of a new configuration on each model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all routers know of the adapters that were loaded; the actor is a plain object here."""
+"""The registry of loaded adapters, with a plain object for the actor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Y = RegisteredAdapter("m", "y", "/y")
 
 
 class Method:
-    """A method of an actor, as it is called."""
+    """A remote method of an actor."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -29,7 +29,7 @@ class Method:
 
 
 class Actor:
-    """The ledger's actor, which may be down or started anew."""
+    """The registry's actor, which may be down or restarted."""
 
     def __init__(self) -> None:
         self.is_down = False

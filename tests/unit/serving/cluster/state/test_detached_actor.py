@@ -1,4 +1,4 @@
-"""Whose code an actor runs that outlives an upgrade, and what it hands over; no actor is started."""
+"""Replacement of detached actors after an upgrade, and transfer of their state; no actor is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version of its weights a deployment serves."""
+"""The version of its weights that a deployment serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading and unloading by name: over HTTP, with one replica and a ledger by hand."""
+"""Loading and unloading adapters by name, over HTTP, with a fake replica and a fake registry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ X = {"lora_name": "q:x", "lora_path": "/x"}
 
 
 class Loaded:
-    """The ledger of one router."""
+    """A fake registry."""
 
     def __init__(self) -> None:
         self.known: dict[str, RegisteredAdapter] = {}
@@ -43,7 +43,7 @@ class Loaded:
 
 
 class Replica:
-    """Takes any adapter on trial, unless it has an error to tell."""
+    """Validates any adapter, unless it has an error scripted."""
 
     def __init__(self) -> None:
         self.error: RayLLMError | None = None

@@ -1,4 +1,4 @@
-"""Which adapters are told of, while the models that find them answer, are slow or are silent."""
+"""The list of available adapters while models answer, are slow or do not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayllm.serving.router.adapters.catalog import AdapterCatalog
 
 
 class Models:
-    """Answer at once, unless told otherwise."""
+    """Answer at once, unless scripted otherwise."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[str] | None] = {"a": ["x"], "b": ["y"]}

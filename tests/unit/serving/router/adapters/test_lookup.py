@@ -1,4 +1,4 @@
-"""Which adapters are there: few questions, many names, and what is remembered."""
+"""Lookup of adapters: batching, limits and caching."""
 
 from __future__ import annotations
 

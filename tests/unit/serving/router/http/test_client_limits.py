@@ -1,4 +1,4 @@
-"""Slow, silent and malformed clients of the router's server cost only themselves."""
+"""Slow, silent and malformed clients affect only themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which hosts the application can be reached."""
+"""The hosts on which the application can be reached."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rayllm.serving.router.http.listen_addresses import listening_hosts
 
 @dataclass
 class HttpConfig:
-    """As Ray Serve keeps it."""
+    """Ray Serve's HTTP options, as far as they matter here."""
 
     host: str | None
 
 
 @dataclass
 class Client:
-    """Ray Serve's, of which no more is asked."""
+    """Ray Serve's client, as far as it matters here."""
 
     http_config: HttpConfig
     proxies: str

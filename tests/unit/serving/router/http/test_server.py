@@ -1,4 +1,4 @@
-"""The router's own server: what it takes, what it refuses, and how it ends."""
+"""The router's HTTP server: requests it accepts and refuses, and shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rayllm.serving.router.http.server import HttpServer
 
 
 class App:
-    """Answers with the request's path and id, when it is let."""
+    """Replies with the request's id once `open` is set."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -92,7 +92,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
             "overloaded",
             "1",
         )
-        front.limit(limits(max_ongoing_requests=3))
+        front.set_limits(limits(max_ongoing_requests=3))
         held.append(asyncio.create_task(client.get("/x")))
         await asyncio.sleep(0.05)
         app.open.set()

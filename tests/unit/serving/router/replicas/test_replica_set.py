@@ -1,4 +1,4 @@
-"""Waiting for a replica: the line, its count, and replicas that are left out."""
+"""The queue of requests for a replica, its count, and ejected replicas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
 
 class Queue:
-    """Ray Serve's count of those who wait."""
+    """Ray Serve's count of queued requests."""
 
     def __init__(self, limit: int = -1) -> None:
         self.limit = limit
@@ -57,7 +57,7 @@ async def settle() -> None:
 
 
 class Crowd:
-    """Clients of one model, which come, are served, and leave whenever they like."""
+    """Clients of one model, which arrive, are served, and leave at random."""
 
     def __init__(self, found: ReplicaSet, queue: Queue) -> None:
         self.replica_set, self.queue = found, queue
@@ -271,7 +271,7 @@ async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
 
 
 class Replicas:
-    """Replicas that fail as a test says, and count what they are sent."""
+    """Replicas that fail as a test scripts, and count their requests."""
 
     def __init__(self, *capacities: int) -> None:
         self.replica_set = replica_set(Queue(), *capacities, queue_timeout_s=1)

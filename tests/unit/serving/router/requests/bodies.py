@@ -1,4 +1,4 @@
-"""Bodies of every shape that a parser may find hard, of any size; and a look at what they do to an event loop."""
+"""Request bodies of every shape that is hard to parse, and measurements of the event loop's delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: bounded and refused with a reason."""
+"""Limits on request bodies, and the errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of 32 MiB, read beside whatever else goes on."""
+"""Bodies of 32 MiB do not block the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON bodies and multipart forms: the model they name, and the same request to another model."""
+"""JSON bodies and multipart forms: the requested model, and the same request for another model."""
 
 from __future__ import annotations
 
