@@ -1,12 +1,13 @@
-"""Rows through engines: beside vLLM's own offline engine and ray.data.llm; with more engines; and the memory it takes.
+"""Throughput and memory of batch inference.
 
-python -m benchmarks.batch engine [--write]   rows and tokens a second on the demo, each system in turn
-python -m benchmarks.batch scale [--write]    rows a second by the number of engines, which are paced
-python -m benchmarks.batch memory [--write]   100,000 rows through an engine that takes no time
+python -m benchmarks.batch engine [--write]   rows and tokens per second of RayLLM, vLLM offline and ray.data.llm
+python -m benchmarks.batch scale [--write]    rows per second by the number of engines, which are paced
+python -m benchmarks.batch memory [--write]   memory for 100,000 rows through an engine that takes no time
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -38,8 +39,13 @@ _ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
-    part = next((name for name in sys.argv[1:] if not name.startswith("-")), "engine")
-    {"engine": engine, "scale": scale, "memory": memory}[part]()
+    benchmarks = {"engine": engine, "scale": scale, "memory": memory}
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.batch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("benchmark", choices=benchmarks, nargs="?", default="engine")
+    parser.add_argument("--write", action="store_true", help="also write the table to docs/performance.md")
+    benchmarks[parser.parse_args().benchmark]()
 
 
 def engine() -> None:

@@ -1,4 +1,4 @@
-"""What the service is, in frozen words: schemas, and the loading of YAML into them."""
+"""The configuration: frozen schemas, and loading YAML into them."""
 
 from rayllm.config.app import AppConfig, BatchesConfig, CorsConfig, RouterConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from

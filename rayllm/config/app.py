@@ -1,4 +1,4 @@
-"""What a serve config passes as `args`."""
+"""Schema of a serve config's `args`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayllm.config.model import ModelConfig
 
 
 class CorsConfig(Frozen):
-    """Which web pages may call the service. Source: https://fetch.spec.whatwg.org/#http-cors-protocol"""
+    """Web origins that may call the service. Source: https://fetch.spec.whatwg.org/#http-cors-protocol"""
 
     allow_origins: tuple[str, ...] = ()
     """Origins such as `https://chat.example.com`, or `*`."""
@@ -31,31 +31,30 @@ class CorsConfig(Frozen):
 
 
 class BatchesConfig(Frozen):
-    """OpenAI's files and batches (`/v1/files`, `/v1/batches`), and who works on them."""
+    """OpenAI's files and batches (`/v1/files`, `/v1/batches`)."""
 
     storage: str
-    """Folder for files, batches and work that is under way: a path that all nodes see, `s3://…` or `gs://…`."""
+    """Folder for files, batches and work in progress: a path visible to all nodes, `s3://…` or `gs://…`."""
     max_file_bytes: int = Field(200 * 1024 * 1024, ge=1024)
     """Largest file in bytes; a larger one is answered 413."""
     max_files: int = Field(10_000, ge=1)
-    """Most files that are kept, those that batches leave included; with more, uploads and batches are answered 429."""
+    """Most files in storage, including outputs of batches; beyond it, uploads and batches are answered 429."""
     max_total_bytes: int = Field(20 * 1024**3, ge=1024)
-    """Bytes of all files that are kept, those that batches leave included; with more, uploads and batches are answered
-    429."""
+    """Most bytes in storage, including outputs of batches; beyond it, uploads and batches are answered 429."""
     max_batches: int = Field(1000, ge=1)
-    """Most batches that have not ended; with more, another one is answered 429. As many that ended are remembered."""
+    """Most batches that have not ended; beyond it, new ones are answered 429. As many ended batches are kept."""
     allow_remote: bool = False
-    """Take files and batches also where others than this machine can reach the service, as long as there are no API
-    keys: everybody can then read and delete everything. Without it they are answered 403 there."""
+    """Accept files and batches even if other machines can reach the service and there are no API keys: everybody can
+    then read and delete everything. Otherwise they are answered 403 there."""
     max_requests: int = Field(50_000, ge=1)
-    """Most requests in one batch; one with more fails."""
+    """Most requests in one batch; a larger one fails."""
     max_running: int = Field(2, ge=1)
-    """Batches that are worked on at once; later ones wait in `validating`."""
+    """Batches processed at once; later ones wait in `validating`."""
     concurrency: int = Field(64, ge=1)
-    """Requests of one batch under way at once."""
+    """Requests of one batch in flight at once."""
     execution: Literal["deployed", "engines"] = "deployed"
-    """Who answers: `deployed`, the models that serve everybody, or `engines`, which a batch starts for itself from its
-    model's configuration, and ends."""
+    """What processes a batch: `deployed`, the models that serve everybody, or `engines`, which the batch starts from
+    its model's configuration and stops at its end."""
 
     @field_validator("storage")
     @classmethod
@@ -72,37 +71,36 @@ class RouterConfig(Frozen):
     """Options of the router (`args.router`)."""
 
     num_replicas: int | None = Field(None, ge=1)
-    """Router processes; null is one for each eight CPUs of the node that deploys, at most four."""
+    """Router processes; null is one for each eight CPUs of the deploying node, at most four."""
     listen: str | None = None
-    """`host:port` where the routers listen themselves, so that replies go straight to clients. Null is the address of
-    Ray Serve's `http_options` where `proxy_location: Disabled` leaves it to them, and nowhere else."""
+    """`host:port` where the routers listen themselves, so that replies go straight to clients. Null is the address in
+    Ray Serve's `http_options` with `proxy_location: Disabled`, and otherwise none."""
     max_ongoing_requests: int = Field(1000, ge=1)
-    """Requests a router process has in hand at once."""
+    """Requests that a router process handles at once."""
     max_queued_requests: int = Field(1000, ge=1)
-    """Requests the proxy may keep waiting for a router process before it answers 503."""
+    """Requests that the proxy queues for a router process before it answers 503."""
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """Largest request body in bytes; a larger one is answered 413."""
     max_pending_body_bytes: int = Field(1024 * 1024 * 1024, ge=1024)
-    """Bytes of request bodies a router process holds at once, those on their way included; a request that is too much
-    is answered 503."""
+    """Most bytes of request bodies in a router process at once, including incomplete ones; a request beyond it is
+    answered 503."""
     max_header_bytes: int = Field(64 * 1024, ge=1024)
-    """Largest head of a request in bytes, URL and headers together; a larger one is answered 431."""
+    """Largest URL and headers of a request together, in bytes; larger ones are answered 431."""
     header_timeout_s: float = Field(10.0, gt=0)
-    """Seconds a client may take to send a request's headers; a slower one is answered 408, a silent one closed."""
+    """Seconds that a client may take to send a request's headers; a slower one is answered 408, an idle one closed."""
     body_timeout_s: float = Field(30.0, gt=0)
-    """Seconds a client may take to send a request's body, and one more for each 50,000 bytes; then 408."""
+    """Seconds that a client may take to send a request's body, plus one for each 50,000 bytes; then 408."""
     send_timeout_s: float = Field(120.0, gt=0)
-    """Seconds a client may leave a reply unread before it is closed and its request stopped."""
+    """Seconds that a client may leave a reply unread before its connection is closed and the request cancelled."""
     request_timeout_s: float | None = Field(600.0, gt=0)
-    """Seconds until the first byte of an answer, then 408; null is no limit."""
+    """Seconds until the first byte of a reply, then 408; null is no limit."""
     queue_timeout_s: float = Field(300.0, gt=0)
-    """Seconds a request may wait for a replica with room, a starting one included, before it is answered 503."""
+    """Seconds that a request may wait for a replica with free capacity, or for one to start; then 503."""
     routing: Routing = "least_loaded"
-    """How a replica is chosen among those with room: `least_loaded` by outstanding tokens, `prefix_aware` where the
-    prompt's beginning may still be in the cache, `session` by the header `x-session-id`. Adapters stay where they are
-    loaded with each."""
+    """How to choose among replicas with free capacity: `least_loaded` by outstanding tokens, `prefix_aware` by cached
+    prompt prefixes, `session` by the header `x-session-id`. With each, adapters stay where they are loaded."""
     routing_by_model: dict[str, Routing] = {}
-    """Model id → another way for that model."""
+    """Model id → routing for that model."""
     model_aliases: dict[str, str] = {}
     """More names for models: alias → model id."""
     fallbacks: dict[str, tuple[str, ...]] = {}
@@ -110,11 +108,11 @@ class RouterConfig(Frozen):
     cors: CorsConfig | None = None
     """Let web pages of other origins call the service."""
     batches: BatchesConfig | None = None
-    """Take files, and batches of requests to be answered in hours instead of at once; null does not."""
+    """Serve OpenAI's Files and Batch APIs; null does not."""
     log_prompts: bool = False
     """Write request bodies to the log."""
     admin_keys: tuple[str, ...] = ()
-    """Keys of those who may load and unload adapters, each as `${env:NAME}`; without any, nobody may."""
+    """Keys of administrators, who may load and unload adapters, each as `${env:NAME}`; without any, nobody may."""
 
     @field_validator("listen")
     @classmethod
@@ -132,7 +130,7 @@ class RouterConfig(Frozen):
         return host.strip("[]"), int(port)
 
     def routing_of(self, model_id: str) -> Routing:
-        """How a replica of the model is chosen."""
+        """Routing of a model."""
         return self.routing_by_model.get(model_id, self.routing)
 
     @field_validator("admin_keys")
@@ -140,7 +138,7 @@ class RouterConfig(Frozen):
     def _are_references(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for key in value:
             if not re.fullmatch(r"\$\{env:\w+\}", key):
-                raise ValueError("a key must not stand in a file; write `${env:NAME}` and export the variable")
+                raise ValueError("a file must not hold a key; write `${env:NAME}` and export the variable")
         return value
 
 
@@ -148,7 +146,7 @@ class AppConfig(Frozen):
     """The whole service: its models and its router."""
 
     models: tuple[ModelConfig, ...] = Field(min_length=1)
-    """The models, ids all different."""
+    """The models, with unique ids."""
     router: RouterConfig = RouterConfig()
     """The router."""
 
@@ -158,7 +156,7 @@ class AppConfig(Frozen):
         ids = [model.model_id for model in models]
         twice = sorted({model_id for model_id in ids if ids.count(model_id) > 1})
         if twice:
-            raise ValueError(f"model id given twice: {', '.join(twice)}; every model needs an id of its own")
+            raise ValueError(f"duplicate model id: {', '.join(twice)}; every model needs its own id")
         return models
 
     @model_validator(mode="after")
@@ -186,12 +184,12 @@ class AppConfig(Frozen):
                 raise ValueError(f"router.fallbacks.{model}: `{twice[0]}` is listed twice; keep one")
 
     def _adapters_have_names_of_their_own(self, taken: set[str]) -> None:
-        """Adapters of `lora_modules` also answer to their name alone, so that has to mean one thing."""
+        """Adapters of `lora_modules` can be requested by name alone, so the name must be unique."""
         for model in self.models:
             for module in model.lora_config.lora_modules if model.lora_config else ():
                 if module.name in taken:
                     raise ValueError(
-                        f"model `{model.model_id}`: lora_config.lora_modules: `{module.name}` names a model, an alias "
-                        "or another adapter already; choose another"
+                        f"model `{model.model_id}`: lora_config.lora_modules: `{module.name}` already names a model, "
+                        "an alias or another adapter; choose another"
                     )
                 taken.add(module.name)

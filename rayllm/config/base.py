@@ -1,4 +1,4 @@
-"""What all configuration classes share: frozen, closed, documented."""
+"""Base class of the configuration schemas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """A part of a configuration. It says; it does not do: no I/O, no defaults from the machine."""
+    """An immutable schema that refuses unknown keys. Subclasses do no I/O and take no defaults from the machine."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), hide_input_in_errors=True

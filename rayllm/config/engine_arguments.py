@@ -1,7 +1,6 @@
-"""The names of vLLM's engine and server arguments, known without importing vLLM.
+"""Names of vLLM's engine and server arguments, without importing vLLM.
 
-The names stand in data/vllm_arguments.json, written from the pinned vLLM by scripts/generate.py; a test fails when
-they drift.
+scripts/generate.py writes them to data/vllm_arguments.json from the pinned vLLM; a test fails when they drift.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from rayllm.config.faults import did_you_mean
 
-# What RayLLM decides itself, and where the user says it.
+# Argument that RayLLM sets itself → key that determines it.
 OWNED = {
     "model": "model_loading_config.model_source",
     "tokenizer": "model_loading_config.tokenizer_source",
@@ -28,7 +27,7 @@ OWNED = {
     "distributed_executor_backend": "nothing: it follows from where the workers are placed",
     "data_parallel_size": "deployment_config.num_replicas",
 }
-# Server options that have no meaning in a replica: the router owns the address, keys and headers.
+# Server options without effect in a replica: the router owns the address, keys and headers.
 _SERVER = frozenset(
     [
         "host",
@@ -77,26 +76,26 @@ def vllm_names() -> dict[str, frozenset[str]]:
 
 @cache
 def request_fields(path: str) -> frozenset[str]:
-    """Fields of the request that vLLM takes at `path`, one of the endpoints that generate text."""
+    """Fields of a request to `path`, one of vLLM's endpoints that generate text."""
     data = json.loads(files("rayllm.config").joinpath("data/vllm_requests.json").read_text())
     return frozenset(data[path])
 
 
 def known_arguments() -> frozenset[str]:
-    """Every argument of vLLM's engine and of its OpenAI server, by name."""
+    """All arguments of vLLM's engine and of its OpenAI server."""
     return vllm_names()["engine"] | vllm_names()["server"]
 
 
 def settable_arguments() -> frozenset[str]:
-    """The arguments that `engine_kwargs` may hold."""
+    """Arguments that are allowed in `engine_kwargs`."""
     return known_arguments() - OWNED.keys() - _SERVER
 
 
 def check_parser(kind: str, name: str | None) -> None:
-    """Refuse a parser that vLLM does not have.
+    """Check that vLLM has a parser.
 
     Raises:
-        ValueError: with a did-you-mean.
+        ValueError: it does not; suggests a similar name.
     """
     known = vllm_names()[kind]
     if name and name not in known:
@@ -105,7 +104,7 @@ def check_parser(kind: str, name: str | None) -> None:
 
 
 def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
-    """What is wrong with `engine_kwargs`, one sentence each: names, and the values that RayLLM reads itself."""
+    """Check the names in `engine_kwargs`, and the values that RayLLM reads; returns one sentence per fault."""
     faults = [fault for name in engine_kwargs if (fault := _fault(name))]
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs"):
         value = engine_kwargs.get(name, 1)
@@ -120,7 +119,7 @@ def _fault(name: str) -> str | None:
     if name in OWNED:
         return f"`{name}` is set by RayLLM; use {OWNED[name]}"
     if name in _SERVER:
-        return f"`{name}` is an option of vLLM's own server, which a replica does not expose; leave it out"
+        return f"`{name}` is an option of vLLM's own server, which replicas do not expose; leave it out"
     if name not in known_arguments():
-        return f"`{name}` is no engine argument of vLLM{did_you_mean(name, settable_arguments()) or ''}".rstrip("?")
+        return f"`{name}` is not an engine argument of vLLM{did_you_mean(name, settable_arguments()) or ''}".rstrip("?")
     return None

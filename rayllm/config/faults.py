@@ -1,4 +1,4 @@
-"""Pydantic's findings, told to a person: `file: key.path: what is wrong, and how to mend it`."""
+"""Validation errors for people, as `file: key.path: what is wrong, and how to fix it`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from rayllm.errors import ConfigError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A half-sentence with the closest known name, or "" where none is close."""
+    """A clause that suggests the most similar known name; "" if none is similar."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{close[0]}`?" if close else ""
 
 
 def config_error(name: str, model: type[BaseModel], error: ValidationError) -> ConfigError:
-    """All faults of one file, called `name`, as a single error with one line each."""
+    """Convert pydantic's error for a file to ours, with one line per fault.
+
+    Args:
+        name: name of the file in the message.
+        model: the schema that was validated.
+        error: pydantic's error.
+    """
     lines = [f"{name}: {_line(model, dict(item))}" for item in error.errors(include_url=False, include_input=False)]
     return ConfigError("\n".join(dict.fromkeys(lines)))
 
@@ -37,23 +43,23 @@ def _line(model: type[BaseModel], item: dict[str, typing.Any]) -> str:
 
 
 def _is_union_tag(part: object) -> bool:
-    # Pydantic puts the name of the union's branch into the location: `function-before[...]`, `HubSource`, `list[str]`.
+    # Pydantic's locations include the branch of a union: `function-before[...]`, `HubSource`, `list[str]`.
     return isinstance(part, str) and ("[" in part or (part[:1].isupper() and part.endswith("Source")))
 
 
 def _fields_at(model: type[BaseModel], path: list[object]) -> list[str]:
-    """Names of the keys that exist at `path` below `model`; a union gives the keys of all its branches."""
+    """Names of the keys at `path` below `model`; for a union, the keys of all its branches."""
     models = [model]
     for part in path:
         if isinstance(part, int):
             continue
         annotations = [m.model_fields[str(part)].annotation for m in models if str(part) in m.model_fields]
-        models = [found for annotation in annotations for found in models_in(annotation)]
-    return [name for found in models for name in found.model_fields]
+        models = [each for annotation in annotations for each in models_in(annotation)]
+    return [name for each in models for name in each.model_fields]
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
-    """The configuration classes that a field's annotation mentions, at any depth."""
+    """The schemas in a field's annotation, at any depth."""
     if isinstance(annotation, type) and typing.get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [found for argument in typing.get_args(annotation) for found in models_in(argument)]
+    return [each for argument in typing.get_args(annotation) for each in models_in(argument)]

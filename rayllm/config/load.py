@@ -1,6 +1,6 @@
-"""From files and mappings to an AppConfig.
+"""Load files and mappings into an AppConfig.
 
-read (YAML) → upgrade (old spellings) → resolve (paths) → validate (schema), all faults of all files collected.
+read (YAML) → upgrade (older spellings) → resolve (paths) → validate (schema). Faults of all files are collected.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ logger = logging.getLogger(__name__)
 
 
 def load_model(path: Path | str) -> ModelConfig:
-    """One model's YAML file.
+    """Load a model's YAML file.
 
     Raises:
-        ConfigError: the file is missing or wrong; the message lists every fault.
+        ConfigError: the file is missing or invalid; the message lists every fault.
     """
     return model_from(read_yaml(Path(path)), str(path), (Path(path).resolve().parent, Path.cwd()))
 
 
 def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
-    """A model from a parsed mapping; `name` is what errors call it, `folders` where relative paths may lead.
+    """Validate a model's parsed mapping.
+
+    Args:
+        raw: the mapping.
+        name: its name in errors.
+        folders: folders to look up relative paths in, in order.
 
     Raises:
-        ConfigError: every fault, one a line.
+        ConfigError: lists every fault, one a line.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys such as `model_loading_config`, not {_kind(raw)}.")
@@ -56,10 +61,10 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
 
 
 def generation_from(path: Path) -> GenerationConfig:
-    """A file with the keys of `generation_config`, as it may lie beside an adapter.
+    """Load a file with the keys of `generation_config`, which an adapter may have beside its weights.
 
     Raises:
-        ConfigError: every fault, one a line.
+        ConfigError: lists every fault, one a line.
     """
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -71,14 +76,14 @@ def generation_from(path: Path) -> GenerationConfig:
 
 
 def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
-    """The service that a serve config's `args` describe.
+    """Load the service that a serve config's `args` describe.
 
     Args:
         args: `llm_configs` (paths, folders, globs or mappings) and, optionally, `router`.
-        folder: where relative paths are looked for first; then the working directory.
+        folder: folder to look up relative paths in, before the working directory.
 
     Raises:
-        ConfigError: every fault of every file, one a line.
+        ConfigError: lists every fault of every file, one a line.
     """
     if not isinstance(args, dict):
         raise ConfigError(f"args: must be a mapping with `llm_configs`, not {_kind(args)}.")
@@ -98,10 +103,10 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
 
 
 def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
-    """The applications of a Ray Serve config file, as raw mappings.
+    """Read the applications of a Ray Serve config file, as raw mappings.
 
     Raises:
-        ConfigError: the file is missing, no YAML, or lists no applications.
+        ConfigError: the file is missing, not valid YAML, or lists no applications.
     """
     raw = read_yaml(Path(path))
     applications = raw.get("applications") if isinstance(raw, dict) else None
@@ -128,15 +133,15 @@ def _models(entries: Any, folders: tuple[Path, ...], faults: list[str]) -> list[
     models = []
     for index, entry in enumerate(entries):
         try:
-            for raw, name, home in _expand(entry, f"args.llm_configs.{index}", folders):
-                models.append(model_from(raw, name, tuple(dict.fromkeys((*home, *folders)))))
+            for raw, name, own_folder in _expand(entry, f"args.llm_configs.{index}", folders):
+                models.append(model_from(raw, name, tuple(dict.fromkeys((*own_folder, *folders)))))
         except ConfigError as error:
             faults.append(error.message)
     return models
 
 
 def _expand(entry: Any, key: str, folders: tuple[Path, ...]) -> Iterator[tuple[Any, str, tuple[Path, ...]]]:
-    """Each model that one entry stands for: (raw mapping, name for errors, folder of its file)."""
+    """The models of one entry: raw mapping, name for errors, folder of its file."""
     if isinstance(entry, dict):
         yield entry, key, ()
     elif isinstance(entry, str) and "\n" in entry:
@@ -149,19 +154,18 @@ def _expand(entry: Any, key: str, folders: tuple[Path, ...]) -> Iterator[tuple[A
 
 
 def _files(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
-    """The model files that a path, folder or glob means; the first folder in which it leads somewhere wins."""
+    """The model files of a path, folder or glob, in the first folder where it matches."""
     pattern = Path(text).expanduser()
-    tried = [pattern] if pattern.is_absolute() else list(dict.fromkeys((f / pattern).resolve() for f in folders))
-    for candidate in tried:
+    candidates = [pattern] if pattern.is_absolute() else list(dict.fromkeys((f / pattern).resolve() for f in folders))
+    for candidate in candidates:
         if candidate.is_file():
             return [candidate]
-        matches = candidate.iterdir() if candidate.is_dir() else map(Path, glob.glob(str(candidate)))
-        found = sorted(path for path in matches if path.suffix in (".yaml", ".yml") and path.is_file())
-        if found:
-            return found
+        paths = candidate.iterdir() if candidate.is_dir() else map(Path, glob.glob(str(candidate)))
+        if files := sorted(path for path in paths if path.suffix in (".yaml", ".yml") and path.is_file()):
+            return files
         if candidate.is_dir():
             raise ConfigError(f"{key}: the folder {candidate} holds no .yaml or .yml file.")
-    raise ConfigError(f"{key}: no such file or folder: {' or '.join(str(candidate) for candidate in tried)}.")
+    raise ConfigError(f"{key}: no such file or folder: {' or '.join(map(str, candidates))}.")
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One model's YAML as a schema."""
+"""Schema of a model's YAML."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupC
 from rayllm.config.source import BucketSource, HubSource, Source
 from rayllm.prompt import PromptFormat
 
-# vLLM's own default for GPUs below the H100's class; what a replica takes on follows it unless the file says more.
+# vLLM's own default for GPUs below the H100's class, which also is a replica's default of `max_ongoing_requests`.
 DEFAULT_MAX_NUM_SEQS = 256
 
 
 class ModelLoadingConfig(Frozen):
-    """The model's name and where it is loaded from."""
+    """The model's name and source."""
 
     model_id: str = Field(min_length=1)
-    """Public name, as clients write it in `model`."""
+    """Public name, which clients write in `model`."""
     model_source: Source | None = None
-    """Where the weights are; null takes `model_id` from the HuggingFace hub."""
+    """Source of the weights; null is `model_id` on the HuggingFace hub."""
     tokenizer_source: Source | None = None
-    """Where the tokenizer is; null takes it from beside the weights."""
+    """Source of the tokenizer; null is that of the weights."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     allow_pickle_weights: bool = False
-    """Accept a source that holds only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
+    """Accept a source with only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
 
     @field_validator("model_id")
     @classmethod
@@ -50,22 +50,22 @@ class ModelLoadingConfig(Frozen):
 
 
 class GenerationConfig(Frozen):
-    """How prompts are written and where answers end."""
+    """Prompt format, stops and default sampling values."""
 
     prompt_format: PromptFormat | None = None
-    """How messages become a prompt; null takes the model's own chat template."""
+    """How messages are rendered to a prompt; null is the model's own chat template."""
     stopping_sequences: tuple[str, ...] = ()
-    """Texts that end an answer, added to every request's own."""
+    """Stop strings, added to every request's own."""
     stopping_tokens: tuple[int, ...] = ()
-    """Token ids that end an answer, added to every request's own."""
+    """Stop token ids, added to every request's own."""
     generate_kwargs: dict[str, Any] = {}
-    """Request fields such as `temperature` or `max_tokens` for requests that leave them out."""
+    """Defaults of request fields such as `temperature` or `max_tokens`."""
 
     @field_validator("stopping_sequences")
     @classmethod
     def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if "" in value:
-            raise ValueError("an empty stopping sequence would end every answer at once")
+            raise ValueError("an empty stopping sequence would stop every request at once")
         return value
 
     @field_validator("generate_kwargs")
@@ -73,19 +73,19 @@ class GenerationConfig(Frozen):
     def _not_the_request_itself(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in ("model", "messages", "prompt", "stream", "stream_options", "input"):
             if name in value:
-                raise ValueError(f"`{name}` is the client's to say; only sampling values belong here")
+                raise ValueError(f"`{name}` belongs to each request; only sampling values are allowed here")
         if "stop" in value or "stop_token_ids" in value:
             raise ValueError("use `stopping_sequences` and `stopping_tokens` instead of `stop` and `stop_token_ids`")
         for name in value.keys() - (fields := vllm_names()["request"]):
-            raise ValueError(f"`{name}` is no field of a request{did_you_mean(name, fields).rstrip('?')}")
+            raise ValueError(f"`{name}` is not a field of a request{did_you_mean(name, fields).rstrip('?')}")
         return value
 
 
 class LoraModule(Frozen):
-    """An adapter with a place of its own."""
+    """An adapter with its own source."""
 
     name: str
-    """Its name: clients ask for `<model_id>:<name>`, or for the name alone."""
+    """Its name: clients use `<model_id>:<name>`, or the name alone."""
     path: str = Field(min_length=1)
     """A local folder, `s3://…`, `gs://…`, or a repository of the hub."""
 
@@ -106,18 +106,18 @@ def _module(value: Any) -> Any:
 
 
 class LoraConfig(Frozen):
-    """Adapters that are loaded when a request asks for them."""
+    """LoRA adapters, loaded on demand."""
 
     dynamic_lora_loading_path: str | None = None
     """Folder of adapters: a path, `s3://…`, `gs://…` or `hf://organisation`."""
     lora_modules: tuple[Annotated[LoraModule, BeforeValidator(_module)], ...] = ()
-    """Adapters with places of their own, loaded when a replica starts; `name=path` for short, as vLLM's."""
+    """Adapters with their own sources, loaded when a replica starts; or `name=path`, as in vLLM."""
     max_num_adapters_per_replica: int = Field(16, ge=1)
-    """Adapters a replica keeps ready."""
+    """Adapters that a replica keeps loaded."""
     download_timeout_s: float | None = Field(30.0, gt=0)
-    """Seconds the download of one adapter may take; null is no limit."""
+    """Seconds that the download of an adapter may take; null is no limit."""
     max_download_tries: int = Field(3, ge=1)
-    """How often a failed download is tried."""
+    """Attempts to download an adapter."""
 
     @field_validator("dynamic_lora_loading_path")
     @classmethod
@@ -132,27 +132,27 @@ class LoraConfig(Frozen):
         names = [module.name for module in value]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"`{name}` is given twice; every adapter needs a name of its own")
+                raise ValueError(f"`{name}` is given twice; every adapter needs its own name")
         return value
 
     @property
     def paths(self) -> list[str]:
-        """Every place that adapters come from."""
+        """All sources of adapters."""
         root = [self.dynamic_lora_loading_path] if self.dynamic_lora_loading_path else []
         return [*root, *(module.path for module in self.lora_modules)]
 
 
 class ToolCalling(Frozen):
-    """How tool calls are read from the model's text."""
+    """How tool calls are parsed from the model's output."""
 
     parser: str | None = None
     """Name of a vLLM tool parser, such as `hermes` or `llama3_json`."""
     plugin: str | None = None
-    """Python file that registers a parser of its own."""
+    """Python file that registers a custom parser."""
     auto: bool = True
     """Let the model decide to call a tool (`tool_choice: auto`)."""
     chat_template: str | None = None
-    """Chat template for requests with tools: path, text, or the name of one that RayLLM has (docs/tools.md)."""
+    """Chat template for requests with tools: a path, text, or the name of a bundled one (docs/tools.md)."""
 
     @model_validator(mode="after")
     def _auto_needs_a_parser(self) -> ToolCalling:
@@ -167,31 +167,31 @@ class GuidedDecoding(Frozen):
     """Custom guided-decoding backends."""
 
     backends_dir: str | None = None
-    """Folder with one folder a backend."""
+    """Folder with one folder per backend."""
     default_backend: str | None = None
-    """Backend of requests that name none."""
+    """Backend for requests that name none."""
     trust_custom_code: bool = False
     """Run the Python code in those folders."""
 
 
 @cache
 def accelerator_types() -> tuple[str, ...]:
-    """The accelerator names that Ray knows."""
+    """Accelerator types that Ray knows."""
     return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
 
 
 def canonical_accelerator(value: str) -> str:
-    """Ray's own spelling of an accelerator type.
+    """Ray's spelling of an accelerator type.
 
     Raises:
-        ValueError: Ray knows none of that name.
+        ValueError: Ray does not know it.
     """
     name = value.replace("_", "-")
     name = "A10G" if name == "A10" else name
     by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
     if name.lower() not in by_lower:
         hint = did_you_mean(name, accelerator_types()) or f"; Ray knows {', '.join(accelerator_types()[:14])}, …"
-        raise ValueError(f"`{value}` is no accelerator type of Ray{hint}")
+        raise ValueError(f"`{value}` is not an accelerator type of Ray{hint}")
     return by_lower[name.lower()]
 
 
@@ -200,24 +200,25 @@ def _engine_name(value: Any) -> Any:
 
 
 class ModelConfig(Frozen):
-    """A model: where it comes from, how it is prompted, what it runs on."""
+    """A model: its source, prompts, engine and deployment."""
 
     model_loading_config: ModelLoadingConfig
     """Name and source."""
     generation_config: GenerationConfig = GenerationConfig()
     """Prompt format, stops and default sampling values."""
     chat_template: str | None = None
-    """Jinja chat template in place of the model's own: path, text, or a name as below; excludes `prompt_format`."""
+    """Jinja chat template instead of the model's own: a path, text, or the name of a bundled one (docs/tools.md);
+    excludes `prompt_format`."""
     chat_template_kwargs: dict[str, Any] = {}
-    """Variables for the chat template; a request's own win."""
+    """Variables for the chat template; those of a request win."""
     llm_engine: Annotated[Literal["vLLM"], BeforeValidator(_engine_name)] = "vLLM"
     """The engine."""
     engine_kwargs: dict[str, Any] = {}
     """vLLM's engine arguments, by their Python names."""
     max_request_context_length: int | None = Field(None, ge=1)
-    """Most tokens of prompt and answer together; the same as `engine_kwargs.max_model_len`."""
+    """Most tokens of prompt and completion together; the same as `engine_kwargs.max_model_len`."""
     accelerator_type: Annotated[str, AfterValidator(canonical_accelerator)] | None = None
-    """Ray's name of the accelerator, such as `A100-80G`; null takes any GPU, or the CPU with vLLM's CPU build."""
+    """Ray's name of the accelerator, such as `A100-80G`; null is any GPU, or the CPU with vLLM's CPU build."""
     tensor_parallelism: Parallelism = Parallelism()
     """The same as `engine_kwargs.tensor_parallel_size`."""
     pipeline_parallelism: Parallelism = Parallelism()
@@ -233,21 +234,22 @@ class ModelConfig(Frozen):
     guided_decoding: GuidedDecoding | None = None
     """Custom guided decoding."""
     allowed_request_fields: tuple[Literal["ec_transfer_params", "kv_transfer_params", "priority"], ...] = ()
-    """Request fields that are refused with 400 unless they stand here: `priority` lets a request go before others,
+    """Request fields that are refused with 400 unless listed here: `priority` lets a request overtake others,
     `kv_transfer_params` and `ec_transfer_params` name hosts to fetch from."""
     task: Literal["generate", "embed", "score", "classify"] | None = None
-    """What the model is for; null lets vLLM infer it."""
+    """The model's task; null lets vLLM infer it."""
     deployment_config: DeploymentConfig = DeploymentConfig()
     """Replicas, queues and health."""
     runtime_env: dict[str, Any] = {}
-    """Ray runtime environment of the replicas, merged with the application's; `${env:NAME}` is read at deploy time."""
+    """Ray runtime environment of the replicas, merged with the application's; `${env:NAME}` is expanded at deploy
+    time."""
 
     @field_validator("runtime_env")
     @classmethod
     def _variables_are_texts(cls, value: dict[str, Any]) -> dict[str, Any]:
         variables = value.get("env_vars", {})
         if not isinstance(variables, dict) or not all(isinstance(text, str) for text in variables.values()):
-            raise ValueError("`env_vars` must map names to texts; put numbers in quotes")
+            raise ValueError("`env_vars` must map names to strings; put numbers in quotes")
         return value
 
     @field_validator("engine_kwargs")
@@ -256,7 +258,7 @@ class ModelConfig(Frozen):
         if faults := faults_in(value):
             raise ValueError("; ".join(faults))
         if "lora_modules" in value:
-            raise ValueError("`lora_modules` belongs into `lora_config`; move it there")
+            raise ValueError("`lora_modules` belongs in `lora_config`; move it there")
         return value
 
     @model_validator(mode="after")
@@ -284,11 +286,11 @@ class ModelConfig(Frozen):
             )
         if self.streamed_from and isinstance(self.source, BucketSource):
             for key in sorted(self.source.model_fields_set - {"bucket_uri"}):
-                raise ValueError(f"model_source.{key}: vLLM's streamer takes no such option; leave it or it out")
+                raise ValueError(f"model_source.{key}: vLLM's streamer does not support it; leave one of them out")
         if self.chat_template is not None and self.generation_config.prompt_format is not None:
             raise ValueError("`chat_template` and `prompt_format` exclude each other; keep one")
         if self.generation_config.prompt_format and "chat_template_content_format" in self.engine_kwargs:
-            raise ValueError("a `prompt_format` takes texts; leave `engine_kwargs.chat_template_content_format` out")
+            raise ValueError("a `prompt_format` takes strings; leave `engine_kwargs.chat_template_content_format` out")
         if self.guided_decoding and self.task not in (None, "generate"):
             raise ValueError("`guided_decoding` is for models that generate; leave it out")
         if self.generation_config.prompt_format and self.tool_calling and self.tool_calling.chat_template:
@@ -305,13 +307,13 @@ class ModelConfig(Frozen):
 
     @property
     def streamed_from(self) -> str | None:
-        """The bucket's address that vLLM reads the weights from by itself, where it was asked to; else None."""
+        """The bucket URI that vLLM streams the weights from, if it is configured to; else None."""
         streams = str(self.engine_kwargs.get("load_format", "")).startswith("runai_streamer")
         return self.source.bucket_uri if streams and isinstance(self.source, BucketSource) else None
 
     @property
     def source(self) -> Source:
-        """Where the weights come from, the default spelled out."""
+        """Source of the weights, including the default."""
         loading = self.model_loading_config
         source = loading.model_source or HubSource(repo_id=loading.model_id)
         if loading.revision and isinstance(source, HubSource):
@@ -325,19 +327,19 @@ class ModelConfig(Frozen):
 
     @property
     def pipeline_parallel_size(self) -> int:
-        """Groups of layers, each on workers of its own."""
+        """Groups of layers, each on its own workers."""
         return int(self.engine_kwargs.get("pipeline_parallel_size", self.pipeline_parallelism.degree))
 
     @property
     def max_model_len(self) -> int | None:
-        """Most tokens of prompt and answer together, where the file says."""
-        given = self.engine_kwargs.get("max_model_len")
-        # vLLM also takes texts such as "32k", which it alone can read.
-        return self.max_request_context_length or (given if isinstance(given, int) else None)
+        """Most tokens of prompt and completion together, if the file limits them."""
+        limit = self.engine_kwargs.get("max_model_len")
+        # vLLM also takes strings such as "32k", which only it can parse.
+        return self.max_request_context_length or (limit if isinstance(limit, int) else None)
 
     @property
     def max_ongoing_requests(self) -> int:
-        """Requests a replica works on at once."""
+        """Requests that a replica handles at once."""
         return self.deployment_config.max_ongoing_requests or int(
             self.engine_kwargs.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
         )

@@ -1,4 +1,4 @@
-"""A model as people name it in one word."""
+"""Resolve a model's name on the command line: a file, a hub id, a folder or a bucket URI."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SCHEMES = ("s3://", "gs://")
 
 
 def named_model(text: str, model_id: str | None = None) -> ModelConfig:
-    """The configuration that a file, a hub id, a local folder or an address of a bucket means.
+    """The configuration for a model file, a hub id, a local folder or a bucket URI.
 
     Args:
         text: any of these.
-        model_id: what the model is called; else what its place or file says.
+        model_id: name of the model; else derived from its source or file.
 
     Raises:
-        ConfigError: it is none of these, or the file is wrong.
+        ConfigError: it is none of these, or the file is invalid.
     """
     if text.endswith((".yaml", ".yml")):
         return load_model(text)
@@ -36,10 +36,10 @@ def named_model(text: str, model_id: str | None = None) -> ModelConfig:
 
 
 def _name(path: str) -> str:
-    """The last part of a path, as far as it can be a model's id."""
+    """The last part of a path, reduced to a valid model id."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rpartition("/")[2]).lstrip("-._") or "model"
 
 
 def file_name(model_id: str) -> str:
-    """What a model's file is called: its id with `--` for `/`, and `_` for `.` and `:`."""
+    """File name for a model: its id with `--` for `/`, and `_` for `.` and `:`."""
     return model_id.replace("/", "--").replace(".", "_").replace(":", "_") + ".yaml"

@@ -1,4 +1,4 @@
-"""Relative paths in configuration files, made absolute."""
+"""Resolve relative paths in configuration files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rayllm.errors import ConfigError
 from rayllm.prompt import tool_templates
 
-# Keys whose text may be a path; each entry is the way down to it.
+# Paths of the keys whose value may be a path.
 _PATH_KEYS = (
     ("model_loading_config", "model_source"),
     ("model_loading_config", "tokenizer_source"),
@@ -20,7 +20,7 @@ _PATH_KEYS = (
     ("lora_config", "dynamic_lora_loading_path"),
     ("guided_decoding", "backends_dir"),
 )
-# The others may also be an id of a hub, or an address.
+# The others may also be a hub id or a URI.
 _ALWAYS_A_PATH = {
     ("chat_template",),
     ("tool_calling", "plugin"),
@@ -30,40 +30,45 @@ _ALWAYS_A_PATH = {
 
 
 def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
-    """The existing file or folder that `text` means, tried against each folder in turn.
+    """Look up a path in each folder in turn.
+
+    Args:
+        text: the path.
+        folders: the folders.
+        key: the path's key, for the error message.
 
     Raises:
-        ConfigError: there is none; the message names every place that was tried.
+        ConfigError: it is in none; the message lists the candidates.
     """
     path = Path(text).expanduser()
-    tried = [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
-    for candidate in tried:
+    candidates = [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
+    for candidate in candidates:
         if candidate.exists():
             return candidate
-    raise ConfigError(f"{key}: no such file or folder: {' or '.join(str(candidate) for candidate in tried)}.")
+    raise ConfigError(f"{key}: no such file or folder: {' or '.join(map(str, candidates))}.")
 
 
 def kept_in(text: str, folders: tuple[Path, ...]) -> str:
-    """The folder to write to that `text` means: as `find`, but in the first of the folders where it is not there yet.
+    """Look up a folder to write to: as `find`, but if it does not exist yet it is in the first of the folders.
 
-    Addresses of buckets stay as they are.
+    Bucket URIs stay as they are.
     """
     if not text or "://" in text:
         return text
     path = Path(text).expanduser()
     if path.is_absolute():
         return str(path)
-    tried = [(folder / path).resolve() for folder in folders]
-    return str(next((place for place in tried if place.exists()), tried[0]))
+    candidates = [(folder / path).resolve() for folder in folders]
+    return str(next((candidate for candidate in candidates if candidate.exists()), candidates[0]))
 
 
 def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:
-    """Make the relative paths of one model's raw mapping absolute, in place; returns the faults met."""
+    """Make the relative paths of a model's raw mapping absolute, in place; returns the faults."""
     faults = []
     for keys, text, put in _texts(raw):
         if keys[-1] == "chat_template" and ("{" in text or "\n" in text or text in tool_templates.names()):
             continue
-        # An absolute path may lead somewhere on the nodes of the cluster only.
+        # An absolute path may only exist on the cluster's nodes.
         if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):
             try:
                 put(str(find(text, folders, f"{name}: {'.'.join(keys)}")))
@@ -88,7 +93,7 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Callable
 
 
 def _module_paths(lora: Any) -> Iterator[tuple[tuple[str, ...], str, Callable[[str], None]]]:
-    """Paths of `lora_config.lora_modules`, in both of its forms."""
+    """Paths in `lora_config.lora_modules`, in both of its forms."""
     modules = lora.get("lora_modules") if isinstance(lora, dict) else None
     if not isinstance(modules, list):
         return

@@ -1,4 +1,4 @@
-"""The configuration described from its own classes: a JSON Schema for editors, and a page to read."""
+"""Generate the configuration's JSON Schema for editors, and docs/configuration.md."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from rayllm.settings import PREFIX, Settings
 _HEAD = """\
 # Configuration reference
 
-Generated from the schema; `make generate` writes it anew.
+Generated from the schema by `make generate`.
 
-A key that is not listed is refused, with the nearest known one. Relative paths are looked for beside the file that
-holds them, then in the working directory. `prompt_format` may also stand at the top level, and `stopping_sequences`
-and `stopping_tokens` inside `prompt_format`. `prompt_format: {use_hugging_face_chat_template: true}` means the model's
-own chat template.
+Unknown keys are refused, with a suggestion. Relative paths are looked up beside the file that holds them, then in the
+working directory. `prompt_format` may also be at the top level, and `stopping_sequences` and `stopping_tokens` inside
+`prompt_format`. `prompt_format: {use_hugging_face_chat_template: true}` selects the model's own chat template.
 
-Editors that speak the YAML language server check a model's file against [model.schema.json](model.schema.json) when its
-first line is `# yaml-language-server: $schema=../docs/model.schema.json`.
+Editors with the YAML language server check a model's file against [model.schema.json](model.schema.json) if its first
+line is `# yaml-language-server: $schema=../docs/model.schema.json`.
 """
 
 
 def model_schema() -> dict[str, Any]:
-    """JSON Schema of a model's YAML, the forms that loading rewrites included."""
+    """JSON Schema of a model's YAML, including the forms that loading rewrites."""
     schema = ModelConfig.model_json_schema()
     prompt_format = schema["$defs"]["PromptFormat"]
     generation = schema["$defs"]["GenerationConfig"]["properties"]
@@ -67,7 +66,7 @@ def reference() -> str:
 
 
 def fields_table(keys: Mapping[str, FieldInfo]) -> str:
-    """A table of these keys, without those of the mappings in them."""
+    """A table of keys, without those of nested mappings."""
     rows = (_row(name, field) for name, field in keys.items())
     return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
 
@@ -113,7 +112,7 @@ def _type_name(annotation: Any) -> str:
         return "mapping"
     if arguments:
         names = [_type_name(argument) for argument in arguments if argument is not type(None)]
-        # A source is most often written as a short text.
+        # A source is mostly written as a string.
         return " \\| ".join(dict.fromkeys(["text", *names] if HubSource in arguments else names))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"

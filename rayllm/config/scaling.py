@@ -1,4 +1,4 @@
-"""How many replicas, where they stand and how much each takes on."""
+"""Schema of deployments: replicas, placement and queues."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rayllm.config.base import Frozen
 
 
 class AutoscalingConfig(Frozen):
-    """Ray Serve's autoscaling options and two targets of ours. Source: ray.serve.config.AutoscalingConfig, Ray 2.60.
+    """Ray Serve's autoscaling options, and two targets of ours. Source: ray.serve.config.AutoscalingConfig, Ray 2.60.
 
-    The target that asks for most replicas decides. None is taken away before the others would stay below every target.
+    The target that needs most replicas decides. A replica is only removed if the others stay below every target.
     """
 
     min_replicas: int = Field(1, ge=0)
-    """Fewest replicas; 0 lets the model sleep until a request comes."""
+    """Fewest replicas; 0 lets the model scale to zero until a request comes."""
     initial_replicas: int | None = Field(None, ge=0)
     """Replicas at start; null is `min_replicas`."""
     max_replicas: int = Field(10, ge=1)
     """Most replicas."""
     target_ongoing_requests: float | None = Field(None, gt=0)
-    """Requests a replica should have in hand; null is 60 % of `max_ongoing_requests`."""
+    """Ongoing requests per replica; null is 60 % of `max_ongoing_requests`."""
     target_queued_tokens: float | None = Field(16384, gt=0)
-    """Prompt tokens that may wait in a replica's engine, on average; null: they do not count. The default is two of
-    vLLM's usual prefill steps, a second or two on a GPU."""
+    """Prompt tokens queued in a replica's engine, on average; null ignores them. The default is two of vLLM's usual
+    prefill steps, a second or two on a GPU."""
     target_kv_use: float | None = Field(0.9, gt=0, le=1)
-    """Share of a replica's KV cache that running requests may have, on average; null: it does not count. What the cache
-    keeps of earlier prompts is not in use. At 1, vLLM takes running requests back and computes them again later."""
+    """Share of a replica's KV cache in use by running requests, on average; null ignores it. Cached prefixes of earlier
+    prompts do not count. At 1, vLLM preempts running requests and recomputes them later."""
     metrics_interval_s: float = Field(10.0, gt=0)
     """Seconds between two measurements."""
     look_back_period_s: float = Field(30.0, gt=0)
@@ -36,18 +36,18 @@ class AutoscalingConfig(Frozen):
     upscale_delay_s: float = Field(10.0, ge=0)
     """Seconds of high load before replicas are added."""
     downscale_delay_s: float = Field(300.0, ge=0)
-    """Seconds of low load before replicas are taken away."""
+    """Seconds of low load before replicas are removed."""
     downscale_to_zero_delay_s: float | None = Field(None, ge=0)
-    """Seconds without a request before the last replica goes; null is `downscale_delay_s`."""
+    """Seconds without a request before the last replica is removed; null is `downscale_delay_s`."""
     upscaling_factor: float | None = Field(None, gt=0)
-    """Multiplies each step up, but for the step from zero, which is one replica."""
+    """Multiplies each step up, except that from zero, which is one replica."""
     downscaling_factor: float | None = Field(None, gt=0)
     """Multiplies each step down."""
     aggregation_function: Literal["mean", "max", "min"] | None = None
-    """How measurements over the look-back period become one number."""
+    """How measurements over the look-back period are aggregated."""
     policy: dict[str, Any] | None = None
-    """A custom Ray Serve autoscaling policy instead of RayLLM's, which follows the targets above. What replicas have in
-    hand is in `ctx.aggregated_metrics` (`ongoing`, `queued_tokens`, `kv_use`); Ray Serve itself sees what waits."""
+    """A custom Ray Serve autoscaling policy instead of RayLLM's, which follows the targets above. The replicas' load is
+    in `ctx.aggregated_metrics` (`ongoing`, `queued_tokens`, `kv_use`); Ray Serve itself counts queued requests."""
 
     @model_validator(mode="after")
     def _ordered(self) -> AutoscalingConfig:
@@ -61,12 +61,12 @@ class AutoscalingConfig(Frozen):
     def _targets_of_ours(self) -> AutoscalingConfig:
         for key in sorted({"target_queued_tokens", "target_kv_use"} & self.model_fields_set):
             if self.policy is not None:
-                raise ValueError(f"`{key}` is RayLLM's policy's and would have no effect beside `policy`; keep one")
+                raise ValueError(f"`{key}` is for RayLLM's policy and has no effect with `policy`; keep one")
         return self
 
 
 class ActorOptions(Frozen):
-    """What the replica actor takes of its node, in the first bundle of the placement group."""
+    """Resources of the replica actor, in the first bundle of the placement group."""
 
     num_cpus: float = Field(1, ge=0)
     """CPUs."""
@@ -91,26 +91,26 @@ class DeploymentConfig(Frozen):
     autoscaling_config: AutoscalingConfig | None = None
     """Scale the number of replicas with the load."""
     max_ongoing_requests: int | None = Field(None, ge=1)
-    """Requests a replica works on at once; null is `engine_kwargs.max_num_seqs`."""
+    """Requests that a replica handles at once; null is `engine_kwargs.max_num_seqs`."""
     max_queued_requests: int | None = Field(None, ge=1)
-    """Requests each router may keep waiting for a replica before it answers 503; null is 4 × `max_ongoing_requests`."""
+    """Requests that each router queues for the model before it answers 503; null is 4 × `max_ongoing_requests`."""
     graceful_shutdown_timeout_s: float = Field(300.0, ge=0)
-    """Seconds a replica that goes away has to finish its requests."""
+    """Seconds that a draining replica has to finish its requests."""
     graceful_shutdown_wait_loop_s: float | None = Field(None, gt=0)
-    """Seconds between two looks at whether a leaving replica is idle."""
+    """Seconds between two checks whether a draining replica is idle."""
     health_check_period_s: float = Field(10.0, gt=0)
     """Seconds between two health checks."""
     health_check_timeout_s: float = Field(30.0, gt=0)
-    """Seconds a health check may take."""
+    """Seconds that a health check may take."""
     max_constructor_retry_count: int = Field(3, ge=1)
-    """How often a replica that fails to start is tried again before the deployment counts as failed."""
+    """How often a replica that fails to start is retried before the deployment counts as failed."""
     max_surge_percent: int | None = Field(None, ge=0, le=100)
-    """Replicas that may be started beyond their number when they are replaced, in percent, so that old ones serve until
-    new ones are ready; needs the GPUs. Null: old ones go first, and requests wait."""
+    """Percentage of additional replicas during a rolling update, so that old ones serve until new ones are ready; needs
+    the GPUs. Null stops old ones first, and requests wait."""
     rolling_update_percentage: float | None = Field(None, gt=0, le=1)
     """Share of the replicas that is replaced at a time; null is Ray Serve's, a fifth."""
     ray_actor_options: ActorOptions = ActorOptions()
-    """What the replica actor itself takes; its engine's GPUs follow from the parallelism."""
+    """Resources of the replica actor itself; its engine's GPUs follow from the parallelism."""
     logging_config: dict[str, Any] | None = None
     """Ray Serve's logging options."""
 
@@ -141,12 +141,12 @@ Bundle = dict[str, float]
 
 
 class PlacementGroupConfig(Frozen):
-    """An override of the placement group that RayLLM works out itself."""
+    """Override of the placement group that RayLLM derives from the parallelism."""
 
     bundles: tuple[Bundle, ...] | None = None
     """All bundles in order: the replica actor's first, then the workers'."""
     bundle_per_worker: Bundle | None = None
-    """What each engine worker gets, such as `{GPU: 0.5}`."""
+    """Resources of each engine worker, such as `{GPU: 0.5}`."""
     strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
     """Ray's placement strategy; null is STRICT_PACK, or PACK with pipeline parallelism."""
 

@@ -1,4 +1,4 @@
-"""Where weights and tokenizers come from."""
+"""Schema of the sources of weights and tokenizers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class LocalSource(Frozen):
 
 
 class ExtraFile(Frozen):
-    """One more file to put beside the model."""
+    """An additional file to fetch."""
 
     bucket_uri: str
-    """`s3://…` or `gs://…` of a file, or of a folder whose files all go there."""
+    """`s3://…` or `gs://…` of a file, or of a folder."""
     destination_path: str
-    """Where it goes: a path within the model's folder, or from `/` or `~` on, anywhere on the node."""
+    """Destination: a path within the model's folder, or anywhere on the node if it begins with `/` or `~`."""
 
     @field_validator("bucket_uri")
     @classmethod
@@ -62,7 +62,7 @@ class ExtraFile(Frozen):
 
 
 class S3Options(Frozen):
-    """What `s3_sync_args` say."""
+    """Parsed `s3_sync_args`."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -71,12 +71,12 @@ class S3Options(Frozen):
 
 
 class AwsCredentials(Frozen):
-    """A broker that hands out temporary AWS credentials."""
+    """An HTTP endpoint that issues temporary AWS credentials."""
 
     create_aws_credentials_url: str
-    """Address that answers with the credentials."""
+    """URL that returns the credentials."""
     auth_token_env_variable: str | None = None
-    """Environment variable that holds the bearer token for that address."""
+    """Environment variable with the bearer token for that URL."""
 
 
 class BucketSource(Frozen):
@@ -85,13 +85,13 @@ class BucketSource(Frozen):
     bucket_uri: str
     """`s3://bucket/prefix` or `gs://bucket/prefix`."""
     extra_files: tuple[ExtraFile, ...] = ()
-    """More files that the model needs."""
+    """Additional files that the model needs."""
     s3_sync_args: tuple[str, ...] = ()
     """Options of the AWS CLI: `--region`, `--endpoint-url`, `--profile`, each with its value, `--no-sign-request`."""
     s3_aws_credentials: AwsCredentials | None = None
-    """Where temporary credentials come from."""
+    """Endpoint for temporary credentials."""
     anonymous: bool = False
-    """Send no credentials: the bucket is public."""
+    """Access a public bucket without credentials."""
 
     @field_validator("bucket_uri")
     @classmethod
@@ -115,7 +115,7 @@ class BucketSource(Frozen):
 
     @property
     def s3_options(self) -> S3Options:
-        """`s3_sync_args`, understood."""
+        """Parsed `s3_sync_args`."""
         return _s3_options(self.s3_sync_args)
 
 
@@ -126,25 +126,25 @@ def _bucket(value: str) -> str:
 
 
 def _s3_options(args: tuple[str, ...]) -> S3Options:
-    """Raises ValueError for an option that would be ignored."""
-    given: dict[str, str | bool] = {}
+    """Parse options of the AWS CLI; raises ValueError for an unsupported one."""
+    options: dict[str, str | bool] = {}
     words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
     known = {"--" + name.replace("_", "-"): name for name in S3Options.model_fields}
     while words:
         option = words.pop(0)
         if option not in known:
-            raise ValueError(f"s3_sync_args: `{option}` means nothing here; known are {', '.join(known)}")
+            raise ValueError(f"s3_sync_args: `{option}` is not supported; use {', '.join(known)}")
         if known[option] == "no_sign_request":
-            given[known[option]] = True
+            options[known[option]] = True
         elif words:
-            given[known[option]] = words.pop(0)
+            options[known[option]] = words.pop(0)
         else:
             raise ValueError(f"s3_sync_args: `{option}` needs a value after it")
-    return S3Options.model_validate(given)
+    return S3Options.model_validate(options)
 
 
 def _from_text(value: Any) -> Any:
-    """The mapping that a short text stands for; mappings pick their class by the key they hold."""
+    """Parse the string form of a source; the class of a mapping follows from its key."""
     if isinstance(value, str):
         if re.match(r"(s3|gs)://", value):
             return BucketSource(bucket_uri=value)

@@ -1,4 +1,4 @@
-"""Chat templates, which a configuration gives as text, as a path, or by the name of one that RayLLM brings along."""
+"""Read a chat template that a configuration gives as text, as a path, or by the name of a bundled one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rayllm.prompt import tool_templates
 
 
 def read_template(template: str | None) -> str | None:
-    """The text of a chat template; None stays None.
+    """Read a chat template; None stays None.
 
-    A text holds braces or line breaks; a name is one of `rayllm.prompt.tool_templates`; anything else is a path.
+    Text has braces or line breaks; a name is one of `rayllm.prompt.tool_templates`; anything else is a path.
 
     Raises:
         ConfigError: the file cannot be read.
     """
     if template is None or "{" in template or "\n" in template:
         return template
-    if (named := tool_templates.read(template)) is not None:
-        return named
+    if (bundled := tool_templates.read(template)) is not None:
+        return bundled
     try:
         return Path(template).read_text(encoding="utf-8")
     except OSError as error:

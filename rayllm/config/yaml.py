@@ -1,4 +1,4 @@
-"""YAML that refuses duplicate keys, which plain YAML silently lets win."""
+"""YAML that refuses duplicate keys, of which PyYAML silently takes the last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayllm.errors import ConfigError
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loading, one value a key."""
+    """Safe loader that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
@@ -35,10 +35,14 @@ class _DuplicateKeyError(Exception):
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML text; `name` is what errors call it.
+    """Parse YAML text.
+
+    Args:
+        text: the text.
+        name: its name in errors.
 
     Raises:
-        ConfigError: the text is no YAML, or a mapping gives a key twice.
+        ConfigError: the text is not valid YAML, or a mapping has a duplicate key.
     """
     try:
         return yaml.load(text, Loader=_UniqueKeyLoader)
@@ -52,7 +56,7 @@ def read_yaml(path: Path) -> Any:
     """Parse the YAML file at `path`.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, or gives a key twice.
+        ConfigError: the file cannot be read, is not valid YAML, or has a duplicate key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -70,12 +74,12 @@ def _in_one_line(error: yaml.YAMLError) -> str:
 
 
 def dump_yaml(value: Any) -> str:
-    """YAML text; texts of several lines stand on one line with escapes, as prompt formats are written."""
+    """Dump as YAML, with multi-line strings escaped on one line, as prompt formats are written."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style throughout, lists indented below their key."""
+    """Dumper with block style, and lists indented below their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         return super().increase_indent(flow, indentless=False)

@@ -1,4 +1,4 @@
-"""Older files and those of `ray.serve.llm`, converted to today's, with all that changed said key by key."""
+"""Convert files of older RayLLMs and of `ray.serve.llm` to the current schema, and report every changed key."""
 
 from rayllm.config.legacy import Change
 from rayllm.conversion.convert import Conversion, FolderNeededError, Report, convert_files

@@ -1,4 +1,4 @@
-"""Adapters that had files of their own: `base_model_id`, `model_id`, `lora_mirror_config` and `generation`."""
+"""Read LoRA adapters that have their own files, with `base_model_id` and `lora_mirror_config`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = ("base_model_id", "model_id", "generation", "lora_mirror_config")
 class Adapter:
     """An adapter of a base model.
 
-    `generation` is today's `generation_config` of its own, which goes into a file `rayllm.yaml` beside its weights.
+    `generation` is its own `generation_config`, for a file `rayllm.yaml` beside its weights.
     """
 
     base: str
@@ -36,7 +36,7 @@ class Adapter:
 
 
 def read_adapter(raw: Mapping, changes: Changes) -> Adapter:
-    """The adapter that a mapping describes; what is wrong with it is in `changes`."""
+    """Read an adapter's mapping; faults go to `changes`."""
     base, model_id, path = (
         raw.get("base_model_id"),
         raw.get("model_id"),
@@ -56,10 +56,10 @@ def read_adapter(raw: Mapping, changes: Changes) -> Adapter:
 
 
 def _name(base: str, model_id: str, changes: Changes) -> str:
-    """Its name below the base: clients ask for `<base>:<name>`, or for the name alone."""
-    own = model_id.removeprefix(f"{base}:")
-    name = re.sub(r"[^A-Za-z0-9._@+-]+|\.\.+", "-", own).lstrip("._@+-") or "adapter"
-    if name == own:
+    """A valid name without the base; clients use `<base>:<name>`, or the name alone."""
+    original = model_id.removeprefix(f"{base}:")
+    name = re.sub(r"[^A-Za-z0-9._@+-]+|\.\.+", "-", original).lstrip("._@+-") or "adapter"
+    if name == original:
         changes.renamed("model_id", "lora_config.lora_modules")
     else:
         changes.rewritten("model_id", f"is now `{name}`: clients ask for `{base}:{name}` or `{name}`")
@@ -72,11 +72,11 @@ def _generation(raw: Mapping, changes: Changes) -> Mapping:
     if not isinstance(generation, dict):
         changes.refuse("generation_config", "must be a mapping.")
         return {}
-    said = {key: value for key, value in generation.items() if value not in (None, [], {})}
+    settings = {key: value for key, value in generation.items() if value not in (None, [], {})}
     try:
-        GenerationConfig.model_validate(said)
+        GenerationConfig.model_validate(settings)
     except ValidationError as error:
         for line in config_error("", GenerationConfig, error).message.splitlines():
             key, _, what = line.removeprefix(": ").partition(": ")
             changes.refuse(f"generation_config.{key}", what)
-    return said
+    return settings

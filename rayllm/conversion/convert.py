@@ -1,4 +1,4 @@
-"""Files in, files out."""
+"""Convert a set of files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rayllm.errors import ConfigError
 
 
 class FolderNeededError(ConfigError):
-    """What was given becomes several files, and no folder was named for them."""
+    """The input becomes several files, but the target is not a folder."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of one file: `to` is None where its text went to the caller."""
+    """The conversion of one file; `to` is None if its text goes to the caller."""
 
     source: Path
     form: Format
@@ -37,22 +37,22 @@ class Report:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A report a file, and the texts of what they became; the path None is the caller."""
+    """A report per file, and the texts of the results by path; the path None is the caller."""
 
     reports: tuple[Report, ...]
     texts: dict[Path | None, str]
 
 
 def convert_files(paths: Iterable[Path], target: Target) -> Conversion:
-    """Convert files, and those that serve configs among them refer to. Nothing is written.
+    """Convert files, and those that serve configs among them list. Nothing is written.
 
     Args:
-        paths: files, and folders of them.
-        target: where results will lie; relative paths in them lead from there.
+        paths: files and folders.
+        target: where the results will be; relative paths in them are rewritten accordingly.
 
     Raises:
-        ConfigError: some file cannot be converted; every fault of every file, one a line.
-        FolderNeededError: they become several files, and the target is none or one.
+        ConfigError: a file cannot be converted; lists every fault of every file, one a line.
+        FolderNeededError: they become several files, and the target is not a folder.
     """
     reading = read_files(paths, target.place)
     if not target.folder and reading.count > 1:
@@ -112,10 +112,10 @@ class _Work:
         return Report(serve.file, serve.form, to, (*serve.changes.all, *inline), is_as_it_was)
 
     def _application(self, serve: ServeDraft, served: Served) -> Mapping:
-        """The application in today's form.
+        """Convert an application.
 
         Raises:
-            ConfigError: it would not load.
+            ConfigError: the result would not load.
         """
         origins = [origin_of(serve, entry) for entry in served.entries]
         models = [self.converted[origin] for origin in origins if origin in self.converted]
@@ -135,14 +135,14 @@ class _Work:
         return ordered(converted.config) if origin[1] else self.target.reference(converted.model.model_id)
 
     def _adapter(self, given: GivenAdapter, origin: Origin, base: Converted) -> Report:
-        """Write the settings that an adapter has and its base, which was read at `origin`, has not."""
+        """Write an adapter's settings unless they equal those of its base, which was read at `origin`."""
         adapter, own = given.adapter, given.adapter.generation
         if own and own == base.config.get("generation_config"):
-            given.changes.rewritten("generation", "is what its base has, and need not be said")
+            given.changes.rewritten("generation", "equals that of its base, and is left out")
         elif own:
             file = self.target.settings_file(adapter.base, adapter.name)
             self._put(file, dump_yaml(own), given.file)
-            given.changes.rewritten("generation", f"is {file} now, which belongs beside the weights in {adapter.path}")
+            given.changes.rewritten("generation", f"is {file} now; put it beside the weights in {adapter.path}")
         to = self.target.serve_file(origin[0]) if origin[1] else self.target.model_file(adapter.base)
         return Report(given.file, Format.ADAPTER, to, tuple(given.changes.all))
 
@@ -153,11 +153,11 @@ class _Work:
 
 
 def _router(served: Served, models: list[Converted]) -> object:
-    """`args.router`, with the ways of routing that models asked for."""
-    ways = {each.model.model_id: each.routing for each in models if each.routing}
-    if not ways or not isinstance(served.router, dict):
+    """`args.router`, with the routing that models request."""
+    routing = {each.model.model_id: each.routing for each in models if each.routing}
+    if not routing or not isinstance(served.router, dict):
         return served.router
-    return {**served.router, "routing_by_model": at(served.router, "routing_by_model") | ways}
+    return {**served.router, "routing_by_model": at(served.router, "routing_by_model") | routing}
 
 
 def _text_of(file: Path) -> str:

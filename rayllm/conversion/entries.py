@@ -1,4 +1,4 @@
-"""What a serve config's lists of models hold: files, folders, globs, mappings, texts of YAML."""
+"""Expand a serve config's lists of models: files, folders, globs, mappings and inline YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class Entry:
-    """One mapping of a list: where it stands in the serve config, its own file if it has one, and what it says."""
+    """One mapping of a list, with its key in the serve config, and its file if it has one."""
 
     key: str
     file: Path | None
@@ -25,15 +25,15 @@ class Entry:
 
 
 def expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
-    """Every mapping that the list at `key` means; a single text stands for a list of one.
+    """Expand the list at `key`; a single string stands for a list of one.
 
     Args:
         value: the list.
-        key: the way down to it.
-        folders: where relative paths are looked for, in this order.
+        key: its path in the serve config.
+        folders: folders to look up relative paths in, in order.
 
     Raises:
-        ConfigError: something in it leads nowhere or is no YAML.
+        ConfigError: a path does not exist, or a file is not valid YAML.
     """
     if value is None:
         return
@@ -51,22 +51,22 @@ def expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
 
 
 def files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
-    """The files that a path, a folder or a glob means; a folder means all that are in it, at any depth.
+    """The files of a path, folder or glob; folders are searched recursively.
 
     Raises:
         ConfigError: there are none.
     """
     if glob.has_magic(text):
-        tried = [folder / Path(text).expanduser() for folder in folders]
-        found = next(filter(None, (sorted(map(Path, glob.glob(str(each)))) for each in tried)), [])
+        patterns = [folder / Path(text).expanduser() for folder in folders]
+        paths = next(filter(None, (sorted(map(Path, glob.glob(str(each)))) for each in patterns)), [])
     else:
-        found = [find(text, folders, key)]
-    files = [file for each in found for file in (files_in(each) if each.is_dir() else [each])]
+        paths = [find(text, folders, key)]
+    files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
     if not files:
         raise ConfigError(f"{key}: `{text}` holds no .yaml, .yml or .json file.")
     return files
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Every file of a folder that may hold a configuration, at any depth."""
+    """The YAML and JSON files of a folder, recursively."""
     return sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())

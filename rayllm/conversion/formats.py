@@ -1,4 +1,4 @@
-"""Which generation a model's file is of."""
+"""Detect the format of a model's file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAY_SERVE_LLM_KEYS = frozenset(
         "server_cls",
     ]
 )
-"""Keys of `ray.serve.llm.LLMConfig` that no RayLLM ever had."""
+"""Keys of `ray.serve.llm.LLMConfig` that RayLLM never had."""
 
 
 _HINT = (
@@ -32,30 +32,30 @@ _HINT = (
 
 
 class Format(StrEnum):
-    """A generation of files."""
+    """A format of files."""
 
     ENGINE_CONFIG = "rayllm-0"
     """Aviary, RayLLM 0 and Anyscale's endpoints: `engine_config` and `scaling_config`."""
     ADAPTER = "rayllm-0-adapter"
-    """A LoRA adapter of theirs: `base_model_id` and `lora_mirror_config`."""
+    """A LoRA adapter of these: `base_model_id` and `lora_mirror_config`."""
     EARLY = "rayllm-1"
-    """RayLLM 1: `model_loading_config`, with names that changed since."""
+    """RayLLM 1: `model_loading_config`, with keys that have since been renamed."""
     RAY_SERVE_LLM = "ray.serve.llm"
     """`ray.serve.llm.LLMConfig`."""
     CURRENT = "rayllm"
-    """Today's."""
+    """The current schema."""
 
 
 def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
-    """The form of a model's parsed file.
+    """Detect the format of a model's parsed file.
 
     Args:
-        raw: what was read.
-        name: what errors call it.
-        known: the form that the serve config which lists it is of; decides where several would do.
+        raw: the parsed file.
+        name: its name in errors.
+        known: format of the serve config that lists it, for files whose keys are ambiguous.
 
     Raises:
-        ConfigError: it is no model.
+        ConfigError: it is not a model.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
@@ -69,28 +69,28 @@ def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
             "hint: take the model's file of RayLLM 0.3 or later, which has `engine_config`."
         )
     if "model_loading_config" not in raw:
-        raise ConfigError(f"{name}: is neither a model nor a serve config of any form that is known here.\n{_HINT}")
-    return known or _by_its_keys(raw)
+        raise ConfigError(f"{name}: is neither a model nor a serve config of a known format.\n{_HINT}")
+    return known or _by_keys(raw)
 
 
-def _by_its_keys(raw: Mapping) -> Format:
+def _by_keys(raw: Mapping) -> Format:
     if RAY_SERVE_LLM_KEYS & raw.keys():
         return Format.RAY_SERVE_LLM
     changes = Changes()
     upgrade(raw, changes)
-    if changes.all or _spells_as_before(raw):
+    if changes.all or _has_older_values(raw):
         return Format.EARLY
     engine, deployment = at(raw, "engine_kwargs"), at(raw, "deployment_config")
-    # It hands every argument to vLLM and every option to Ray Serve, where RayLLM has keys of its own.
-    is_theirs = (
+    # ray.serve.llm passes any argument on to vLLM and any option to Ray Serve; RayLLM has its own keys for some.
+    is_ray_serve_llm = (
         engine.keys() - (settable_arguments() - {"lora_modules"})
         or deployment.keys() - DeploymentConfig.model_fields.keys()
         or deployment.get("num_replicas") == "auto"
     )
-    return Format.RAY_SERVE_LLM if is_theirs else Format.CURRENT
+    return Format.RAY_SERVE_LLM if is_ray_serve_llm else Format.CURRENT
 
 
-def _spells_as_before(raw: Mapping) -> bool:
+def _has_older_values(raw: Mapping) -> bool:
     if raw.get("llm_engine", "vLLM") != "vLLM" or "anytensor_config" in at(raw, "model_loading_config"):
         return True
     if at(raw, "generation_config", "generate_kwargs").keys() - vllm_names()["request"]:

@@ -1,4 +1,4 @@
-"""What was given to convert: models, adapters and serve configs, and what those refer to."""
+"""Read the files to convert: models, adapters and serve configs, and the files that those list."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rayllm.conversion.serve import Served, ServeDraft, read_serve
 from rayllm.errors import ConfigError
 
 Origin = tuple[Path, str]
-"""A resolved file, and the way down in it: "" for all of it."""
+"""A resolved file, and a path in it; "" is the whole file."""
 
 
 @dataclass
 class GivenAdapter:
-    """An adapter: `among` are the models that may be its base (None: any), `base` is the one that is."""
+    """An adapter; `among` are the models that may be its base (None: any), `base` is the one that is."""
 
     file: Path
     adapter: Adapter
@@ -32,7 +32,7 @@ class GivenAdapter:
 
 @dataclass
 class Reading:
-    """What was read, each thing once however often it is named, and what is wrong with it."""
+    """The files read, each once, and their faults."""
 
     drafts: dict[Origin, Draft] = field(default_factory=dict)
     serves: list[ServeDraft] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Reading:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep a fault, and go on."""
+        """Collect a ConfigError and continue."""
         try:
             yield
         except ConfigError as error:
@@ -49,17 +49,17 @@ class Reading:
 
     @property
     def count(self) -> int:
-        """How many files it becomes."""
+        """Number of files that it becomes."""
         own = sum(not draft.prefix for draft in self.drafts.values())
         return own + len(self.serves) + sum(bool(given.adapter.generation) for given in self.adapters)
 
 
 def read_files(paths: Iterable[Path], place: Path | None) -> Reading:
-    """Read files, and those that serve configs among them refer to.
+    """Read files, and those that serve configs among them list.
 
     Args:
-        paths: files, and folders of them.
-        place: the folder where serve configs will lie; None leaves relative paths in them as they are.
+        paths: files and folders.
+        place: the folder of converted serve configs; None leaves relative paths in them as they are.
     """
     reading = Reading()
     for path in paths:
@@ -72,7 +72,7 @@ def read_files(paths: Iterable[Path], place: Path | None) -> Reading:
 
 
 def origin_of(serve: ServeDraft, entry: Entry) -> Origin:
-    """Where a model that a serve config lists was read."""
+    """The origin of a model that a serve config lists."""
     return (entry.file.resolve(), "") if entry.file else (serve.file.resolve(), f"{entry.key}.")
 
 
@@ -83,7 +83,7 @@ def _read(file: Path, reading: Reading, place: Path | None) -> None:
     elif isinstance(raw, dict) and "base_model_id" in raw:
         _read_adapter(Entry("", file, raw), file, None, reading)
     else:
-        # One that a serve config lists is there already, with what that says of it.
+        # A serve config may have read it already, and knows more about it.
         reading.drafts.setdefault((file.resolve(), ""), Draft(file, raw, (file.resolve().parent, Path.cwd())))
 
 
@@ -136,6 +136,6 @@ def _attach(given: GivenAdapter, reading: Reading) -> None:
 
 
 def _shown(file: Path) -> Path:
-    """The file as messages name it: short, where it is below the working directory."""
+    """The file's name in messages, relative if it is below the working directory."""
     resolved, here = file.resolve(), Path.cwd()
     return resolved.relative_to(here) if resolved.is_relative_to(here) else file

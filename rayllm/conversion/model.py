@@ -1,4 +1,4 @@
-"""One model's mapping, converted."""
+"""Convert one model's mapping."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from rayllm.conversion.keys.sources import carry_sources
 from rayllm.conversion.relative_paths import relocate
 from rayllm.errors import ConfigError
 
-_GONE_ENGINES = {"TRTLLMEngine": "TensorRT-LLM", "TextGenerationInferenceEngine": "Text Generation Inference"}
+_REMOVED_ENGINES = {"TRTLLMEngine": "TensorRT-LLM", "TextGenerationInferenceEngine": "Text Generation Inference"}
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A model as it was read.
+    """A model to convert.
 
-    `file` and `prefix` say where: a file, and the way down in it, with a dot at its end. `folders` are where relative
-    paths may lead. Of the serve config that lists it (`is_listed`) come `known`, its form; `variables` that the
-    processes need; and `adapters` with `adapter_path`, the folder of more.
+    `prefix` is the model's path in `file`, with a trailing dot. Relative paths are looked up in `folders`. A serve
+    config that lists the model (`is_listed`) adds its format (`known`), the environment `variables` that its processes
+    need, and `adapters` with `adapter_path`, a folder of more.
     """
 
     file: Path
@@ -51,22 +51,22 @@ class Draft:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         return f"{self.file}: {self.prefix.rstrip('.')}" if self.prefix else str(self.file)
 
     @property
     def model_id(self) -> str | None:
-        """The id that the raw mapping gives, whatever its form."""
-        found = at(self.raw, "model_loading_config").get("model_id") or at(self.raw, "engine_config").get("model_id")
-        return found if isinstance(found, str) else None
+        """The model id, in any format."""
+        model_id = at(self.raw, "model_loading_config").get("model_id") or at(self.raw, "engine_config").get("model_id")
+        return model_id if isinstance(model_id, str) else None
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A model in today's form.
+    """A model in the current schema.
 
-    `config` is its mapping as it will stand in a file, `resolved` the same with absolute paths, `model` what loading it
-    gives. `routing` is the way of routing that it asked for, which belongs to the serve config today.
+    `config` is the mapping for its file, `resolved` the same with absolute paths, `model` the loaded configuration.
+    `routing` is the routing it requests, which is now an option of the serve config.
     """
 
     form: Format
@@ -82,11 +82,10 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
 
     Args:
         draft: the model.
-        place: the folder where the result will lie; None leaves relative paths as they are.
+        place: the folder of the result; None leaves relative paths as they are.
 
     Raises:
-        ConfigError: the result would not load, or it cannot be carried over; every fault, one a line, by the key that
-            the file has.
+        ConfigError: it cannot be converted, or the result would not load; lists every fault by the key of the file.
     """
     form = format_of(draft.raw, draft.name, draft.known)
     if form is Format.ADAPTER:
@@ -105,9 +104,9 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
 
 
 def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> tuple[Mapping, Routing | None]:
-    """A mapping of an older form in today's, and the way of routing that it asks for."""
+    """Convert the keys of an older format; returns the mapping and the routing that it requests."""
     raw = config
-    if engine := _GONE_ENGINES.get(str(at(raw, "engine_config").get("type"))):
+    if engine := _REMOVED_ENGINES.get(str(at(raw, "engine_config").get("type"))):
         changes.refuse("engine_config.type", f"{engine} is not carried over; the engine is vLLM.")
     if form is Format.RAY_SERVE_LLM:
         carry_keys(config, changes)
@@ -127,7 +126,7 @@ def _canonical(config: Mapping, changes: Changes) -> None:
     try:
         name = canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
     except ValueError:
-        return  # Loading it tells what is wrong.
+        return  # Validation reports what is wrong.
     if name != accelerator:
         config["accelerator_type"] = name
         changes.rewritten("accelerator_type", f"is `{name}` now, as Ray spells it")
@@ -137,7 +136,7 @@ def _canonical(config: Mapping, changes: Changes) -> None:
 
 
 def _attach(config: Mapping, draft: Draft) -> None:
-    """What the serve config and files of adapters said of the model."""
+    """Add the variables and adapters of the serve config and of adapters' files."""
     refer(config, draft.variables)
     if draft.adapters or draft.adapter_path:
         lora = config["lora_config"] = dict(at(config, "lora_config"))
@@ -147,15 +146,15 @@ def _attach(config: Mapping, draft: Draft) -> None:
             lora["lora_modules"] = [*(lora.get("lora_modules") or []), *(each.module for each in draft.adapters)]
 
 
-# Mappings in which null says the same as nothing.
+# Mappings in which a null key equals a missing one.
 _WITH_NULLS: dict[tuple[str, ...], type[BaseModel]] = {
     (): ModelConfig,
     ("model_loading_config",): ModelLoadingConfig,
     ("generation_config",): GenerationConfig,
     ("deployment_config",): DeploymentConfig,
 }
-# Mappings that say nothing when they are empty, the inner ones first. An empty `lora_config` does say something.
-_EMPTIED = (
+# Mappings that mean nothing if empty, inner ones first. An empty `lora_config` does mean something.
+_DROPPED_IF_EMPTY = (
     ("runtime_env", "env_vars"),
     ("runtime_env",),
     ("generation_config", "generate_kwargs"),
@@ -171,35 +170,35 @@ _EMPTIED = (
 
 
 def _tidy(config: Mapping) -> None:
-    """Take out what says nothing: nulls, and mappings that were emptied."""
+    """Drop nulls and empty mappings that mean nothing."""
     for path, model in _WITH_NULLS.items():
         holder = at(config, *path)
         for key in [key for key in holder if holder[key] is None and key in model.model_fields]:
             del holder[key]
-    for path in _EMPTIED:
+    for path in _DROPPED_IF_EMPTY:
         holder = at(config, *path[:-1])
         if holder.get(path[-1]) == {}:
             del holder[path[-1]]
 
 
 def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
-    """What loading the result gives.
+    """Load the result.
 
     Raises:
-        ConfigError: all faults, those that were found before included.
+        ConfigError: lists all faults, including those of the conversion.
     """
     faults, name = [f"{draft.file}: {fault}" for fault in changes.faults], "result"
     try:
         model = model_from(resolved, name, draft.folders)
     except ConfigError as error:
-        told = (line.removeprefix(f"{name}: ") for line in error.message.splitlines())
-        faults += [f"{draft.file}: {draft.prefix}{_as_the_file_has_it(line, changes)}" for line in told]
+        lines = (line.removeprefix(f"{name}: ") for line in error.message.splitlines())
+        faults += [f"{draft.file}: {draft.prefix}{_with_original_key(line, changes)}" for line in lines]
     if faults:
         raise ConfigError("\n".join(dict.fromkeys(faults)))
     return model
 
 
-def _as_the_file_has_it(line: str, changes: Changes) -> str:
-    """A fault with its key as the file that was read has it."""
-    found = re.match(r"([\w.]+)(: .*)", line)
-    return changes.original(found[1]) + found[2] if found else line
+def _with_original_key(line: str, changes: Changes) -> str:
+    """A fault with the key of the older file."""
+    match = re.match(r"([\w.]+)(: .*)", line)
+    return changes.original(match[1]) + match[2] if match else line

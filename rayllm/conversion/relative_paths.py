@@ -1,4 +1,4 @@
-"""Relative paths, as they lead from where a converted file will lie."""
+"""Rewrite relative paths for the folder of the converted file."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from rayllm.config.paths import absolute
 def relocate(
     config: Mapping, folders: tuple[Path, ...], place: Path | None, changes: Changes
 ) -> tuple[Mapping, Mapping]:
-    """A model's mapping with its relative paths as they lead from `place`, and one with all paths absolute.
+    """Rewrite a model's relative paths.
 
     Args:
-        config: the mapping.
-        folders: where its relative paths may lead.
-        place: the folder where it will lie; None leaves relative paths as they are.
-        changes: takes paths that lead nowhere.
+        config: the model's mapping.
+        folders: folders to look up its relative paths in.
+        place: the folder of the result; None leaves relative paths as they are.
+        changes: records paths that do not exist.
+
+    Returns:
+        The mapping with paths relative to `place`, and one with absolute paths.
     """
     resolved = deepcopy(config)
     for fault in absolute(resolved, folders, ""):
         key, _, what = fault.removeprefix(": ").partition(": ")
         changes.refuse(key, what)
-    return (_seen_from(place, config, resolved) if place else config), resolved
+    return (_relative_to(place, config, resolved) if place else config), resolved
 
 
 def from_place(place: Path, text: str, path: Path) -> str:
-    """`text`, a relative path that means `path`, as it has to be written in a file of the folder `place`."""
+    """`text`, a relative path to `path`, rewritten for a file in the folder `place`."""
     if text.startswith("~") or (place / text).resolve() == path:
         return text
     relative = os.path.relpath(path, place.resolve())
     return relative if relative.startswith("..") else f"./{relative}"
 
 
-def _seen_from(place: Path, before: Any, after: Any) -> Any:
+def _relative_to(place: Path, before: Any, after: Any) -> Any:
     if isinstance(before, dict):
-        return {key: _seen_from(place, value, after[key]) for key, value in before.items()}
+        return {key: _relative_to(place, value, after[key]) for key, value in before.items()}
     if isinstance(before, list):
-        return [_seen_from(place, *pair) for pair in zip(before, after, strict=True)]
+        return [_relative_to(place, *pair) for pair in zip(before, after, strict=True)]
     if before == after:
         return before
     # vLLM's short form of an adapter: `name=path`.

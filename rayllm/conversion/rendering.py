@@ -1,11 +1,11 @@
-"""Converted mappings as the text of files."""
+"""Render converted mappings as YAML."""
 
 from __future__ import annotations
 
 from rayllm.config.legacy.nested import Mapping
 from rayllm.config.yaml import dump_yaml
 
-# Keys that stand together, in the order of the shipped files; others, such as a `prompt_format` at the top, come last.
+# Groups of keys, in the order of the shipped files; other keys, such as a top-level `prompt_format`, come last.
 PARAGRAPHS = (
     ("model_loading_config",),
     ("generation_config", "chat_template", "chat_template_kwargs"),
@@ -27,12 +27,12 @@ PARAGRAPHS = (
 
 
 def model_text(config: Mapping) -> str:
-    """A model's file."""
+    """Render a model's file."""
     return "\n".join(dump_yaml(part) for part in _parts(config))
 
 
 def ordered(config: Mapping) -> Mapping:
-    """A model's mapping in the order of its file, for a serve config that holds it."""
+    """A model's mapping in the order of its file, for a serve config with inline models."""
     return {key: value for part in _parts(config) for key, value in part.items()}
 
 
@@ -43,7 +43,7 @@ def _parts(config: Mapping) -> list[Mapping]:
 
 
 def serve_text(config: Mapping) -> str:
-    """A serve config."""
+    """Render a serve config."""
     head = {key: value for key, value in config.items() if key != "applications"}
     parts = [head, {"applications": config["applications"]}]
     return "\n".join(dump_yaml(part) for part in parts if part)

@@ -1,4 +1,4 @@
-"""Serve configs: whose application each is, and what its `args` mean today."""
+"""Read serve configs, and rewrite their applications' `args`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENGINE_CONFIG = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.[\w.]+:\
 _FRONTEND = re.compile(r"(rayllm|aviary)\.frontend\b.*")
 _RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
 _BUILDER = "build_openai_app"
-# Its other builders → what to do.
+# Other builder of ray.serve.llm → what to do instead.
 _REFUSED = {
     "build_pd_openai_app": "prefill and decode are not split; list the model once",
     "build_dp_openai_app": "there are no data-parallel groups; use `deployment_config.num_replicas`",
@@ -36,10 +36,10 @@ MODEL_LISTS = (
     "embedding_models",
     "trtllm_models",
 )
-"""Arguments of RayLLM 0 that list models; all of them are `llm_configs` today."""
+"""Arguments of RayLLM 0 that list models; all are `llm_configs` now."""
 _ADAPTERS = "multiplex_lora_adapters"
 _ADAPTER_PATH = "dynamic_lora_loading_path"
-# Keys of Ray Serve's own config; others are of the platform that reads the file.
+# Keys of Ray Serve's own config; others are for the platform that reads the file.
 SERVE_KEYS = {
     "applications",
     "controller_options",
@@ -51,21 +51,21 @@ SERVE_KEYS = {
     "tracing_config",
 }
 _PLATFORM_KEY = "query_auth_token_enabled"
-"""Written by RayLLM 1 into every serve config, for Anyscale's services."""
+"""In every serve config of RayLLM 1, for Anyscale's services."""
 INGRESS_OPTIONS = {
     "num_replicas": "num_replicas",
     "max_ongoing_requests": "max_ongoing_requests",
     "max_queued_requests": "max_queued_requests",
 }
-"""Options of `ray.serve.llm`'s ingress → keys of `args.router`."""
+"""Option of `ray.serve.llm`'s ingress → key of `args.router`."""
 
 
 @dataclass
 class Served:
-    """An application of a serve config that serves models.
+    """An application that serves models.
 
-    `where` is the way down to it, with a dot at its end. `entries` are its models, `adapters` those adapters that have
-    files of their own. `router` becomes `args.router`; `variables` are what its processes find in their environment.
+    `where` is its path in the serve config, with a trailing dot. `entries` are its models, `adapters` the adapters with
+    their own files. `router` becomes `args.router`; `variables` are environment variables that its processes need.
     """
 
     where: str
@@ -78,22 +78,19 @@ class Served:
     variables: tuple[str, ...] = ()
 
     def path_of(self, entry: Entry) -> str | None:
-        """The folder of adapters that the application gives the model at `entry`."""
-        is_meant = entry.key.startswith(f"{self.where}args.multiplex_models") or at(entry.raw, "multiplex_config")
-        return self.adapter_path if is_meant else None
+        """The application's folder of adapters, if the model at `entry` uses it."""
+        uses_it = entry.key.startswith(f"{self.where}args.multiplex_models") or at(entry.raw, "multiplex_config")
+        return self.adapter_path if uses_it else None
 
     @property
     def known(self) -> Format | None:
-        """What the form of its models has to be, where their keys leave it open."""
+        """The format of its models, for those whose keys are ambiguous."""
         return self.form if self.form in (Format.EARLY, Format.RAY_SERVE_LLM) else None
 
 
 @dataclass
 class ServeDraft:
-    """A serve config as it was read.
-
-    `around` is what stands around its applications, those that serve models and others.
-    """
+    """A serve config to convert; `around` are the keys beside `applications`."""
 
     file: Path
     raw: Mapping
@@ -108,20 +105,20 @@ class ServeDraft:
 
     @property
     def form(self) -> Format:
-        """The form of its first application."""
+        """The format of its first application."""
         return self.served[0].form
 
 
 def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
-    """A parsed serve config, its lists of models read.
+    """Read a parsed serve config and the models that it lists.
 
     Args:
-        file: where it was read.
-        raw: what was read.
-        place: the folder where the result will lie; None leaves relative paths as they are.
+        file: its file.
+        raw: the parsed file.
+        place: the folder of the result; None leaves relative paths as they are.
 
     Raises:
-        ConfigError: no application serves models, or one cannot be carried over.
+        ConfigError: no application serves models, or one cannot be converted.
     """
     listed, changes = raw.get("applications"), Changes()
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
@@ -140,7 +137,7 @@ def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
 
 def _around(raw: Mapping, changes: Changes) -> Mapping:
     for key in raw.keys() - SERVE_KEYS:
-        changes.dropped(key, "it is no key of Ray Serve; a platform that knows it has a config of its own")
+        changes.dropped(key, "it is not a key of Ray Serve; a platform that reads it has its own config")
     return {key: copied(value) for key, value in raw.items() if key in SERVE_KEYS}
 
 
@@ -155,7 +152,7 @@ def _applications(
                 why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
                 changes.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
             elif _FRONTEND.fullmatch(path):
-                changes.dropped(where.rstrip("."), "the page to talk with models is gone; `rayllm chat` does")
+                changes.dropped(where.rstrip("."), "the playground was removed; use `rayllm chat`")
             elif form is None:
                 yield _other(copied(application), where, changes)
             else:
@@ -165,7 +162,7 @@ def _applications(
 
 
 def _form(import_path: str, is_early: bool) -> Format | None:
-    """The form of an application that serves models; None for others."""
+    """The format of an application that serves models; None for others."""
     if _ENGINE_CONFIG.fullmatch(import_path):
         return Format.ENGINE_CONFIG
     if _RAY_SERVE_LLM.fullmatch(import_path):
@@ -176,12 +173,12 @@ def _form(import_path: str, is_early: bool) -> Format | None:
 
 
 def _other(application: Mapping, where: str, changes: Changes) -> Mapping:
-    """An application of somebody else, without the secrets in its environment."""
+    """Another application, without the secrets in its environment."""
     variables = at(application, "runtime_env", "env_vars")
     for name in take_from_variables(variables, f"{where}runtime_env.env_vars", changes):
         del variables[name]
         key = f"{where}runtime_env.env_vars.{name}"
-        changes.dropped(key, "Ray Serve reads no references; set it on the nodes")
+        changes.dropped(key, "Ray Serve does not expand references; set it on the nodes")
     return application
 
 
@@ -203,20 +200,20 @@ def _served(served: Served, folders: tuple[Path, ...], place: Path | None, chang
         if raw.pop("deployments", None):
             why = "deployments have other names; put the options into the models' `deployment_config`"
             changes.dropped(f"{where}deployments", why)
-    # What is left is unknown; loading the result says so.
+    # Unknown arguments stay; validation reports them.
     raw["args"] = args
     return served
 
 
 def _variables(raw: Mapping, where: str, changes: Changes) -> list[str]:
-    """Take references and secrets out of an application's environment: only models' are read when they are deployed."""
+    """Move references and secrets from an application's environment to its models', where they are expanded."""
     environment = raw.get("runtime_env")
     variables = at(raw, "runtime_env", "env_vars")
     take_from_variables(variables, f"{where}runtime_env.env_vars", changes)
     names = references_in(variables)
     for name in names:
         del variables[name]
-        how = "is now in `runtime_env.env_vars` of each model, where references are read when it is deployed"
+        how = "is now in `runtime_env.env_vars` of each model, where references are expanded at deploy time"
         changes.rewritten(f"{where}runtime_env.env_vars.{name}", how)
     if isinstance(environment, dict) and names and not variables:
         del environment["env_vars"]
@@ -233,7 +230,7 @@ def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...]
             served.entries += entries
             changes.renamed(where + key, "llm_configs")
         if entries and key == "function_calling_models":
-            changes.dropped(where + key, "name in each model's `tool_calling.parser` how its tool calls are read")
+            changes.dropped(where + key, "set each model's `tool_calling.parser`")
     served.adapters = list(expand(args.pop(_ADAPTERS, None), where + _ADAPTERS, folders))
     if served.adapters:
         changes.rewritten(where + _ADAPTERS, "is now in `lora_config.lora_modules` of the base models")
@@ -248,7 +245,7 @@ def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...]
 def _enabled(entries: Iterable[Entry], changes: Changes) -> Iterator[Entry]:
     for entry in entries:
         if isinstance(entry.raw, dict) and entry.raw.get("enabled") is False:
-            changes.dropped(entry.key, "`enabled: false` keeps it from being served")
+            changes.dropped(entry.key, "`enabled: false` disables it")
         else:
             yield entry
 
@@ -261,18 +258,18 @@ def _ingress(served: Served, args: Mapping, changes: Changes) -> None:
             changes.dropped(f"{where}ingress_cls_config.{key}", "the router is RayLLM's own; see `args.router`")
     options = args.pop("ingress_deployment_config", None)
     for key, value in (options if isinstance(options, dict) else {}).items():
-        written = f"{where}ingress_deployment_config.{key}"
+        path = f"{where}ingress_deployment_config.{key}"
         if key in INGRESS_OPTIONS and isinstance(value, int) and value > 0:
             served.router[INGRESS_OPTIONS[key]] = value
-            changes.renamed(written, f"args.router.{INGRESS_OPTIONS[key]}")
+            changes.renamed(path, f"args.router.{INGRESS_OPTIONS[key]}")
         elif key == "autoscaling_config":
-            changes.dropped(written, "the number of routers is fixed: `args.router.num_replicas`")
+            changes.dropped(path, "the number of routers is fixed: `args.router.num_replicas`")
         else:
-            changes.dropped(written, "a router has no such option")
+            changes.dropped(path, "a router has no such option")
 
 
 def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:
-    """Today's `args.router`, as it reads from `place`."""
+    """`args.router` with its relative paths rewritten for the folder `place`."""
     batches = router.get("batches") if isinstance(router, dict) else None
     storage = batches.get("storage") if isinstance(batches, dict) else None
     if place and isinstance(storage, str) and "://" not in storage and not storage.startswith(("/", "~")):

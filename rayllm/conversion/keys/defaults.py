@@ -1,4 +1,4 @@
-"""What older files meant where they said nothing, as far as today's default is another and would cost or surprise."""
+"""Write out older defaults where the current ones differ in ways that cost money or surprise."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
     """Write out the defaults of `form` where today's differ.
 
     Args:
-        config: the model, in today's layout.
-        form: an older form.
-        changes: takes a note of each.
+        config: the model, in the current schema.
+        form: an older format.
+        changes: records each.
     """
     if form is not Format.RAY_SERVE_LLM:
         _context(config, changes)
@@ -27,13 +27,13 @@ def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
 
 
 def note_lost_refusal(raw: Mapping, form: Format, changes: Changes) -> None:
-    """Tell where a file switched chat off, which nothing does today. `raw` is the file as it was read."""
-    below = ("engine_config", "generation") if form is Format.ENGINE_CONFIG else ("generation_config",)
-    generation = at(raw, *below) or at(raw, "generation")
+    """Report a null `prompt_format` of the raw file, which used to switch chat off and no longer does."""
+    path = ("engine_config", "generation") if form is Format.ENGINE_CONFIG else ("generation_config",)
+    generation = at(raw, *path) or at(raw, "generation")
     is_embedding = at(raw, "engine_config").get("type") == "EmbeddingEngine"
-    said = "prompt_format" in generation or (form is Format.ENGINE_CONFIG and not is_embedding)
-    if form is not Format.RAY_SERVE_LLM and said and generation.get("prompt_format") is None:
-        why = "null switched chat off; the model's own chat template is taken today, if it has one"
+    is_given = "prompt_format" in generation or (form is Format.ENGINE_CONFIG and not is_embedding)
+    if form is not Format.RAY_SERVE_LLM and is_given and generation.get("prompt_format") is None:
+        why = "null switched chat off; now the model's own chat template is used, if it has one"
         changes.dropped("generation_config.prompt_format", why)
 
 
@@ -41,19 +41,19 @@ def _context(config: Mapping, changes: Changes) -> None:
     key = "max_request_context_length"
     if config.get(key) is None and "max_model_len" not in at(config, "engine_kwargs"):
         config[key] = _EMBEDDING_CONTEXT if config.get("task") == "embed" else _CONTEXT
-        changes.added(key, f"is written as {config[key]}, what it was by itself; today's default is the model's most")
+        changes.added(key, f"is written as {config[key]}, the old default; the default now is the model's maximum")
 
 
 def _autoscaling(config: Mapping, changes: Changes) -> None:
     deployment = config.setdefault("deployment_config", {})
     if isinstance(deployment, dict) and not {"autoscaling_config", "num_replicas"} & deployment.keys():
         deployment["autoscaling_config"] = {"min_replicas": 1, "max_replicas": _MOST_REPLICAS[Format.EARLY]}
-        changes.added("deployment_config.autoscaling_config", "is written as 1 to 100 replicas, what it was by itself")
+        changes.added("deployment_config.autoscaling_config", "is written as 1 to 100 replicas, the old default")
     autoscaling = at(config, "deployment_config", "autoscaling_config")
     if autoscaling.get("min_replicas") == 0 and "initial_replicas" not in autoscaling:
         autoscaling["initial_replicas"] = 1
         key = "deployment_config.autoscaling_config.initial_replicas"
-        changes.added(key, "is written as 1, what it was by itself; today's default is `min_replicas`")
+        changes.added(key, "is written as 1, the old default; the default now is `min_replicas`")
 
 
 def _most_replicas(config: Mapping, form: Format, changes: Changes) -> None:
@@ -63,6 +63,6 @@ def _most_replicas(config: Mapping, form: Format, changes: Changes) -> None:
     fewest = autoscaling.get("min_replicas", 1)
     if isinstance(fewest, int) and fewest <= most:
         autoscaling["max_replicas"] = most
-        today = AutoscalingConfig.model_fields["max_replicas"].default
-        how = f"is written as {most}, what it was by itself; today's default is {today}"
+        default = AutoscalingConfig.model_fields["max_replicas"].default
+        how = f"is written as {most}, the old default; the default now is {default}"
         changes.added("deployment_config.autoscaling_config.max_replicas", how)

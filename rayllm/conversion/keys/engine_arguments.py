@@ -1,4 +1,4 @@
-"""Arguments of vLLM that older files hold and today's say elsewhere, or not at all."""
+"""Move or drop arguments in `engine_kwargs` that have another key now, or none."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MOVED = {
     "lora_modules": ("lora_config", "lora_modules"),
     "task": ("task",),
 }
-"""Argument → the way down to the key that says it."""
+"""Argument → path of the key that replaces it."""
 DROPPED = {
     "distributed_executor_backend": "it follows from where the workers are placed",
     "data_parallel_size": "replicas are what RayLLM multiplies; set `deployment_config.num_replicas`",
 }
-"""Argument → why it has no key."""
+"""Argument without a replacement → why."""
 _TASKS = {"embedding": "embed", **{name: name for name in ("generate", "embed", "score", "classify")}}
 
 
 def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
-    """Leave in `engine_kwargs` what belongs there; move or drop the rest."""
+    """Move or drop what does not belong in `engine_kwargs`."""
     arguments = config.get("engine_kwargs")
     if not isinstance(arguments, dict):
         return
@@ -51,7 +51,7 @@ def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
         elif name not in known_arguments():
             del arguments[name]
             hint = did_you_mean(name, settable_arguments()).rstrip("?")
-            changes.dropped(key, f"the vLLM of today has no such argument{hint}")
+            changes.dropped(key, f"the current vLLM has no such argument{hint}")
         elif name not in settable_arguments() and name not in OWNED:
             del arguments[name]
             changes.dropped(key, "it is an option of vLLM's own server; the router and Ray Serve answer clients")
@@ -63,11 +63,11 @@ def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
     if name == "task":
         value = _TASKS.get(value)
         if value is None:
-            changes.dropped(key, "vLLM sees by itself what the model is for")
+            changes.dropped(key, "vLLM detects the model's task")
             return
     holder = config
     for step in path[:-1]:
-        # What stands there may be null, or wrong, which the schema tells.
+        # The value may be null, or of a wrong type, which validation reports.
         holder[step] = holder.get(step) or {}
         holder = holder[step]
     if not isinstance(holder, dict):
@@ -80,7 +80,7 @@ def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
 
 
 def _modules(value: Any) -> Any:
-    """Adapters without what RayLLM knows of them anyway."""
+    """Adapters with only their name and path."""
     if not isinstance(value, list):
         return value
     keys = ("name", "path")
@@ -88,17 +88,17 @@ def _modules(value: Any) -> Any:
 
 
 def _token(config: Mapping, value: Any, changes: Changes) -> None:
-    """vLLM takes a token as text, or true for the one that the hub's client has stored."""
+    """vLLM takes a token, or true for the one stored by the hub's client."""
     if isinstance(value, str):
         refer(config, ["HF_TOKEN"])
         changes.secret("engine_kwargs.hf_token", "HF_TOKEN")
     else:
-        changes.dropped("engine_kwargs.hf_token", "the hub's client finds its token by itself")
+        changes.dropped("engine_kwargs.hf_token", "the hub's client finds its stored token")
 
 
 def _tool_choice(config: Mapping, changes: Changes) -> None:
-    """vLLM lets models choose tools only where that is switched on, RayLLM wherever there is a parser."""
+    """Keep vLLM's default: without `enable_auto_tool_choice` models may not choose tools, in RayLLM they may."""
     tools = config.get("tool_calling")
     if isinstance(tools, dict) and "auto" not in tools:
         tools["auto"] = False
-        changes.added("tool_calling.auto", "is written as false, as vLLM's without `enable_auto_tool_choice`")
+        changes.added("tool_calling.auto", "is written as false, vLLM's default without `enable_auto_tool_choice`")

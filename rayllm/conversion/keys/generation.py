@@ -1,4 +1,4 @@
-"""Sampling values and stops, as older engines named them."""
+"""Rewrite sampling values and stops in `generation_config`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
 
 RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "ignore_eos_token": "ignore_eos"}
-"""Names of Hugging Face's generation → fields of a request."""
+"""Name in Hugging Face's generation config → field of a request."""
 _STOPS = {"stop": "stopping_sequences", "stop_token_ids": "stopping_tokens"}
 
 
 def carry_sampling(config: Mapping, changes: Changes) -> None:
-    """Rewrite `generation_config.generate_kwargs` and drop stops that are several token ids in a row."""
+    """Rewrite `generation_config.generate_kwargs`, and drop stops that are sequences of token ids."""
     generation = at(config, "generation_config")
     _stops(generation, changes)
     values, where = at(generation, "generate_kwargs"), "generation_config.generate_kwargs"
@@ -35,8 +35,8 @@ def carry_sampling(config: Mapping, changes: Changes) -> None:
 
 
 def _stop(generation: Mapping, key: str, value: object) -> None:
-    given, more = generation.get(key) or [], value if isinstance(value, list) else [value]
-    generation[key] = [*given, *(stop for stop in more if stop not in given)]
+    stops, more = generation.get(key) or [], value if isinstance(value, list) else [value]
+    generation[key] = [*stops, *(stop for stop in more if stop not in stops)]
 
 
 def _stops(generation: Mapping, changes: Changes) -> None:
@@ -44,5 +44,5 @@ def _stops(generation: Mapping, changes: Changes) -> None:
     stops = generation.get(key)
     if isinstance(stops, list) and any(isinstance(stop, list) for stop in stops):
         generation[key] = [stop for stop in stops if not isinstance(stop, list)]
-        why = "several token ids in a row are no stop; write the text that they spell"
+        why = "a sequence of token ids is not a stop; write the text that it spells"
         changes.dropped(f"generation_config.{key}", why)

@@ -1,4 +1,4 @@
-"""Keys of `ray.serve.llm.LLMConfig` that RayLLM does not have.
+"""Drop or refuse keys of `ray.serve.llm.LLMConfig` that RayLLM does not have.
 
 Source: ray.llm._internal.serve.core.configs.llm_config, Ray 2.60.
 """
@@ -11,14 +11,14 @@ from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
 
 EXPERIMENTS = {
-    "stream_batching_interval_ms": "replies are passed on as they come",
-    "num_ingress_replicas": "Ray never read it; `args.router.num_replicas` says it",
-    "num_router_replicas": "Ray never read it; `args.router.num_replicas` says it",
+    "stream_batching_interval_ms": "replies are streamed without batching",
+    "num_ingress_replicas": "Ray never read it; use `args.router.num_replicas`",
+    "num_router_replicas": "Ray never read it; use `args.router.num_replicas`",
     "pd_tokenize_once": "prefill and decode are not split",
     "_prewarm_prefill_decode": "prefill and decode are not split",
     "NIXL_SIDE_CHANNEL_PORT_BASE": "prefill and decode are not split",
 }
-"""Experimental key → why it is not carried over."""
+"""Experimental key → why it is dropped."""
 _REFUSED_SERVERS = {
     "SGLangServer": "SGLang is not carried over: the engine is vLLM, with arguments of its own",
     "DPServer": "data-parallel groups are not carried over; use `deployment_config.num_replicas`",
@@ -28,7 +28,7 @@ _REFUSED_SERVERS = {
 
 
 def carry_keys(config: Mapping, changes: Changes) -> None:
-    """Take its keys out of a model's mapping, each told or refused."""
+    """Remove its keys from a model's mapping; each is recorded as dropped, moved or refused."""
     _accelerator(config, changes)
     _server(config.pop("server_cls", None), changes)
     for name in at(config, "experimental_configs"):
@@ -36,7 +36,8 @@ def carry_keys(config: Mapping, changes: Changes) -> None:
         changes.dropped(f"experimental_configs.{name}", why)
     config.pop("experimental_configs", None)
     if config.pop("log_engine_metrics", None) is not None:
-        changes.dropped("log_engine_metrics", "the engine's metrics are always exported")
+        why = "RayLLM does not export vLLM's metrics to Ray yet; `rayllm status` shows load and KV cache"
+        changes.dropped("log_engine_metrics", why)
     _callback(config, changes)
     _placement(config, changes)
 
@@ -54,10 +55,12 @@ def _accelerator(config: Mapping, changes: Changes) -> None:
 
 
 def _bundles(config: Mapping) -> list[Mapping]:
-    given = at(config, "placement_group_config").get("bundles")
-    bundles = given if isinstance(given, list) else []
-    every = (at(config, "placement_group_config", "bundle_per_worker"), *bundles)
-    return [bundle for bundle in every if isinstance(bundle, dict)]
+    bundles = at(config, "placement_group_config").get("bundles")
+    candidates = (
+        at(config, "placement_group_config", "bundle_per_worker"),
+        *(bundles if isinstance(bundles, list) else []),
+    )
+    return [bundle for bundle in candidates if isinstance(bundle, dict)]
 
 
 def _server(server: object, changes: Changes) -> None:
@@ -69,7 +72,7 @@ def _server(server: object, changes: Changes) -> None:
 
 
 def _callback(config: Mapping, changes: Changes) -> None:
-    """Its downloader of more files has an equal, for models from a bucket."""
+    """Turn `CloudDownloader` into `extra_files`, for models in a bucket; drop other callbacks."""
     callback, loading = config.pop("callback_config", None), at(config, "model_loading_config")
     source, pairs = loading.get("model_source"), _pairs(at(callback, "callback_kwargs").get("paths"))
     if isinstance(source, str) and source.startswith(("s3://", "gs://")):
@@ -85,7 +88,7 @@ def _callback(config: Mapping, changes: Changes) -> None:
 
 
 def _pairs(value: Any) -> list[list[Any]]:
-    """A list of pairs; an empty one where something else is in it."""
+    """A list of pairs; empty if the value is anything else."""
     are_pairs = isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value)
     return value if are_pairs else []
 

@@ -1,4 +1,4 @@
-"""Secrets that stand in files: tokens and keys in environment variables, passwords in addresses."""
+"""Replace secrets in files by references: tokens and keys in environment variables, passwords in URLs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.secrets import REFERENCE
 
-# Parts of the names of variables that hold secrets.
+# Words in the names of variables that hold secrets.
 _SECRET_PARTS = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY"}
-# What well-known tokens look like → the variable that usually holds one.
+# Pattern of a well-known token → variable that usually holds one.
 _TOKENS = {
     r"hf_[A-Za-z0-9]{16,}": "HF_TOKEN",
     r"A(?:KIA|SIA)[0-9A-Z]{16}": "AWS_ACCESS_KEY_ID",
@@ -20,13 +20,13 @@ _TOKENS = {
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}": "GITHUB_TOKEN",
     r"glpat-[A-Za-z0-9_-]{20,}": "GITLAB_TOKEN",
 }
-_IN_ADDRESS = re.compile(r"(?<=://)([^/\s@:]*:[^/\s@]+)(?=@([^/\s:]+))")
-# Where `${env:NAME}` is read when a model is deployed.
+_IN_URL = re.compile(r"(?<=://)([^/\s@:]*:[^/\s@]+)(?=@([^/\s:]+))")
+# Where `${env:NAME}` is expanded at deploy time.
 _ENVIRONMENTS = (("runtime_env",), ("deployment_config", "ray_actor_options", "runtime_env"))
 
 
 def refer(config: Mapping, names: Iterable[str]) -> None:
-    """Give a model's processes environment variables of the deploying process, unless the model sets them itself."""
+    """Pass environment variables of the deploying process to a model's processes, unless the model sets them."""
     references = {name: f"${{env:{name}}}" for name in names}
     if references:
         environment = config["runtime_env"] = dict(at(config, "runtime_env"))
@@ -34,7 +34,7 @@ def refer(config: Mapping, names: Iterable[str]) -> None:
 
 
 def take_secrets(config: Mapping, changes: Changes) -> None:
-    """Put a reference in the place of every secret of a model, and refuse those that stand where none is read."""
+    """Replace the secrets of a model by references, and refuse those where references are not expanded."""
     for path in _ENVIRONMENTS:
         holder, where = at(config, *path[:-1]), ".".join(path)
         if isinstance(holder.get(path[-1]), dict):
@@ -44,25 +44,25 @@ def take_secrets(config: Mapping, changes: Changes) -> None:
 
 
 def refuse_secrets(value: Any, key: str, changes: Changes) -> None:
-    """Refuse what looks like a secret anywhere in `value`, which stands at `key`."""
+    """Refuse what looks like a secret in `value`, which is at the path `key`."""
     for where, text in _texts(value, key):
-        if _found(text):
-            changes.refuse(where, "holds a secret, for which a file is no place; take it out.")
+        if _secrets_in(text):
+            changes.refuse(where, "holds a secret, which does not belong in a file; remove it.")
 
 
 def take_from_variables(variables: Mapping, where: str, changes: Changes) -> list[str]:
-    """Put references in the place of secrets among environment variables; their names."""
-    taken = []
+    """Replace secrets among environment variables by references; returns their names."""
+    names = []
     for name, value in variables.items():
         if isinstance(value, str) and value and not REFERENCE.fullmatch(value) and _is_secret(name, value):
             variables[name] = f"${{env:{name}}}"
             changes.secret(f"{where}.{name}", name)
-            taken.append(name)
-    return taken
+            names.append(name)
+    return names
 
 
 def references_in(variables: Mapping) -> list[str]:
-    """Names of the variables that are nothing but a reference to that of the same name."""
+    """Names of the variables that only refer to the variable of the same name."""
     return [name for name, value in variables.items() if value == f"${{env:{name}}}"]
 
 
@@ -70,15 +70,15 @@ def _is_secret(name: str, value: str) -> bool:
     return bool(_SECRET_PARTS & set(name.upper().split("_"))) or any(re.fullmatch(shape, value) for shape in _TOKENS)
 
 
-def _found(text: str) -> list[tuple[str, str]]:
-    """The secrets in a text, each with the name of a variable for it."""
-    found = [(match[1], _variable_of(match[2])) for match in _IN_ADDRESS.finditer(text) if "${env:" not in match[1]]
-    for shape, name in _TOKENS.items():
-        found += [(secret, name) for secret in re.findall(shape, text)]
-    return found
+def _secrets_in(text: str) -> list[tuple[str, str]]:
+    """The secrets in a text, each with a name of a variable for it."""
+    secrets = [(match[1], _variable_for(match[2])) for match in _IN_URL.finditer(text) if "${env:" not in match[1]]
+    for pattern, name in _TOKENS.items():
+        secrets += [(secret, name) for secret in re.findall(pattern, text)]
+    return secrets
 
 
-def _variable_of(host: str) -> str:
+def _variable_for(host: str) -> str:
     return re.sub(r"\W", "_", host).upper() + "_CREDENTIALS"
 
 
@@ -87,7 +87,7 @@ def _referring(value: Any, key: str, changes: Changes) -> Any:
         return {name: _referring(item, f"{key}.{name}", changes) for name, item in value.items()}
     if isinstance(value, list):
         return [_referring(item, f"{key}.{index}", changes) for index, item in enumerate(value)]
-    for secret, name in _found(value) if isinstance(value, str) else ():
+    for secret, name in _secrets_in(value) if isinstance(value, str) else ():
         if secret in value:
             value = value.replace(secret, f"${{env:{name}}}")
             changes.secret(key, name)
@@ -95,7 +95,7 @@ def _referring(value: Any, key: str, changes: Changes) -> Any:
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every text below `value`, with the way down to it."""
+    """Every string in `value`, with its path."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         items = value.items()

@@ -1,4 +1,4 @@
-"""Where weights, tokenizers and adapters come from, as older files say it."""
+"""Rewrite the sources of weights, tokenizers and adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPTIONS = {"--" + name.replace("_", "-") for name in S3Options.model_fields}
 
 
 def carry_sources(config: Mapping, changes: Changes) -> None:
-    """Rewrite `model_loading_config` and the place of adapters, in today's layout."""
+    """Rewrite the sources in `model_loading_config` and `lora_config`."""
     loading, lora = config.get("model_loading_config"), config.get("lora_config")
     if isinstance(loading, dict):
         if loading.pop("anytensor_config", None):
@@ -26,7 +26,7 @@ def carry_sources(config: Mapping, changes: Changes) -> None:
 
 
 def without_anonymous(uri: str) -> tuple[str, bool]:
-    """An address without the `anonymous@` that `ray.serve.llm` has in some, and whether it was there."""
+    """Strip the `anonymous@` that `ray.serve.llm` allows in a URI; returns the URI, and whether it was there."""
     scheme, _, rest = uri.partition("://")
     return f"{scheme}://{rest.removeprefix('anonymous@')}", rest.startswith("anonymous@")
 
@@ -35,11 +35,11 @@ def _source(value: Any, key: str, changes: Changes) -> Any:
     if isinstance(value, str) and "://" in value:
         uri, anonymous = without_anonymous(value)
         if anonymous:
-            changes.rewritten(key, "has no `anonymous@` any more: `anonymous: true` says it")
+            changes.rewritten(key, "has no `anonymous@` any more: use `anonymous: true`")
         return {"bucket_uri": uri, "anonymous": True} if anonymous else value
     if not isinstance(value, dict) or "bucket_uri" not in value:
         return value
-    source = {name: given for name, given in value.items() if given is not None}
+    source = {name: option for name, option in value.items() if option is not None}
     if "bucket_uri" not in source:
         for name in source:
             if source[name]:
@@ -50,21 +50,21 @@ def _source(value: Any, key: str, changes: Changes) -> Any:
     source["bucket_uri"], anonymous = without_anonymous(source["bucket_uri"])
     if anonymous:
         source["anonymous"] = True
-        changes.rewritten(f"{key}.bucket_uri", "has no `anonymous@` any more: `anonymous: true` says it")
+        changes.rewritten(f"{key}.bucket_uri", "has no `anonymous@` any more: use `anonymous: true`")
     if isinstance(arguments := source.get("s3_sync_args"), list):
-        source["s3_sync_args"] = _understood(arguments, f"{key}.s3_sync_args", changes)
-    return {name: given for name, given in source.items() if given != []}
+        source["s3_sync_args"] = _supported(arguments, f"{key}.s3_sync_args", changes)
+    return {name: option for name, option in source.items() if option != []}
 
 
-def _understood(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
-    """The options that mean something to RayLLM, with their values; others are noted."""
+def _supported(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
+    """The options that RayLLM supports, with their values; others are recorded as dropped."""
     kept, is_known = list[Any](), True
     for argument in arguments:
         option = str(argument).partition("=")[0]
         if option.startswith("--"):
             is_known = option in _OPTIONS
             if not is_known:
-                changes.dropped(key, f"`{option}` means nothing here: RayLLM fetches only what serving needs")
+                changes.dropped(key, f"`{option}` has no effect: RayLLM only fetches what serving needs")
         if is_known:
             kept.append(argument)
     return kept
@@ -77,7 +77,7 @@ def _adapters(lora: Mapping, changes: Changes) -> None:
         uri, anonymous = without_anonymous(path.rstrip("/"))
         lora["dynamic_lora_loading_path"] = uri
         if anonymous:
-            why = "has no `anonymous@` any more: who has no credentials asks anonymously"
+            why = "has no `anonymous@` any more: without credentials, access is anonymous"
             changes.rewritten(f"{where}dynamic_lora_loading_path", why)
     if isinstance(timeout, int | float) and timeout <= 0:
         lora["download_timeout_s"] = None

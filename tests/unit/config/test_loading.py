@@ -74,7 +74,7 @@ def test_a_revision_belongs_to_the_hub() -> None:
     [
         ({"engin_kwargs": {}}, "engin_kwargs", "did you mean `engine_kwargs`?"),
         ({"engine_kwargs": {"max_model_length": 5}}, "engine_kwargs", "did you mean `max_model_len`"),
-        ({"engine_kwargs": {"zzz": 5}}, "engine_kwargs", "`zzz` is no engine argument of vLLM"),
+        ({"engine_kwargs": {"zzz": 5}}, "engine_kwargs", "`zzz` is not an engine argument of vLLM"),
         ({"engine_kwargs": {"model": "x"}}, "engine_kwargs", "use model_loading_config.model_source"),
         ({"engine_kwargs": {"port": 1}}, "engine_kwargs", "an option of vLLM's own server"),
         ({"tensor_parallelism": {"degree": 0}}, "tensor_parallelism.degree", "greater than or equal to 1"),
@@ -110,8 +110,8 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ),
         ({"reasoning_parser": "deepseek"}, "reasoning_parser", "vLLM has no parser `deepseek`"),
         ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
-        ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every answer"),
-        ({"generation_config": {"generate_kwargs": {"model": "x"}}}, "generate_kwargs", "the client's to say"),
+        ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every request"),
+        ({"generation_config": {"generate_kwargs": {"model": "x"}}}, "generate_kwargs", "belongs to each request"),
         ({"generation_config": {"generate_kwargs": {"stop": "x"}}}, "generate_kwargs", "use `stopping_sequences`"),
         ({"generation_config": {"generate_kwargs": {"temprature": 1}}}, "generate_kwargs", "mean `temperature`"),
         ({"max_request_context_length": 5, "engine_kwargs": {"max_model_len": 6}}, "m.yaml", "differ; keep one"),
@@ -239,7 +239,7 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
         ({"llm_config": ["x"]}, "did you mean `llm_configs`?"),
         ({"llm_configs": ["none.yaml"]}, "args.llm_configs.0: no such file or folder"),
         ({"llm_configs": [7]}, "args.llm_configs.0: must be a path or a mapping"),
-        ({"llm_configs": [MINIMAL, MINIMAL]}, "model id given twice: org/name"),
+        ({"llm_configs": [MINIMAL, MINIMAL]}, "duplicate model id: org/name"),
         ({"llm_configs": [MINIMAL], "router": {"api_keys": "x"}}, "args.router: api_keys: unknown key"),
         ({"llm_configs": [MINIMAL], "router": {"model_aliases": {"a": "b"}}}, "no model has the id `b`"),
         (

@@ -75,13 +75,13 @@ def test_a_module_that_is_none_is_refused(module: Any, said: str) -> None:
 
 
 def test_vllms_own_option_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"`lora_modules` belongs into `lora_config`; move it there"):
+    with pytest.raises(ConfigError, match=r"`lora_modules` belongs in `lora_config`; move it there"):
         model({}, engine_kwargs={"lora_modules": ["x=/x"]})
 
 
 @pytest.mark.parametrize("key", ["s3cret", "", "${ADMIN}", "x${env:ADMIN}", "${env:ADMIN} ", "${env:}"])
 def test_a_key_must_not_stand_in_a_file(key: str) -> None:
-    with pytest.raises(ConfigError, match="a key must not stand in a file"):
+    with pytest.raises(ConfigError, match="a file must not hold a key"):
         load_app({"llm_configs": [{"model_loading_config": {"model_id": "m"}}], "router": {"admin_keys": [key]}})
 
 
@@ -108,8 +108,8 @@ def named(*modules: str, model_id: str = "m", **router: Any) -> dict[str, Any]:
     [
         (named("x"), "lora_modules"),
         (named("x=/a", "x=/b"), "`x` is given twice"),
-        (named("m=/a"), "`m` names a model, an alias or another adapter"),
-        (named("gpt=/a", model_aliases={"gpt": "m"}), "`gpt` names a model, an alias or another adapter"),
+        (named("m=/a"), "`m` already names a model, an alias or another adapter"),
+        (named("gpt=/a", model_aliases={"gpt": "m"}), "`gpt` already names a model, an alias or another adapter"),
     ],
 )
 def test_an_adapters_name_means_one_thing(args: dict[str, Any], said: str) -> None:
@@ -119,7 +119,7 @@ def test_an_adapters_name_means_one_thing(args: dict[str, Any], said: str) -> No
 
 def test_two_models_cannot_have_adapters_of_one_name() -> None:
     both = named("x=/a")["llm_configs"] + named("x=/b", model_id="n")["llm_configs"]
-    with pytest.raises(ConfigError, match=r"model `n`: .*`x` names a model, an alias or another adapter"):
+    with pytest.raises(ConfigError, match=r"model `n`: .*`x` already names a model, an alias or another adapter"):
         load_app({"llm_configs": both})
 
 

@@ -25,7 +25,7 @@ BROKER = {"create_aws_credentials_url": "http://x"}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"s3_sync_args": ["--exclude", "*"]}, "`--exclude` means nothing here; known are --region"),
+        ({"s3_sync_args": ["--exclude", "*"]}, "`--exclude` is not supported; use --region"),
         ({"s3_sync_args": ["--region"]}, "`--region` needs a value after it"),
         ({"s3_aws_credentials": BROKER, "anonymous": True}, "anonymous access exclude each other"),
         ({"s3_aws_credentials": BROKER, "s3_sync_args": ["--no-sign-request"]}, "exclude each other"),

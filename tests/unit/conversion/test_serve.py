@@ -122,7 +122,7 @@ def test_adapters_of_anyscales_endpoints(old: Path, tmp_path: Path) -> None:
     settings = tmp_path / "new/adapters/org--chat-7b/sql-x1/rayllm.yaml"
     assert yaml.safe_load(settings.read_text()) == ADAPTER["generation"]
     assert notes["sql.yaml: model_id"] == ["is now `sql-x1`: clients ask for `org/chat-7b:sql-x1` or `sql-x1`"]
-    assert f"is {settings} now, which belongs beside the weights in s3://b/sql" in notes["sql.yaml: generation"]
+    assert f"is {settings} now; put it beside the weights in s3://b/sql" in notes["sql.yaml: generation"]
     assert any("rename folders" in text for text in notes["serve.yaml: applications.0.args.dynamic_lora_loading_path"])
 
 
@@ -165,7 +165,7 @@ def test_the_playground_is_left_out(old: Path, tmp_path: Path) -> None:
     raw = yaml.safe_load(file.read_text())
     raw["applications"].append({"name": "ui", "route_prefix": "/ui", "import_path": "rayllm.frontend.app:app"})
     _, notes = converted(write(file, raw), tmp_path / "new")
-    assert "`rayllm chat` does" in notes["serve.yaml: applications.1"][0]
+    assert "use `rayllm chat`" in notes["serve.yaml: applications.1"][0]
 
 
 def test_a_token_of_the_application_moves_to_its_models(old: Path, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_the_folder_of_batches_leads_where_it_led(old: Path, tmp_path: Path) -> 
         (RAY_APP, {"llm_configs": [3]}, "applications.0.args.llm_configs.0: must be a path or a mapping"),
         (RAY_APP, {"llm_configs": ["a: 1\nb: ["]}, "applications.0.args.llm_configs.0: not valid YAML"),
         (RAY_APP, {"llm_configs": []}, "applications.0.args.llm_configs: must be a list"),
-        (RAY_APP, {"llm_configs": [CURRENT, CURRENT]}, "applications.0.args: models: model id given twice: org/today"),
+        (RAY_APP, {"llm_configs": [CURRENT, CURRENT]}, "applications.0.args: models: duplicate model id: org/today"),
         (RAY_APP, {"llm_configs": [CURRENT], "foo": 1}, "applications.0.args.foo: unknown key"),
         (RAY_APP, {"llm_configs": [CURRENT | {"x": 1}]}, "applications.0.args.llm_configs.0.x: unknown key"),
         (ENGINE_CONFIG_APP, {"trtllm_models": [{"engine_config": {"type": "TRTLLMEngine"}}]}, "TensorRT-LLM"),

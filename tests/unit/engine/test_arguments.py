@@ -28,7 +28,7 @@ def test_a_bucket_is_streamed_where_that_is_asked_for() -> None:
     assert arguments(model_loading_config=source, **streamed).engine["model"] == "s3://b/m"
     assert arguments(model_loading_config=source).engine["model"] == "/w"
     options = {"model_id": "m", "model_source": {"bucket_uri": "s3://b/m", "anonymous": True}}
-    with pytest.raises(ConfigError, match=r"model_source\.anonymous: vLLM's streamer takes no such option"):
+    with pytest.raises(ConfigError, match=r"model_source\.anonymous: vLLM's streamer does not support it"):
         arguments(model_loading_config=options, **streamed)
 
 

@@ -206,7 +206,7 @@ def test_safetensors_are_preferred_to_pickled_weights(root: Path) -> None:
         (adapter() | {"rayllm.yaml": b"[1]"}, "rayllm.yaml: must be a mapping"),
         (adapter() | {"rayllm.yaml": b"a: ["}, "rayllm.yaml"),
         (adapter() | {"rayllm.yaml": b"stoping_sequences: [a]"}, "rayllm.yaml: stoping_sequences"),
-        (adapter() | {"rayllm.yaml": b"generate_kwargs: {model: x}"}, "`model` is the client's to say"),
+        (adapter() | {"rayllm.yaml": b"generate_kwargs: {model: x}"}, "`model` belongs to each request"),
     ],
 )
 def test_broken_file_is_named_and_released(

@@ -108,7 +108,7 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(old: Path) -> None:
     ("text", "said"),
     [
         ("a: [1", "bad.yaml: not valid YAML: line 1"),
-        ("a: 1", "bad.yaml: is neither a model nor a serve config of any form that is known here.\nhint: a model has"),
+        ("a: 1", "bad.yaml: is neither a model nor a serve config of a known format.\nhint: a model has"),
         ("engine_config: {model_id: m, speed: 1}", "bad.yaml: engine_config.speed: unknown key"),
     ],
 )
