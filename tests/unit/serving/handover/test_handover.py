@@ -116,7 +116,7 @@ class Router:
             await plain(500, b"lost")(receive, send)
 
 
-class Testbed:
+class HandoverPair:
     """A router's server, a replica, and clients."""
 
     def __init__(self, port: int, router: Router, replica: Replica, receiver: Receiver) -> None:
@@ -128,7 +128,7 @@ class Testbed:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Testbed]:
+async def opened() -> AsyncIterator[HandoverPair]:
     replica = Replica()
     receiver = Receiver(replica)
     receiver.start()
@@ -138,18 +138,22 @@ async def opened() -> AsyncIterator[Testbed]:
         port = probe.getsockname()[1]
     front = HttpServer(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
     await front.start()
-    testbed = Testbed(port, router, replica, receiver)
+    harness = Harness(port, router, replica, receiver)
     try:
-        yield testbed
+<<<<<<< HEAD
+        yield harness
+=======
+        yield HandoverPair(port, router, replica, receiver)
+>>>>>>> h14c
     finally:
-        await testbed.clients.close()
+        await harness.clients.close()
         router.sender.close()
         receiver.close()
         await front.stop(5)
 
 
 @pytest.fixture
-async def testbed() -> AsyncIterator[Testbed]:
+async def pair() -> AsyncIterator[HandoverPair]:
     async with opened() as found:
         yield found
 
@@ -173,26 +177,26 @@ async def reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byte
     return int(head[0].split()[1]), headers, body
 
 
-async def test_the_replica_answers_on_the_clients_own_connection_again_and_again(testbed: Testbed) -> None:
-    reader, writer = await testbed.connect()
+async def test_the_replica_answers_on_the_clients_own_connection_again_and_again(pair: HandoverPair) -> None:
+    reader, writer = await pair.connect()
     for number in range(3):
-        testbed.replica.answer = plain(200, b"hello %d" % number)
+        pair.replica.answer = plain(200, b"hello %d" % number)
         writer.write(request(b"question %d" % number, f"x-request-id: id-{number}"))
         status, headers, body = await reply(reader)
         assert (status, body, headers["x-request-id"]) == (200, b"hello %d" % number, f"id-{number}")
         assert headers["content-type"] == "text/plain"
         assert "server" not in headers
-    assert [body for _, body in testbed.replica.seen] == [b"question 0", b"question 1", b"question 2"]
+    assert [body for _, body in pair.replica.seen] == [b"question 0", b"question 1", b"question 2"]
     # The client may have it all before the router hears that it does.
     async with asyncio.timeout(1):
-        while testbed.router.outcomes != [Outcome.ANSWERED] * 3:
+        while pair.router.outcomes != [Outcome.ANSWERED] * 3:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stream_arrives_as_it_is_made(testbed: Testbed) -> None:
+async def test_a_stream_arrives_as_it_is_made(pair: HandoverPair) -> None:
     rest = asyncio.Event()
-    testbed.replica.answer = stream(b"data: 1\n\n", b"data: 2\n\n", until=rest)
-    reader, writer = await testbed.connect()
+    pair.replica.answer = stream(b"data: 1\n\n", b"data: 2\n\n", until=rest)
+    reader, writer = await pair.connect()
     writer.write(request())
     assert b"transfer-encoding: chunked" in await reader.readuntil(b"\r\n\r\n")
     assert await reader.readuntil(b"data: 2\n\n\r\n")
@@ -201,143 +205,143 @@ async def test_a_stream_arrives_as_it_is_made(testbed: Testbed) -> None:
 
 
 @pytest.mark.parametrize("size", [31_000, 33_000, 5_000_000])
-async def test_bodies_of_any_size(testbed: Testbed, size: int) -> None:
+async def test_bodies_of_any_size(pair: HandoverPair, size: int) -> None:
     sent = bytes(range(256)) * (size // 256)
-    testbed.replica.answer = plain(200, sent)
-    reader, writer = await testbed.connect()
+    pair.replica.answer = plain(200, sent)
+    reader, writer = await pair.connect()
     writer.write(request(sent))
     status, _, body = await reply(reader)
     assert (status, body) == (200, sent)
-    assert testbed.replica.seen[0][1] == sent
+    assert pair.replica.seen[0][1] == sent
 
 
-async def test_a_refusal_is_the_routers_to_tell(testbed: Testbed) -> None:
-    testbed.replica.answer = plain(503, b"x" * 100_000, (b"Retry-After", b"7"))
-    reader, writer = await testbed.connect()
+async def test_a_refusal_is_the_routers_to_tell(pair: HandoverPair) -> None:
+    pair.replica.answer = plain(503, b"x" * 100_000, (b"Retry-After", b"7"))
+    reader, writer = await pair.connect()
     writer.write(request())
     assert (await reply(reader))[::2] == (500, b"refused")
-    [(status, headers, body)] = testbed.router.refusals
+    [(status, headers, body)] = pair.router.refusals
     assert (status, headers["retry-after"], body) == (503, "7", b"x" * 100_000)
     # The connection is as good as before.
-    testbed.replica.answer = plain(200, b"hello")
+    pair.replica.answer = plain(200, b"hello")
     writer.write(request())
     assert (await reply(reader))[::2] == (200, b"hello")
 
 
-async def test_a_client_that_leaves_is_heard_of_at_once(testbed: Testbed) -> None:
-    testbed.replica.answer = stream(b"data: 1\n\n", until=testbed.replica.gone)
-    reader, writer = await testbed.connect()
+async def test_a_client_that_leaves_is_heard_of_at_once(pair: HandoverPair) -> None:
+    pair.replica.answer = stream(b"data: 1\n\n", until=pair.replica.gone)
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
     writer.close()
-    await asyncio.wait_for(testbed.replica.gone.wait(), 1)
+    await asyncio.wait_for(pair.replica.gone.wait(), 1)
 
 
-async def test_a_client_that_leaves_before_the_answer_is_heard_of_at_once(testbed: Testbed) -> None:
+async def test_a_client_that_leaves_before_the_answer_is_heard_of_at_once(pair: HandoverPair) -> None:
     async def never(receive: Any, send: Any) -> None:
-        await testbed.replica.gone.wait()
+        await pair.replica.gone.wait()
 
-    testbed.replica.answer = never
-    _, writer = await testbed.connect()
+    pair.replica.answer = never
+    _, writer = await pair.connect()
     writer.write(request())
-    while not testbed.replica.seen:
+    while not pair.replica.seen:
         await asyncio.sleep(0.01)
     writer.close()
-    await asyncio.wait_for(testbed.replica.gone.wait(), 1)
+    await asyncio.wait_for(pair.replica.gone.wait(), 1)
 
 
-async def test_requests_that_come_at_once_are_answered_in_turn(testbed: Testbed) -> None:
-    reader, writer = await testbed.connect()
+async def test_requests_that_come_at_once_are_answered_in_turn(pair: HandoverPair) -> None:
+    reader, writer = await pair.connect()
     writer.write(request(b"1") + request(b"2") + request(b"3"))
     for _ in range(3):
         assert (await reply(reader))[2] == b"hello"
-    assert [body for _, body in testbed.replica.seen] == [b"1", b"2", b"3"]
+    assert [body for _, body in pair.replica.seen] == [b"1", b"2", b"3"]
 
 
-async def test_a_client_that_wants_no_more_has_its_connection_closed(testbed: Testbed) -> None:
+async def test_a_client_that_wants_no_more_has_its_connection_closed(pair: HandoverPair) -> None:
     for chunked in (False, True):
-        testbed.replica.answer = stream(b"data: 1\n\n") if chunked else plain(200, b"hello")
-        reader, writer = await testbed.connect()
+        pair.replica.answer = stream(b"data: 1\n\n") if chunked else plain(200, b"hello")
+        reader, writer = await pair.connect()
         writer.write(request(b"{}", "connection: close"))
         status, headers, _ = await reply(reader)
         assert (status, headers["connection"]) == (200, "close")
         assert await reader.read() == b""
 
 
-async def test_a_slow_reader_holds_up_nobody_else(testbed: Testbed) -> None:
+async def test_a_slow_reader_holds_up_nobody_else(pair: HandoverPair) -> None:
     chunk = b"data: " + b"x" * 100_000 + b"\n\n"
     sent = 0
 
     async def endless(receive: Any, send: Any) -> None:
         nonlocal sent
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not testbed.replica.gone.is_set():
+        while not pair.replica.gone.is_set():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             sent += 1
             await asyncio.sleep(0)
 
-    testbed.replica.answer = endless
-    _, slow = await testbed.connect()
+    pair.replica.answer = endless
+    _, slow = await pair.connect()
     slow.write(request())
     await asyncio.sleep(0.3)
     before = sent
     await asyncio.sleep(0.2)
     # It stands still: what nobody reads is not made.
     assert sent == before
-    testbed.replica.answer = plain(200, b"hello")
-    reader, writer = await testbed.connect()
+    pair.replica.answer = plain(200, b"hello")
+    reader, writer = await pair.connect()
     writer.write(request())
     assert (await asyncio.wait_for(reply(reader), 1))[2] == b"hello"
     slow.close()
 
 
-async def test_a_replica_that_dies_in_the_middle_is_told_in_the_stream(testbed: Testbed) -> None:
-    testbed.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
-    reader, writer = await testbed.connect()
+async def test_a_replica_that_dies_in_the_middle_is_told_in_the_stream(pair: HandoverPair) -> None:
+    pair.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    testbed.receiver.close()
+    pair.receiver.close()
     assert (await reader.read()).endswith(b"\n\ndata: broken\n\n\r\n0\r\n\r\n")
-    assert testbed.router.outcomes == [Outcome.BROKEN]
+    assert pair.router.outcomes == [Outcome.BROKEN]
 
 
-async def test_the_client_of_a_replica_that_died_may_ask_again_on_its_connection(testbed: Testbed) -> None:
-    testbed.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
-    reader, writer = await testbed.connect()
+async def test_the_client_of_a_replica_that_died_may_ask_again_on_its_connection(pair: HandoverPair) -> None:
+    pair.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await pair.connect()
     writer.write(request())
-    while not list(testbed.router.sender._handovers.values()):
+    while not list(pair.router.sender._handovers.values()):
         await asyncio.sleep(0.01)
-    [handover] = list(testbed.router.sender._handovers.values())
+    [handover] = list(pair.router.sender._handovers.values())
     await handover.started.wait()
-    assert await testbed.router.sender.abort(handover) is Outcome.BROKEN
+    assert await pair.router.sender.abort(handover) is Outcome.BROKEN
     assert (await reply(reader))[2].endswith(b"data: broken\n\n")
-    testbed.replica.answer = plain(200, b"next")
+    pair.replica.answer = plain(200, b"next")
     writer.write(request())
     assert (await reply(reader))[2] == b"next"
     # And one on which nothing comes is closed.
     assert await asyncio.wait_for(reader.read(), 10) == b""
 
 
-async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(testbed: Testbed) -> None:
+async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(pair: HandoverPair) -> None:
     async def never(receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
-    testbed.replica.answer = never
-    reader, writer = await testbed.connect()
+    pair.replica.answer = never
+    reader, writer = await pair.connect()
     writer.write(request())
-    while not testbed.replica.seen:
+    while not pair.replica.seen:
         await asyncio.sleep(0.01)
-    testbed.receiver.close()
+    pair.receiver.close()
     assert (await reply(reader))[2] == b"lost"
-    assert testbed.router.outcomes == [Outcome.LOST]
+    assert pair.router.outcomes == [Outcome.LOST]
 
 
-async def test_an_application_that_fails_before_it_answers_has_lost_the_request(testbed: Testbed) -> None:
+async def test_an_application_that_fails_before_it_answers_has_lost_the_request(pair: HandoverPair) -> None:
     async def fails(receive: Any, send: Any) -> None:
         raise RuntimeError("made up")
 
-    testbed.replica.answer = fails
-    reader, writer = await testbed.connect()
+    pair.replica.answer = fails
+    reader, writer = await pair.connect()
     writer.write(request())
     assert (await reply(reader))[2] == b"lost"
 
@@ -347,19 +351,19 @@ async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> 
         Sender("/nowhere.sock", print, print).hand_over(0, {}, b"")
 
 
-async def test_hundreds_at_once_each_have_their_own_answer(testbed: Testbed) -> None:
+async def test_hundreds_at_once_each_have_their_own_answer(pair: HandoverPair) -> None:
     async def echo(receive: Any, send: Any) -> None:
-        body = testbed.replica.seen[-1][1]
+        body = pair.replica.seen[-1][1]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(5):
             await send({"type": "http.response.body", "body": body, "more_body": True})
             await asyncio.sleep(0.001)
         await send({"type": "http.response.body", "body": b""})
 
-    testbed.replica.answer = echo
+    pair.replica.answer = echo
 
     async def client(number: int) -> None:
-        reader, writer = await testbed.connect()
+        reader, writer = await pair.connect()
         for turn in range(3):
             asked = f"{number}-{turn};".encode()
             writer.write(request(asked))
@@ -369,7 +373,7 @@ async def test_hundreds_at_once_each_have_their_own_answer(testbed: Testbed) -> 
     await asyncio.gather(*(client(number) for number in range(100)))
 
 
-async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothing_more(testbed: Testbed) -> None:
+async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothing_more(pair: HandoverPair) -> None:
     """Whoever answers next on the connection, a timeout say, has it alone."""
     go_on, said = asyncio.Event(), asyncio.Event()
 
@@ -379,104 +383,104 @@ async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothin
         await plain(200, b"late")(receive, send)
         said.set()
 
-    testbed.replica.answer = stubborn
-    reader, writer = await testbed.connect()
+    pair.replica.answer = stubborn
+    reader, writer = await pair.connect()
     writer.write(request())
-    while not testbed.replica.seen:
+    while not pair.replica.seen:
         await asyncio.sleep(0.01)
-    [handover] = testbed.router.sender._handovers.values()
-    assert await testbed.router.sender.abort(handover) is Outcome.LOST
+    [handover] = pair.router.sender._handovers.values()
+    assert await pair.router.sender.abort(handover) is Outcome.LOST
     go_on.set()
     await said.wait()
     # The router, which sees the request lost, answers; nothing of the replica's comes before or after.
     assert (await reply(reader))[2] == b"lost"
     writer.write(request(b"{}", "connection: close"))
-    testbed.replica.answer = plain(200, b"next")
+    pair.replica.answer = plain(200, b"next")
     assert (await reply(reader))[2] == b"next"
     assert await reader.read() == b""
 
 
-async def test_a_replica_stopped_in_the_middle_of_a_reply_says_that_it_is_broken(testbed: Testbed) -> None:
-    testbed.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
-    reader, writer = await testbed.connect()
+async def test_a_replica_stopped_in_the_middle_of_a_reply_says_that_it_is_broken(pair: HandoverPair) -> None:
+    pair.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handover] = testbed.router.sender._handovers.values()
-    assert await testbed.router.sender.abort(handover) is Outcome.BROKEN
+    [handover] = pair.router.sender._handovers.values()
+    assert await pair.router.sender.abort(handover) is Outcome.BROKEN
 
 
 async def test_a_replica_that_does_not_say_how_far_it_got_is_taken_to_have_written(
-    testbed: Testbed, monkeypatch: pytest.MonkeyPatch
+    pair: HandoverPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_ABORT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(receiver._Exchange, "abort", lambda self: None)
-    testbed.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
-    reader, writer = await testbed.connect()
+    pair.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    [handover] = testbed.router.sender._handovers.values()
-    assert await testbed.router.sender.abort(handover) is Outcome.BROKEN
+    [handover] = pair.router.sender._handovers.values()
+    assert await pair.router.sender.abort(handover) is Outcome.BROKEN
 
 
-async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(testbed: Testbed) -> None:
+async def test_stopping_a_replica_ends_a_write_that_waits_for_the_client(pair: HandoverPair) -> None:
     ended = asyncio.Event()
 
     async def endless(receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not testbed.replica.gone.is_set():
+        while not pair.replica.gone.is_set():
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
             await asyncio.sleep(0)
         ended.set()
 
-    testbed.replica.answer = endless
-    _, writer = await testbed.connect()
+    pair.replica.answer = endless
+    _, writer = await pair.connect()
     writer.write(request())
-    while not (handover := list(testbed.router.sender._handovers.values())):
+    while not (handover := list(pair.router.sender._handovers.values())):
         await asyncio.sleep(0.01)
     await handover[0].started.wait()
     await asyncio.sleep(0.3)
-    await testbed.router.sender.abort(handover[0])
+    await pair.router.sender.abort(handover[0])
     await asyncio.wait_for(ended.wait(), 2)
     writer.close()
 
 
-async def test_a_client_that_reads_nothing_is_given_up(testbed: Testbed) -> None:
-    testbed.router.send_timeout_s = 0.2
+async def test_a_client_that_reads_nothing_is_given_up(pair: HandoverPair) -> None:
+    pair.router.send_timeout_s = 0.2
 
     async def endless(receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        while not testbed.replica.gone.is_set():
+        while not pair.replica.gone.is_set():
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
             await asyncio.sleep(0)
 
-    testbed.replica.answer = endless
-    _, writer = await testbed.connect()
+    pair.replica.answer = endless
+    _, writer = await pair.connect()
     writer.write(request())
-    await asyncio.wait_for(testbed.replica.gone.wait(), 5)
+    await asyncio.wait_for(pair.replica.gone.wait(), 5)
     async with asyncio.timeout(2):
-        while testbed.router.outcomes != [Outcome.BROKEN]:
+        while pair.router.outcomes != [Outcome.BROKEN]:
             await asyncio.sleep(0.01)
     writer.close()
 
 
-async def vanish(testbed: Testbed) -> None:
+async def vanish(pair: HandoverPair) -> None:
     """Have the router's end of the channel close as if its process had died, and the replica notice."""
-    found = testbed.router.sender
+    found = pair.router.sender
     found._is_closed = True
     assert found._channel
     found._channel.close()
     async with asyncio.timeout(10):
-        while testbed.receiver._channels:
+        while pair.receiver._channels:
             await asyncio.sleep(0.01)
 
 
-async def test_a_replica_finishes_a_stream_whose_router_dies(testbed: Testbed) -> None:
+async def test_a_replica_finishes_a_stream_whose_router_dies(pair: HandoverPair) -> None:
     rest = asyncio.Event()
-    testbed.replica.answer = stream(b"data: 1\n\n", b"data: 2\n\n", until=rest)
-    reader, writer = await testbed.connect()
+    pair.replica.answer = stream(b"data: 1\n\n", b"data: 2\n\n", until=rest)
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 2\n\n\r\n")
-    await vanish(testbed)
+    await vanish(pair)
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()
@@ -484,7 +488,7 @@ async def test_a_replica_finishes_a_stream_whose_router_dies(testbed: Testbed) -
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (404, b'{"error": 1}')])
 async def test_a_replica_answers_what_its_dead_router_had_handover_over(
-    testbed: Testbed, status: int, body: bytes
+    pair: HandoverPair, status: int, body: bytes
 ) -> None:
     rest = asyncio.Event()
 
@@ -492,12 +496,12 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(
         await rest.wait()
         await plain(status, body)(receive, send)
 
-    testbed.replica.answer = late
-    reader, writer = await testbed.connect()
+    pair.replica.answer = late
+    reader, writer = await pair.connect()
     writer.write(request())
-    while not testbed.replica.seen:
+    while not pair.replica.seen:
         await asyncio.sleep(0.01)
-    await vanish(testbed)
+    await vanish(pair)
     rest.set()
     answered, headers, said = await reply(reader)
     assert (answered, said, headers["connection"]) == (status, body, "close")
@@ -517,44 +521,50 @@ async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> No
     connection.close()
 
 
-async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(testbed: Testbed) -> None:
+async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(pair: HandoverPair) -> None:
     rest = asyncio.Event()
-    testbed.replica.answer = stream(b"data: 1\n\n", until=rest)
-    reader, writer = await testbed.connect()
+    pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+    reader, writer = await pair.connect()
     writer.write(request())
     await reader.readuntil(b"data: 1\n\n\r\n")
-    testbed.receiver.drain()
+    pair.receiver.drain()
     async with asyncio.timeout(2):
-        while not testbed.router.leaving:
+        while not pair.router.leaving:
             await asyncio.sleep(0.01)
-    assert not testbed.receiver.path.exists()
+    assert not pair.receiver.path.exists()
     with pytest.raises(ReplicaGoneError):
-        Sender(str(testbed.receiver.path), print, print).hand_over(0, {}, b"")
+        Sender(str(pair.receiver.path), print, print).hand_over(0, {}, b"")
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()
 
 
-async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_back(testbed: Testbed) -> None:
+async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_back(pair: HandoverPair) -> None:
     async def never(receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
     known_first = []
-    testbed.replica.answer = never
-    _, writer = await testbed.connect()
+    pair.replica.answer = never
+    _, writer = await pair.connect()
     writer.write(request())
-    while not (handover := list(testbed.router.sender._handovers.values())):
+    while not (handover := list(pair.router.sender._handovers.values())):
         await asyncio.sleep(0.01)
-    handover[0].outcome.add_done_callback(lambda _: known_first.append(testbed.router.leaving))
-    while not testbed.replica.seen:
+    handover[0].outcome.add_done_callback(lambda _: known_first.append(pair.router.leaving))
+    while not pair.replica.seen:
         await asyncio.sleep(0.01)
     # As the kernel leaves it after `kill -9`: nobody listens, and the channel closes without a word.
-    listening = testbed.receiver._socket
+<<<<<<< HEAD
+    listening = harness.receiver._socket
     assert listening
     asyncio.get_running_loop().remove_reader(listening)
     listening.close()
-    testbed.receiver._socket = None
-    [channel] = testbed.receiver._channels
+    harness.receiver._socket = None
+    [channel] = harness.receiver._channels
+=======
+    asyncio.get_running_loop().remove_reader(pair.receiver._socket)
+    pair.receiver._socket.close()
+    [channel] = pair.receiver._channels
+>>>>>>> h14c
     channel.close()
     async with asyncio.timeout(2):
         while not known_first:
@@ -563,16 +573,16 @@ async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_
     writer.close()
 
 
-async def test_a_router_that_was_refused_hears_of_the_next_free_slot(testbed: Testbed) -> None:
-    testbed.replica.answer = plain(503, b"", (b"x-rayllm-full", b"1"))
-    reader, writer = await testbed.connect()
+async def test_a_router_that_was_refused_hears_of_the_next_free_slot(pair: HandoverPair) -> None:
+    pair.replica.answer = plain(503, b"", (b"x-rayllm-full", b"1"))
+    reader, writer = await pair.connect()
     writer.write(request())
     await reply(reader)
-    testbed.receiver.notify_slot_free()
-    testbed.receiver.notify_slot_free()
+    pair.receiver.notify_slot_free()
+    pair.receiver.notify_slot_free()
     async with asyncio.timeout(2):
-        while not testbed.router.rooms:
+        while not pair.router.rooms:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    assert testbed.router.rooms == 1, "one slot is for one request"
+    assert pair.router.rooms == 1, "one slot is for one request"
     writer.close()
