@@ -138,15 +138,11 @@ async def opened() -> AsyncIterator[HandoverPair]:
         port = probe.getsockname()[1]
     front = HttpServer(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
     await front.start()
-    harness = Harness(port, router, replica, receiver)
+    pair = HandoverPair(port, router, replica, receiver)
     try:
-<<<<<<< HEAD
-        yield harness
-=======
-        yield HandoverPair(port, router, replica, receiver)
->>>>>>> h14c
+        yield pair
     finally:
-        await harness.clients.close()
+        await pair.clients.close()
         router.sender.close()
         receiver.close()
         await front.stop(5)
@@ -553,18 +549,12 @@ async def test_a_router_knows_that_a_replica_died_before_its_requests_are_given_
     while not pair.replica.seen:
         await asyncio.sleep(0.01)
     # As the kernel leaves it after `kill -9`: nobody listens, and the channel closes without a word.
-<<<<<<< HEAD
-    listening = harness.receiver._socket
+    listening = pair.receiver._socket
     assert listening
     asyncio.get_running_loop().remove_reader(listening)
     listening.close()
-    harness.receiver._socket = None
-    [channel] = harness.receiver._channels
-=======
-    asyncio.get_running_loop().remove_reader(pair.receiver._socket)
-    pair.receiver._socket.close()
+    pair.receiver._socket = None
     [channel] = pair.receiver._channels
->>>>>>> h14c
     channel.close()
     async with asyncio.timeout(2):
         while not known_first:
