@@ -34,3 +34,13 @@ def test_help_loads_nothing_heavy() -> None:
     said = "from rayllm.cli.main import cli; cli(['--help'], standalone_mode=False)"
     heavy = {"ray", "vllm", "torch", "transformers", "pydantic", "yaml", "aiohttp", "rich", "huggingface_hub", "boto3"}
     assert loaded_by(said).isdisjoint(heavy)
+
+
+@pytest.mark.parametrize(
+    "module", ["rayllm.composition", "rayllm.batch", "rayllm.serving.batch_api", "rayllm.cli.main"]
+)
+def test_extras_are_needed_only_where_they_are_used(module: str) -> None:
+    extras = ("PIL", "awscrt", "plotext", "matplotlib", "vllm", "faiss")
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

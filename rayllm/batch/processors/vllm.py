@@ -15,7 +15,6 @@ from rayllm.batch.processors.processor import Processor, engine_options
 from rayllm.batch.stages.chat_template import ChatTemplateStage
 from rayllm.batch.stages.detokenize import DetokenizeStage
 from rayllm.batch.stages.engine import VLLMEngineStage
-from rayllm.batch.stages.images import PrepareImageStage
 from rayllm.batch.stages.stage import ActorStage, Stage
 from rayllm.batch.stages.tokenize import TokenizeStage
 from rayllm.config import ModelConfig
@@ -76,7 +75,7 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
             if config.is_chat:
                 self.append_stage("ChatTemplateStage", Stage(fn=ChatTemplateStage, fn_constructor_kwargs=kwargs))
             if config.has_images:
-                self.append_stage("PrepareImageStage", Stage(fn=PrepareImageStage))
+                self.append_stage("PrepareImageStage", Stage(fn=_image_stage()))
             if config.need_tokenize:
                 self.append_stage("TokenizeStage", Stage(fn=TokenizeStage, fn_constructor_kwargs=kwargs))
         self.append_stage(ENGINE, self._engine_stage(model, placement))
@@ -114,3 +113,16 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
 def build_vllm_processor(config: VLLMProcessorConfig, **kwargs: Any) -> VLLMProcessor:
     """Build the processor with its stages: chat template, images, tokenize, engine, detokenize."""
     return VLLMProcessor(config, **kwargs)
+
+
+def _image_stage() -> type:
+    """The stage for images, which only some jobs have.
+
+    Raises:
+        ConfigError: Pillow is not installed.
+    """
+    try:
+        from rayllm.batch.stages.images import PrepareImageStage
+    except ImportError:
+        raise ConfigError("has_images: images need Pillow.\nhint: pip install 'rayllm[images]'") from None
+    return PrepareImageStage

@@ -17,7 +17,10 @@ _ROWS = 16
 
 def terminal_plot(report: Report) -> str:
     """How long first tokens took, and the output over time, in characters."""
-    import plotext  # type: ignore[import-untyped]
+    try:
+        import plotext  # type: ignore[import-untyped]
+    except ImportError:
+        return "Install 'rayllm[bench]' to see plots here."
 
     figure = plotext.figure
     figure.clear()
