@@ -409,7 +409,7 @@ async def test_lookups_hold_up_no_load(
     adapter_pool: AdapterPool, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_ = threading.Event()
-    monkeypatch.setattr(place, "holds", lambda name: open_.wait(5))
+    monkeypatch.setattr(place, "exists", lambda name: open_.wait(5))
     looking = asyncio.create_task(adapter_pool.missing([f"invented-{number}" for number in range(1000)]))
     await use(adapter_pool, "x")
     assert not looking.done()
