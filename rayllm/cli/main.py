@@ -9,25 +9,25 @@ import sys
 import click
 
 from rayllm import __version__
-from rayllm.cli.terminal.signals import hear_interrupts
+from rayllm.cli.terminal.signals import handle_interrupts
 from rayllm.errors import RayLLMError
 
-# verb → what it does; its module is imported when it is used, so that `--help` is quick.
+# Verb → summary. A verb's module is only imported when it is used, to keep `--help` fast.
 _VERBS = {
-    "apply": "Have a running cluster serve a serve config or a model file; only what changed starts anew.",
-    "batch": "Answer files of requests, as OpenAI's Batch API takes them.",
-    "bench": "Load any OpenAI endpoint, and show what its clients see.",
-    "build": "Print a serve config with every model inlined, or as a RayService for KubeRay.",
-    "chat": "Talk with a model.",
-    "collect-env": "Show what a bug report should say of this machine.",
-    "completion": "Print what makes a shell complete this command.",
-    "convert": "Rewrite files of older RayLLMs and of ray.serve.llm in today's form.",
-    "format-prompt": "Print the prompt that messages become.",
-    "gen-config": "Write the files that serve a model, by asking or from options.",
-    "models": "List the models and adapters that a server has.",
-    "plan": "Show which GPUs hold a model, with what context and how many sequences.",
-    "pull": "Fetch a model's weights and adapters to this machine.",
-    "query": "Ask a model one thing, or everything in a file.",
+    "apply": "Deploy a serve config or a model file to a running cluster; only what changed restarts.",
+    "batch": "Process files of requests in the format of OpenAI's Batch API.",
+    "bench": "Load-test any OpenAI-compatible endpoint.",
+    "build": "Print a serve config with inline models, or as a RayService for KubeRay.",
+    "chat": "Chat with a model.",
+    "collect-env": "Show this machine's environment for a bug report.",
+    "completion": "Print a shell completion script.",
+    "convert": "Convert files of older RayLLMs and of ray.serve.llm.",
+    "format-prompt": "Print the prompt that messages are rendered to.",
+    "gen-config": "Write the files to serve a model, interactively or from options.",
+    "models": "List a server's models and adapters.",
+    "plan": "Show which GPUs a model fits on, with what context and how many sequences.",
+    "pull": "Download a model's weights and adapters to this machine.",
+    "query": "Send one prompt, or a file of prompts, to a model.",
     "run": "Serve a serve config, a model file or a model on this machine or cluster.",
     "status": "Show what a cluster serves: models, replicas, adapters, queues.",
     "validate": "Check serve configs and model files.",
@@ -35,7 +35,7 @@ _VERBS = {
 
 
 class _Lazy(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A group that imports its commands when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_VERBS)
@@ -63,9 +63,9 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 
 
 def main() -> None:
-    """Run the command: exit 0 when all went well, 1 when it failed, 2 when it was called wrongly."""
+    """Run the command: exit 0 on success, 1 on failure, 2 on a usage error."""
     verbose = "--verbose" in sys.argv
-    hear_interrupts()
+    handle_interrupts()
     try:
         cli(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):

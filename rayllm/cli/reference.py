@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""Generate docs/cli.md from the commands."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rayllm.cli.main import cli
 _WIDTH = 100
 _HEADING = """# The `rayllm` command
 
-Generated from the commands; `make generate` writes it anew.
+Generated from the commands by `make generate`.
 
-Results go to stdout, talk to stderr. A command that was called wrongly exits with 2, one that failed with 1 and one
-line that says why, often with a hint; `rayllm --verbose …` shows the traceback as well. `rayllm completion SHELL`
-prints what completes all of this in a shell.
+Results go to stdout, messages to stderr. The exit status is 2 for a usage error, and 1 for a failure, with one line
+that says why, and often a hint; `rayllm --verbose …` shows the traceback as well. `rayllm completion SHELL` prints a
+completion script.
 """
 
 
 def reference() -> str:
-    """All commands and their options as Markdown."""
+    """All commands and their options, as Markdown."""
     return "\n".join([_HEADING, *_sections(cli, "rayllm", None)])
 
 
@@ -30,7 +30,7 @@ def _sections(command: click.Command, name: str, parent: click.Context | None) -
     ctx = click.Context(command, parent, name, **settings)
     yield f"## `{ctx.command_path}`\n\n```text\n{command.get_help(ctx)}\n```\n"
     if isinstance(command, click.Group):
-        for below in command.list_commands(ctx):
-            found = command.get_command(ctx, below)
-            if found is not None:
-                yield from _sections(found, below, ctx)
+        for subcommand_name in command.list_commands(ctx):
+            subcommand = command.get_command(ctx, subcommand_name)
+            if subcommand is not None:
+                yield from _sections(subcommand, subcommand_name, ctx)

@@ -1,1 +1,1 @@
-"""A client of OpenAI-compatible servers: ours, vLLM's, OpenAI's own."""
+"""Client for OpenAI-compatible servers: RayLLM, vLLM, OpenAI."""

@@ -1,4 +1,4 @@
-"""Many requests from a file, and the answers in its order."""
+"""Send many requests concurrently, and keep the results in order."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ from rayllm.errors import ConfigError
 
 @dataclass
 class Query:
-    """A line of a file, and what came of it so far."""
+    """A line of a file, and its result so far."""
 
     line: Line
     exchange: Exchange | None = None
-    error: str = "it was broken off before the answer ended."
-    """Why it has no whole answer; "" where it has one."""
+    error: str = "it was interrupted before the completion ended."
+    """Why there is no complete result; "" if there is one."""
     is_done: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The line's number and request, with the answer or with what there is of it and the error."""
-        told: dict[str, Any] = {"line": self.line.number, "request": self.line.request}
-        if self.exchange and (not self.error or self.exchange.answer.text):
-            told |= self.exchange.as_json()
-        return told | ({"error": self.error} if self.error else {})
+        """The line's number and request, with the completion, or the error and the partial completion."""
+        fields: dict[str, Any] = {"line": self.line.number, "request": self.line.request}
+        if self.exchange and (not self.error or self.exchange.completion.text):
+            fields |= self.exchange.as_json()
+        return fields | ({"error": self.error} if self.error else {})
 
 
 class BulkQuery:
-    """Asks what the lines of a file say.
+    """Sends the requests of a file.
 
     Args:
-        lines: of the file.
-        form: of their requests.
+        lines: lines of the file.
+        template: fields that the requests have in common.
     """
 
-    def __init__(self, lines: Sequence[Line], form: RequestTemplate) -> None:
-        self._form = form
+    def __init__(self, lines: Sequence[Line], template: RequestTemplate) -> None:
+        self._template = template
         self.all = [Query(line) for line in lines]
-        """In the file's order; those that `ask` did not come to are not done."""
+        """Queries in the order of the file; those not sent yet are not done."""
 
-    async def ask(self, server: Server, model: str, concurrency: int, on_done: Callable[[], None]) -> None:
-        """Ask all, so many at once. A failure is part of the answers, and raises nothing.
+    async def run(self, server: Server, model: str, concurrency: int, on_done: Callable[[], None]) -> None:
+        """Send all. A failure is recorded in its query, and raises nothing.
 
         Args:
-            server: that is asked.
-            model: for lines that name none.
-            concurrency: how many are asked at once.
-            on_done: called after each.
+            server: the server.
+            model: model for lines that name none.
+            concurrency: requests in flight at once.
+            on_done: called after each query.
         """
-        waiting = iter(self.all)
+        pending = iter(self.all)
 
         async def client() -> None:
-            for question in waiting:
-                question.error = await self._ask(question, server, model)
-                question.is_done = True
+            for query in pending:
+                query.error = await self._send(query, server, model)
+                query.is_done = True
                 on_done()
 
         async with asyncio.TaskGroup() as clients:
             for _ in range(min(concurrency, len(self.all))):
                 clients.create_task(client())
 
-    async def _ask(self, question: Query, server: Server, model: str) -> str:
-        """What is wrong with the answer, or ""."""
-        if question.line.fault:
-            return f"line {question.line.number} {question.line.fault}"
+    async def _send(self, query: Query, server: Server, model: str) -> str:
+        """Send a query; returns its error, or ""."""
+        if query.line.fault:
+            return f"line {query.line.number} {query.line.fault}"
         try:
-            body = self._form.fill(model, question.line.request)
-            question.exchange = Exchange(self._form.endpoint, body)
-            await question.exchange.run(server)
+            body = self._template.fill(model, query.line.request)
+            query.exchange = Exchange(self._template.endpoint, body)
+            await query.exchange.run(server)
         except (ConfigError, ServerError) as error:
             return error.message
         return ""
 
     @property
     def failed(self) -> int:
-        """How many have no whole answer."""
-        return sum(bool(question.error) for question in self.all)
+        """Number of queries without a complete result."""
+        return sum(bool(query.error) for query in self.all)
 
     @property
-    def answered(self) -> list[Exchange]:
-        """Those with a whole answer."""
-        return [question.exchange for question in self.all if question.exchange and not question.error]
+    def completed(self) -> list[Exchange]:
+        """Exchanges with a complete result."""
+        return [query.exchange for query in self.all if query.exchange and not query.error]

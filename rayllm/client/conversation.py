@@ -1,4 +1,4 @@
-"""A conversation of several turns."""
+"""A multi-turn conversation."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from rayllm.client.api.request import with_system
 
 @dataclass
 class Conversation:
-    """What was said, and who answers."""
+    """Messages so far, and the options of each request."""
 
     model: str
     system: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-    """Further fields of each request."""
+    """Additional fields of each request."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Without the system message."""
 
     def say(self, text: str) -> None:
-        """Add a message of the user."""
+        """Add a user message."""
         self.messages.append({"role": "user", "content": text})
 
-    def take(self, answer: Completion, is_complete: bool) -> list[ToolCall]:
-        """Add an answer, and return the tool calls that it waits for.
+    def add(self, completion: Completion, is_complete: bool) -> list[ToolCall]:
+        """Add a completion; returns the tool calls that need results.
 
-        One that was broken off counts as far as its text came; without any, the user's message is taken back.
+        Of an incomplete one the text is kept; without text, the user message is removed.
         """
         if not is_complete:
-            answer = Completion(answer.text)
-        if not is_complete and not answer.text:
-            self.take_back()
+            completion = Completion(completion.text)
+        if not is_complete and not completion.text:
+            self.undo()
         else:
-            self.messages.append(answer.as_message())
-        return answer.calls
+            self.messages.append(completion.as_message())
+        return completion.calls
 
-    def give(self, call: ToolCall, result: str) -> None:
-        """Add what a tool call gave."""
+    def add_result(self, call: ToolCall, result: str) -> None:
+        """Add the result of a tool call."""
         self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
-    def take_back(self) -> None:
-        """Forget the user's last message and all after it."""
+    def undo(self) -> None:
+        """Remove the last user message and all after it."""
         while self.messages and self.messages.pop()["role"] != "user":
             pass
 
     def body(self) -> dict[str, Any]:
-        """The request for the next answer."""
+        """Body of the request for the next completion."""
         tools = {"tools": self.tools} if self.tools else {}
         messages = with_system(list(self.messages), self.system)
         return {"model": self.model, "messages": messages, **tools, **self.options, "stream": True}

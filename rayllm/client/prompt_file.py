@@ -1,4 +1,4 @@
-"""Files of prompts: JSON lines, or plain text with a prompt a line."""
+"""Parse files of prompts: JSON lines, or plain text with one prompt per line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-# Fields that ask for several answers.
-_SEVERAL = ("n", "best_of")
+# Fields that request several completions.
+_MULTIPLE = ("n", "best_of")
 
 
 @dataclass(frozen=True)
@@ -15,15 +15,15 @@ class Line:
     """A line of a file."""
 
     number: int
-    """Counted from 1, blank lines too."""
+    """Counts from 1, including blank lines."""
     request: dict[str, Any]
-    """Its fields, with either `prompt` or `messages`; empty where it is faulty."""
+    """Fields of the request, with either `prompt` or `messages`; empty if the line is invalid."""
     fault: str = ""
 
 
 def read_lines(text: str) -> list[Line]:
-    """The lines of a file, but for blank ones. They are JSON if the first begins with a brace, else prompts."""
-    # Not `splitlines`: JSON may hold other separators as they are.
+    """Parse the non-blank lines of a file: JSON if the first begins with a brace, else prompts."""
+    # Not `splitlines`: JSON may contain other line separators unescaped.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if lines and not lines[0][1].lstrip().startswith("{"):
         return [Line(number, {"prompt": line.rstrip("\r")}) for number, line in lines]
@@ -45,6 +45,6 @@ def _fault(request: dict[str, Any]) -> str:
     if ("prompt" in request) == ("messages" in request):
         return "needs one of `prompt` and `messages`."
     if not isinstance(request.get("prompt", ""), str) or not isinstance(request.get("messages", []), list):
-        return "`prompt` must be a text, `messages` a list."
-    several = [name for name in _SEVERAL if request.get(name) not in (None, 1)]
-    return f"`{several[0]}`: a line gets one answer; `rayllm batch run` gives more." if several else ""
+        return "`prompt` must be a string, `messages` a list."
+    multiple = [name for name in _MULTIPLE if request.get(name) not in (None, 1)]
+    return f"`{multiple[0]}`: a line gets one completion; use `rayllm batch run` for more." if multiple else ""

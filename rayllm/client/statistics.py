@@ -1,4 +1,4 @@
-"""Figures that sum up many values."""
+"""Statistics of a list of values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class Distribution:
-    """Values, and what they are like together; NaN where there are none."""
+    """Values and their statistics, which are NaN for an empty list."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = sorted(values)
-        """In their order, the least first."""
+        """Values in ascending order."""
 
     @property
     def mean(self) -> float:
@@ -20,16 +20,13 @@ class Distribution:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of these values themselves, not of a population that they are taken from."""
+        """The population standard deviation."""
         mean = self.mean
         squares = [(value - mean) ** 2 for value in self.values]
         return math.sqrt(sum(squares) / len(squares)) if squares else math.nan
 
     def percentile(self, share: float) -> float:
-        """The value that `share` per cent of all are not above, between two values by proportion.
-
-        It is never beyond the extremes, and the same as NumPy's.
-        """
+        """A percentile with linear interpolation, as NumPy's default; `share` is from 0 to 100."""
         if not self.values:
             return math.nan
         at = (len(self.values) - 1) * share / 100
@@ -39,5 +36,5 @@ class Distribution:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """A percentile of what was seen, never beyond its extremes."""
+    """A percentile of some values, as `Distribution.percentile`."""
     return Distribution(values).percentile(share)

@@ -1,4 +1,4 @@
-"""What fits a model, for people."""
+"""Render how a model fits on GPUs."""
 
 from __future__ import annotations
 
@@ -12,91 +12,91 @@ from rayllm.sizing.parallelism import smallest_split
 
 
 def introduction(model_id: str, measured: Measured) -> str:
-    """What a model is, in a few lines.
+    """Describe a model in a few lines.
 
     Args:
         model_id: its name.
-        measured: what is known of it.
+        measured: its sizes.
     """
     shape, weights = measured.architecture, measured.weights
-    kinds = ", ".join(f"{count} layers {told}" for told, count in _kept(measured).items())
+    caches = ", ".join(f"{count} layers {cache}" for cache, count in _caches(measured).items())
     parts = [
         f"{model_id}: {shape.family}, {shape.layers} layers, {_count(weights.parameters)} parameters, "
         f"{_gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
-        f"cache on one GPU: {kinds}",
+        f"cache on one GPU: {caches}",
     ]
     if measured.is_outline:
-        parts.append("the hub cannot be reached: this is the shape that RayLLM knows of it")
+        parts.append("the hub cannot be reached: these are the sizes that RayLLM knows offline")
     if shape.has_vision:
-        parts.append("what encoding an image takes is not counted")
+        parts.append("memory for encoding images is not included")
     return "\n".join(parts)
 
 
 def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> Table:
-    """What each GPU holds.
+    """A table of how a model fits on GPUs.
 
     Args:
         measured: the model.
-        tokens: of a sequence.
-        rows: the GPUs, and what they leave room for; None where the model does not fit.
+        tokens: length of a sequence.
+        rows: the GPUs, and how the model fits; None if it does not.
     """
-    made = Table(
+    result = Table(
         ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", f"at {tokens:,}"],
-        caption="GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of so many tokens",
+        caption="GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of that length",
     )
-    for gpu, found in rows:
-        if found is None:
-            made.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
+    for gpu, fit in rows:
+        if fit is None:
+            result.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
             continue
-        setting = found.settings
-        stages = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
-        sizes = (found.weights, found.adapters, found.activations, found.overhead)
-        made.add(
+        setting = fit.settings
+        pipeline = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
+        sizes = (fit.weights, fit.adapters, fit.activations, fit.overhead)
+        result.add(
             [
                 gpu.name,
                 str(setting.gpus),
-                f"TP {setting.tensor_parallel}{stages}",
+                f"TP {setting.tensor_parallel}{pipeline}",
                 *(_gib(size) for size in sizes),
-                f"{_gib(found.cache)} ± {_gib(found.uncertainty)}",
-                f"{found.longest_sequence(measured.architecture.context):,}",
-                f"{found.sequences_of(tokens):.1f}",
+                f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)}",
+                f"{fit.longest_sequence(measured.architecture.context):,}",
+                f"{fit.sequences_of(tokens):.1f}",
             ]
         )
-    return made
+    return result
 
 
 def on_every_gpu(measured: Measured, tokens: int) -> str:
-    """The table of all GPUs, with the smallest number of each that holds a sequence of so many tokens."""
+    """The table of all GPUs, with the smallest number of each that holds a sequence of `tokens`."""
     shape, weights = measured.architecture, measured.weights
     return table(
         measured, tokens, [(gpu, smallest_split(shape, weights, gpu, EngineSettings(), tokens)) for gpu in GPUS]
     ).text()
 
 
-def left(room: Fit, tokens: int) -> str:
-    """What a choice leaves room for, in a sentence.
+def summary(fit: Fit, tokens: int) -> str:
+    """Summarize a fit in a sentence.
 
     Args:
-        room: what the GPUs hold.
-        tokens: of the longest sequence.
+        fit: how the model fits.
+        tokens: length of the longest sequence.
     """
-    is_sure = room.cache - room.uncertainty >= room.layout.bytes_of(tokens, room.settings.batched_tokens or tokens)
-    doubt = "" if is_sure else " One alone may be too much, with the error of the estimates against it."
+    is_certain = fit.cache - fit.uncertainty >= fit.layout.bytes_of(tokens, fit.settings.batched_tokens or tokens)
+    warning = "" if is_certain else " Within the error of the estimates, even one may not fit."
     return (
-        f"{room.gpu.name} × {room.settings.gpus}: {_gib(room.weights)} GiB of weights on each, "
-        f"{_gib(room.cache)} ± {_gib(room.uncertainty)} GiB for requests, "
-        f"{room.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{doubt}"
+        f"{fit.gpu.name} × {fit.settings.gpus}: {_gib(fit.weights)} GiB of weights on each, "
+        f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)} GiB for requests, "
+        f"{fit.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{warning}"
     )
 
 
-def _kept(measured: Measured) -> dict[str, int]:
-    """How many layers keep how much of a token."""
-    found: dict[str, int] = {}
+def _caches(measured: Measured) -> dict[str, int]:
+    """Number of layers by the cache that they keep."""
+    layers: dict[str, int] = {}
     for cache in measured.architecture.caches:
         window = getattr(cache, "window", None)
-        told = f"keep {cache.token_bytes(1, 2):,} bytes a token" + (f" of the last {window:,}" if window else "")
-        found[told] = found.get(told, 0) + 1
-    return found
+        text = f"keep {cache.token_bytes(1, 2):,} bytes a token" + (f" of the last {window:,}" if window else "")
+        layers[text] = layers.get(text, 0) + 1
+    return layers
 
 
 def _gib(size: int) -> str:

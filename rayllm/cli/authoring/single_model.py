@@ -1,4 +1,4 @@
-"""A model that is served without a file."""
+"""Configure a model that is served without a file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rayllm.sizing.gpus import GIB
 
 
 def single_model(name: str, tensor_parallel: int | None, context: int | None) -> ModelConfig:
-    """What a model needs on this machine, worked out.
+    """Compute a configuration for a model on this machine.
 
     Args:
-        name: a hub id, a folder or an address of a bucket.
-        tensor_parallel: GPUs that share each layer; None works it out for this machine's.
-        context: tokens of prompt and answer together; None works it out as well.
+        name: a hub id, a folder or a bucket URI.
+        tensor_parallel: GPUs that share each layer; None computes it.
+        context: tokens of prompt and completion together; None computes it.
 
     Raises:
-        SourceError, ConfigError: it cannot be read, or does not fit.
-        ClusterError: this machine has no GPU, and its memory is too small.
+        SourceError, ConfigError: the model cannot be read, or does not fit.
+        ClusterError: this machine has no GPU, and too little memory.
     """
-    here = next((card.kind for card in local_gpus() if card.kind), None)
-    accelerator = here.name if here else NO_ACCELERATOR
+    gpu = next((each.kind for each in local_gpus() if each.kind), None)
+    accelerator = gpu.name if gpu else NO_ACCELERATOR
     options = Options(model_id=name, accelerator=accelerator, tensor_parallel=tensor_parallel, context=context)
     interview = Interview(options, UserInput(False))
     profile = interview.profile()
     answers, _ = interview.answers(profile)
     if has_cpu_engine() and not answers.on_cpu and profile.measured:
         size = f"{profile.measured.weights.bytes / GIB:.1f} GiB"
-        hint = "`rayllm plan` shows which GPUs hold it."
+        hint = "`rayllm plan` shows which GPUs it fits on."
         raise ClusterError(f"{name}: its weights, {size}, are more than half of this machine's memory.\nhint: {hint}")
-    # The GPUs are those of this machine, whatever Ray calls them; and it serves one replica.
+    # Any GPU of this machine will do, and there is one replica.
     return model_config(profile, replace(answers, accelerator=None, scaling=None))

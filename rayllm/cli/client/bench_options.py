@@ -1,4 +1,4 @@
-"""Options of a load, read from what was typed."""
+"""Callbacks that parse the options of `rayllm bench`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def token_range(ctx: click.Context, param: click.Parameter, value: str | None) -
 
     if value is None:
         return None
-    least, _, most = value.partition(":")
+    minimum, _, maximum = value.partition(":")
     try:
-        found = TokenRange(int(least), int(most or least))
+        tokens = TokenRange(int(minimum), int(maximum or minimum))
     except ValueError:
         raise click.BadParameter(f"`{value}` is neither a number nor MIN:MAX.") from None
-    if not 1 <= found.least <= found.most:
+    if not 1 <= tokens.minimum <= tokens.maximum:
         raise click.BadParameter("needs 1 ≤ MIN ≤ MAX.")
-    return found
+    return tokens
 
 
-def limits(ctx: click.Context, param: click.Parameter, value: str | None) -> LatencyTargets | None:
+def targets(ctx: click.Context, param: click.Parameter, value: str | None) -> LatencyTargets | None:
     """`ttft:200,e2e:5000`."""
     from rayllm.client.benchmark.goodput import LatencyTargets
 
@@ -44,16 +44,16 @@ def limits(ctx: click.Context, param: click.Parameter, value: str | None) -> Lat
 def percentiles(ctx: click.Context, param: click.Parameter, value: str) -> list[float]:
     """`50,90,99.9`."""
     try:
-        found = sorted({float(share) for share in value.split(",")})
+        shares = sorted({float(share) for share in value.split(",")})
     except ValueError:
-        raise click.BadParameter(f"`{value}` is no list such as 50,90,99.9.") from None
-    if not all(0 <= share <= 100 for share in found):
+        raise click.BadParameter(f"`{value}` is not a list such as 50,90,99.9.") from None
+    if not all(0 <= share <= 100 for share in shares):
         raise click.BadParameter("takes numbers from 0 to 100.")
-    return found
+    return shares
 
 
 def dataset(ctx: click.Context, param: click.Parameter, value: Path | None) -> list[Line]:
-    """A file of prompts, each of them whole."""
+    """A file of prompts, in which every line is valid."""
     if value is None:
         return []
     try:

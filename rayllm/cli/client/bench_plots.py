@@ -1,4 +1,4 @@
-"""Pictures of a load."""
+"""Plots of `rayllm bench`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = 16
 
 
 def terminal_plot(report: Report) -> str:
-    """How long first tokens took, and the output over time, in characters."""
+    """Text plot of the time to first token, and of the output over time."""
     try:
         import plotext  # type: ignore[import-untyped]
     except ImportError:
@@ -37,7 +37,7 @@ def terminal_plot(report: Report) -> str:
 
 
 def check_png() -> None:
-    """Refuse where no picture can be made.
+    """Check that plots can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -49,22 +49,22 @@ def check_png() -> None:
 
 
 def png(report: Report, title: str) -> bytes:
-    """The shares of requests by each latency, and the output over time, as a PNG file."""
+    """Cumulative distributions of the latencies, and the output over time, as a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, 2).flat
-    for panel, (name, of_what) in zip(panels, _TITLES.items(), strict=False):
-        _draw_shares(panel, report.measures[name].values)
-        panel.set(title=of_what, xlabel="ms", ylabel="% at most", ylim=(0, 100))
+    for panel, (name, label) in zip(panels, _TITLES.items(), strict=False):
+        _draw_distribution(panel, report.measures[name].values)
+        panel.set(title=label, xlabel="ms", ylabel="% at most", ylim=(0, 100))
     panels[3].plot(*report.timeline())
     panels[3].set(title="output tokens a second", xlabel="s", ylim=(0, None))
     figure.suptitle(title)
-    made = io.BytesIO()
-    figure.savefig(made, format="png", dpi=120)
-    return made.getvalue()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
 
 
-def _draw_shares(panel: Any, values: list[float]) -> None:
+def _draw_distribution(panel: Any, values: list[float]) -> None:
     panel.plot(values, [100 * (rank + 1) / len(values) for rank in range(len(values))])
     panel.grid(alpha=0.3)

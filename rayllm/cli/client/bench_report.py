@@ -1,4 +1,4 @@
-"""What a load showed, for people."""
+"""Render the report of `rayllm bench` as text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _TITLES = {"ttft": "TTFT, ms", "itl": "ITL, ms", "tpot": "TPOT, ms", "e2e": "E2E, ms"}
 _SHOWN_REASONS = 8
-# Where this process is so busy, waiting for its own turn shows in what it measures.
-_BUSY = 0.8
-_LATE_MS = 50.0
-_PACKED = 1.05
+# Share of a core above which the load generator's own delays distort its measurements.
+_MAX_CPU_SHARE = 0.8
+_MAX_LATE_MS = 50.0
+_MAX_TOKENS_PER_CHUNK = 1.05
 
 
 def text(report: Report, bench: Benchmark, percentiles: Sequence[float]) -> str:
-    """The figures, and a table of the latencies."""
+    """The metrics, and a table of latencies."""
     lines = [
-        f"{bench.model}, {bench.wish.endpoint}: {_counts(report)} in {report.duration_s:.2f} s",
+        f"{bench.model}, {bench.spec.endpoint}: {_counts(report)} in {report.duration_s:.2f} s",
         _rates(report),
         _tokens(report),
     ]
@@ -35,27 +35,27 @@ def text(report: Report, bench: Benchmark, percentiles: Sequence[float]) -> str:
         lines += ["", _table(report, percentiles).text(), ""]
     if (good := report.good) is not None:
         share = good / (len(report.completed) + len(report.failed) or 1)
-        lines.append(f"goodput: {report.a_second(good):.2f} requests/s, {100 * share:.1f} % keep to {report.limits}")
+        lines.append(f"goodput: {report.per_second(good):.2f} requests/s, {100 * share:.1f} % meet {report.targets}")
     lines.append(
-        f"load generator: {report.own_cpu_share:.2f} of a core, {report.most_at_once} requests at once at most"
+        f"load generator: {report.cpu_share:.2f} of a core, {report.peak_concurrency} requests at once at most"
     )
     return "\n".join(lines)
 
 
 def warnings(report: Report, bench: Benchmark) -> Iterator[str]:
-    """What to know before the figures are believed."""
-    if report.own_cpu_share > _BUSY:
+    """Reasons to doubt the metrics."""
+    if report.cpu_share > _MAX_CPU_SHARE:
         yield (
-            f"the load generator itself took {report.own_cpu_share:.2f} of a core: the figures may show its own limit. "
-            "Several of them, each with a part of the load, show the server's."
+            f"the load generator itself took {report.cpu_share:.2f} of a core and may be the bottleneck. "
+            "Split the load between several of them."
         )
     late = report.late_ms.percentile(99)
-    if bench.wish.rate is not None and late > _LATE_MS:
-        cause = "--concurrency held them back" if bench.wish.concurrency else "the load generator was too slow"
+    if bench.spec.rate is not None and late > _MAX_LATE_MS:
+        cause = "--concurrency held them back" if bench.spec.concurrency else "the load generator was too slow"
         yield f"requests were sent up to {late:.0f} ms (p99) after they were due: {cause}."
     if report.completed and not report.has_usage:
-        yield "the server does not count tokens: output tokens are the chunks that came."
-    elif report.tokens_per_chunk > _PACKED:
+        yield "the server reports no usage: output tokens are the number of chunks."
+    elif report.tokens_per_chunk > _MAX_TOKENS_PER_CHUNK:
         yield f"a chunk holds {report.tokens_per_chunk:.2f} tokens on average: ITL is the time between chunks."
 
 
@@ -65,19 +65,19 @@ def _counts(report: Report) -> str:
 
 
 def _rates(report: Report) -> str:
-    parts = [f"{report.a_second(len(report.completed)):.2f} requests/s"]
+    parts = [f"{report.per_second(len(report.completed)):.2f} requests/s"]
     if report.input_tokens is not None:
-        parts.append(f"{report.a_second(report.input_tokens):,.1f} input tokens/s")
-    return ", ".join([*parts, f"{report.a_second(report.output_tokens):,.1f} output tokens/s"])
+        parts.append(f"{report.per_second(report.input_tokens):,.1f} input tokens/s")
+    return ", ".join([*parts, f"{report.per_second(report.output_tokens):,.1f} output tokens/s"])
 
 
 def _tokens(report: Report) -> str:
-    given = [seen.input_tokens for seen in report.completed if seen.input_tokens is not None]
-    answered = [seen.output_tokens for seen in report.completed]
-    return f"tokens of a prompt: {_spread(given)}; of an answer: {_spread(answered)}"
+    prompts = [trace.input_tokens for trace in report.completed if trace.input_tokens is not None]
+    completions = [trace.output_tokens for trace in report.completed]
+    return f"tokens of a prompt: {_summary(prompts)}; of an answer: {_summary(completions)}"
 
 
-def _spread(counts: list[int]) -> str:
+def _summary(counts: list[int]) -> str:
     if not counts:
         return "unknown"
     if min(counts) == max(counts):

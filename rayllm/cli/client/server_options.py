@@ -1,4 +1,4 @@
-"""Options that say which server a command talks with."""
+"""Options for the server that a command connects to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rayllm.client.api.server import Server
 
 _URL_VARIABLES = ["RAYLLM_URL", "OPENAI_BASE_URL", "OPENAI_API_BASE"]
-_HERE = "http://127.0.0.1:8000"
+_DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--url` and `--api-key-env`, as arguments `url: Address` and `key: ApiKey`."""
+    """Add `--url` and `--api-key-env` to a command, as arguments `url: Address` and `key: ApiKey`."""
     key = click.option(
         "--api-key-env",
         "key",
@@ -35,7 +35,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     url = click.option(
         "--url",
         metavar="URL",
-        default=_HERE,
+        default=_DEFAULT_URL,
         show_default=True,
         envvar=_URL_VARIABLES,
         show_envvar=True,
@@ -53,25 +53,25 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> Address:
 
 
 def _key(ctx: click.Context, param: click.Parameter, value: str) -> ApiKey:
-    found = os.environ.get(value, "").strip()
-    if not found and ctx.get_parameter_source("key") is not ParameterSource.DEFAULT:
+    key = os.environ.get(value, "").strip()
+    if not key and ctx.get_parameter_source("key") is not ParameterSource.DEFAULT:
         raise click.BadParameter(f"the environment has no {value}.")
-    if not found.isprintable() or not found.isascii():
-        raise click.BadParameter(f"{value} holds what cannot be sent as a key.")
-    return ApiKey(value, found)
+    if not key.isprintable() or not key.isascii():
+        raise click.BadParameter(f"{value} holds characters that cannot be sent in a header.")
+    return ApiKey(value, key)
 
 
-async def choose_model(server: Server, given: str | None) -> str:
-    """The model that was named, else the server's first, which is said on standard error.
+async def choose_model(server: Server, model: str | None) -> str:
+    """The given model, else the server's first one, which is printed on standard error.
 
     Raises:
         ServerError: the server does not list its models, or has none.
     """
-    if given:
-        return given
+    if model:
+        return model
     cards = await server.models()
-    found = next((card.id for card in cards if not card.base), None)
-    if found is None:
+    first = next((card.id for card in cards if not card.base), None)
+    if first is None:
         raise ServerError(f"{server.address} has no models.", "no models")
-    click.echo(f"model: {found}", err=True)
-    return found
+    click.echo(f"model: {first}", err=True)
+    return first

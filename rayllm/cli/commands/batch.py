@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 _STATE = "job.json"
 
 
-@click.group("batch", help="Answer files of requests, as OpenAI's Batch API takes them.")
+@click.group("batch", help="Process files of requests in the format of OpenAI's Batch API.")
 def command() -> None:
     pass
 
 
 @command.command(
     "run",
-    help="""Answer the requests in INPUT, one JSON object a line, with an engine of its own.
+    help="""Process the requests in INPUT, one JSON object per line, with the job's own engine.
 
-    What is done is kept beside OUTPUT until all is: the same command goes on where it was broken off. Exit 0 when all
-    requests were answered, 1 when some failed or the job broke off.""",
+    Partial results are kept beside OUTPUT until all are done: the same command resumes an interrupted job. The exit
+    status is 0 if all requests completed, 1 if some failed or the job was interrupted.""",
 )
 @click.argument("input_file", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the answers.")
-@click.option("--errors", type=click.Path(path_type=Path), help="File for what failed; else OUTPUT with `.errors`.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File for the responses.")
+@click.option("--errors", type=click.Path(path_type=Path), help="File for failures; default: OUTPUT with `.errors`.")
 @click.option("--model", required=True, help="A model file, a hub id, a local folder, s3://… or gs://….")
-@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Engines.")
-@click.option("--max-pending", type=click.IntRange(min=1), help="Requests in an engine at once; else as it can take.")
-@click.option("--accelerator-type", help="Ray's name of the accelerator that each engine runs on.")
-@click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
-@click.option("--force", is_flag=True, help="Replace OUTPUT, and begin anew.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Number of engines.")
+@click.option("--max-pending", type=click.IntRange(min=1), help="Requests in an engine at once; default: its capacity.")
+@click.option("--accelerator-type", help="Ray's name of the accelerator for each engine.")
+@click.option("--address", help="Address of a running Ray cluster; default: start one on this machine.")
+@click.option("--force", is_flag=True, help="Replace OUTPUT and start over.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def run(
@@ -68,7 +68,7 @@ def run(
     if force:
         shutil.rmtree(work, ignore_errors=True)
     elif output.exists():
-        raise ConfigError(f"{output}: is there already.\nhint: --force replaces it; -o names another file.")
+        raise ConfigError(f"{output}: already exists.\nhint: --force replaces it; -o names another file.")
     job = _job(input_file, work, model, concurrency, max_pending, accelerator_type, quiet)
     _check(job, input_file)
     _State(str(input_file.absolute()), model, job.counts.total, os.getpid(), socket.gethostname()).write(work)
@@ -76,37 +76,37 @@ def run(
         job.run()
     counts = job.finish()
     _publish(work, output, errors)
-    told = asdict(counts) | {"output": str(output)} | ({"errors": str(errors)} if counts.failed else {})
-    click.echo(json.dumps(told) if as_json else _told(told))
+    summary = asdict(counts) | {"output": str(output)} | ({"errors": str(errors)} if counts.failed else {})
+    click.echo(json.dumps(summary) if as_json else _summary_line(summary))
     sys.exit(1 if counts.failed else 0)
 
 
 @command.command(
     "status",
-    help="""Show how far a batch is: WHAT is the OUTPUT of `rayllm batch run`, or the id of a service's batch.
+    help="""Show the progress of a batch: WHAT is the OUTPUT of `rayllm batch run`, or the id of a service's batch.
 
-    Without WHAT all batches of the service are listed.""",
+    Without WHAT, all batches of the service are listed.""",
 )
 @click.argument("what", required=False)
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(what: str | None, url: str, as_json: bool) -> None:
     is_local = what is not None and not what.startswith("batch_")
-    told = [_local(Path(str(what)))] if is_local else _remote(url, what)
+    batches = [_local(Path(str(what)))] if is_local else _remote(url, what)
     if as_json:
-        click.echo(json.dumps(told[0] if what else told, indent=1))
+        click.echo(json.dumps(batches[0] if what else batches, indent=1))
         return
-    for batch in told:
+    for batch in batches:
         counts = batch["request_counts"]
         done = f"{counts['completed'] + counts['failed']} of {counts['total']} done, {counts['failed']} failed"
         click.echo(f"{batch['id']}  {batch['status']}  {done}")
-    if not told:
+    if not batches:
         click.echo("no batches.", err=True)
 
 
 @dataclass(frozen=True)
 class _State:
-    """Which job works on an output, and in which process."""
+    """The job for an output, and the process that runs it."""
 
     input: str
     model: str
@@ -120,7 +120,7 @@ class _State:
 
     @property
     def is_running(self) -> bool:
-        """Whether that process lives; one of another machine is taken to."""
+        """Whether the process is alive; assumed for one on another machine."""
         return self.host != socket.gethostname() or Path(f"/proc/{self.pid}").exists()
 
 
@@ -153,8 +153,8 @@ def _job(
 def _check(job: Job, input_file: Path) -> None:
     faults = job.validate()
     if faults:
-        told = "\n".join(f"{input_file}: {fault}" for fault in faults)
-        raise ConfigError(f"{told}\nhint: nothing was run; mend these lines and run it again.")
+        lines = "\n".join(f"{input_file}: {fault}" for fault in faults)
+        raise ConfigError(f"{lines}\nhint: nothing was run; fix these lines and run it again.")
 
 
 @contextmanager
@@ -164,11 +164,12 @@ def _cluster(address: str | None) -> Iterator[None]:
     was_connected = ray.is_initialized()
     if not was_connected:
         try:
-            # Nobody looks at the dashboard of a cluster that ends with the job.
-            own = {} if address else {"include_dashboard": False}
-            ray.init(address=find(address) if address else "local", log_to_driver=False, logging_level="ERROR", **own)
+            # A cluster that ends with the job needs no dashboard.
+            options = {} if address else {"include_dashboard": False}
+            resolved = find(address) if address else "local"
+            ray.init(address=resolved, log_to_driver=False, logging_level="ERROR", **options)
             interrupt_on_signals()
-            # Ray Data tells of each plan that it runs; what is wrong comes out as an error of ours.
+            # Ray Data logs each plan that it runs; errors are raised.
             logging.getLogger("ray.data").setLevel(logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
             raise ClusterError(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from None
@@ -180,7 +181,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 
 def _publish(work: Path, output: Path, errors: Path) -> None:
-    """Put the results where they belong. The answers come last: once they are there, the job is done."""
+    """Move the results to their paths. The output is last, since its existence means that the job is done."""
     from rayllm.batch.files.results import ERRORS, OUTPUT
 
     (work / OUTPUT).touch()
@@ -196,14 +197,14 @@ def _local(output: Path) -> dict[str, Any]:
     work = _work(output)
     if not (work / _STATE).exists():
         if not output.exists():
-            raise ConfigError(f"{output}: no job writes it, and it is not there.")
+            raise ConfigError(f"{output}: does not exist, and no job writes it.")
         with open(output, "rb") as lines:
-            done = sum(1 for _ in lines)
-        counts = {"total": done, "completed": done, "failed": 0}
+            completed = sum(1 for _ in lines)
+        counts = {"total": completed, "completed": completed, "failed": 0}
         return {"id": str(output), "status": "completed", "request_counts": counts}
     state = _State(**json.loads((work / _STATE).read_text()))
-    found = _job(Path(state.input), work, state.model, 1, None, None, True).progress()
-    counts = {"total": state.total, "completed": found.completed, "failed": found.failed}
+    progress = _job(Path(state.input), work, state.model, 1, None, None, True).progress()
+    counts = {"total": state.total, "completed": progress.completed, "failed": progress.failed}
     return {
         "id": str(output),
         "status": "in_progress" if state.is_running else "broken_off",
@@ -214,20 +215,20 @@ def _local(output: Path) -> dict[str, Any]:
 def _remote(url: str, batch_id: str | None) -> list[dict[str, Any]]:
     import urllib3
 
-    address = f"{url.rstrip('/')}/v1/batches" + (f"/{batch_id}" if batch_id else "")
+    endpoint = f"{url.rstrip('/')}/v1/batches" + (f"/{batch_id}" if batch_id else "")
     try:
-        answer = urllib3.request("GET", address, timeout=30, retries=False)
+        response = urllib3.request("GET", endpoint, timeout=30, retries=False)
     except urllib3.exceptions.HTTPError as error:
-        raise ClusterError(f"{url}: nobody answers: {error}\nhint: --url names the service.") from None
+        raise ClusterError(f"{url}: cannot connect: {error}\nhint: --url names the service.") from None
     try:
-        told = answer.json()
+        content = response.json()
     except ValueError:
-        raise ClusterError(f"{url}: what answers there is no RayLLM service.") from None
-    if answer.status >= 400:
-        raise ClusterError(f"{url}: {told.get('error', {}).get('message', answer.status)}")
-    return [told] if batch_id else list(told["data"])
+        raise ClusterError(f"{url}: it is not a RayLLM service.") from None
+    if response.status >= 400:
+        raise ClusterError(f"{url}: {content.get('error', {}).get('message', response.status)}")
+    return [content] if batch_id else list(content["data"])
 
 
-def _told(told: dict[str, Any]) -> str:
-    failed = f", {told['failed']} failed: {told['errors']}" if told["failed"] else ""
-    return f"{told['completed']} of {told['total']} answered: {told['output']}{failed}"
+def _summary_line(summary: dict[str, Any]) -> str:
+    failed = f", {summary['failed']} failed: {summary['errors']}" if summary["failed"] else ""
+    return f"{summary['completed']} of {summary['total']} answered: {summary['output']}{failed}"

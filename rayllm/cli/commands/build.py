@@ -24,30 +24,30 @@ _UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
 
 
 def _kuberay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give the command all options that go with --kuberay."""
+    """Add all options of --kuberay to the command."""
     many: dict[str, Any] = {"multiple": True, "metavar": "NAME=VALUE"}
     amount: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "N"}
     options = [
-        click.option("--engine", type=click.Choice(["cuda", "cpu"]), help="The image's build of vLLM; else cuda."),
+        click.option("--engine", type=click.Choice(["cuda", "cpu"]), help="The image's build of vLLM; default: cuda."),
         click.option(
             "--image",
             metavar="IMAGE",
-            help=f"Image of all pods; else rayllm:{__version__} or rayllm:{__version__}-cpu.",
+            help=f"Image of all pods; default: rayllm:{__version__} or rayllm:{__version__}-cpu.",
         ),
-        click.option("--name", help="Name of the RayService; else rayllm."),
-        click.option("--namespace", help="Namespace; else kubectl's."),
+        click.option("--name", help="Name of the RayService; default: rayllm."),
+        click.option("--namespace", help="Namespace; default: kubectl's."),
         click.option(
-            "--path", "paths", multiple=True, metavar="HERE=THERE", help="Folder, and where the pods have it."
+            "--path", "paths", multiple=True, metavar="HERE=THERE", help="A local folder, and its path in the pods."
         ),
-        click.option("--gpu-resource", metavar="NAME", help="Resource of the device plugin; else nvidia.com/gpu."),
-        click.option("--gpus-per-node", **amount, help="GPUs of the largest node; else 8."),
-        click.option("--cpus", **amount, help="CPUs for each GPU (else 3), or of a worker without GPU (else 4)."),
-        click.option("--memory", help="Memory for each GPU (else 12Gi), or of a worker without GPU (else 8Gi)."),
-        click.option("--head-cpus", **amount, help="CPUs of the head; else 2."),
-        click.option("--head-memory", help="Memory of the head; else 8Gi."),
-        click.option("--routers", type=click.IntRange(min=0), metavar="N", help="Pods for routers alone."),
+        click.option("--gpu-resource", metavar="NAME", help="Resource of the device plugin; default: nvidia.com/gpu."),
+        click.option("--gpus-per-node", **amount, help="GPUs of the largest node; default: 8."),
+        click.option("--cpus", **amount, help="CPUs per GPU (default: 3), or of a worker without GPU (default: 4)."),
+        click.option("--memory", help="Memory per GPU (default: 12Gi), or of a worker without GPU (default: 8Gi)."),
+        click.option("--head-cpus", **amount, help="CPUs of the head; default: 2."),
+        click.option("--head-memory", help="Memory of the head; default: 8Gi."),
+        click.option("--routers", type=click.IntRange(min=0), metavar="N", help="Pods that only run routers."),
         click.option("--model-cache", help="emptyDir (the default), emptyDir:SIZE, hostPath:/folder or pvc:CLAIM."),
-        click.option("--node-labels", type=click.Choice(["gke", "karpenter"]), help="Who labels nodes by their GPU."),
+        click.option("--node-labels", type=click.Choice(["gke", "karpenter"]), help="Scheme of the nodes' GPU labels."),
         click.option(
             "--node-selector", multiple=True, metavar="[OF:]KEY=VALUE", help="OF: an accelerator, cpu, router, head."
         ),
@@ -56,10 +56,10 @@ def _kuberay_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--env-secret", multiple=True, metavar="SECRET", help="Secret for the pods' environment."),
         click.option("--image-pull-secret", metavar="SECRET", help="Secret for pulling the image."),
         click.option("--service-account", metavar="NAME", help="The pods' service account."),
-        click.option("--service-account-annotation", **many, help="Makes the account, with this annotation."),
-        click.option("--upgrade", type=click.Choice(_UPGRADES), help="When the cluster changes; else NewCluster."),
+        click.option("--service-account-annotation", **many, help="Create the account, with this annotation."),
+        click.option("--upgrade", type=click.Choice(_UPGRADES), help="Upgrade strategy; default: NewCluster."),
         click.option("--gateway-class", metavar="NAME", help="GatewayClass of an incremental upgrade."),
-        click.option("--redis", metavar="HOST:PORT", help="Redis that keeps what Ray's head knows."),
+        click.option("--redis", metavar="HOST:PORT", help="Redis for the state of Ray's head."),
         click.option("--redis-password", metavar="SECRET:KEY", help="Its password."),
     ]
     for option in reversed(options):
@@ -69,7 +69,7 @@ def _kuberay_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(
     "build",
-    help="""Print FILE with every model inlined, for clusters that do not share this machine's files.
+    help="""Print FILE with inline models, for clusters that do not share this machine's files.
 
     FILE is a serve config or a model's YAML. With --kuberay it becomes a RayService, for `kubectl apply -f -`; the
     other options are for that.""",
@@ -77,64 +77,64 @@ def _kuberay_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--kuberay", is_flag=True, help="Print a RayService for KubeRay.")
 @_kuberay_options
-def command(file: Path, kuberay: bool, **given: Any) -> None:
+def command(file: Path, kuberay: bool, **arguments: Any) -> None:
     if not kuberay:
-        for name in (name for name, value in given.items() if value not in (None, ())):
+        for name in (name for name, value in arguments.items() if value not in (None, ())):
             option = next(p.opts[0] for p in click.get_current_context().command.params if p.name == name)
-            raise click.UsageError(f"{option} goes with --kuberay.")
+            raise click.UsageError(f"{option} needs --kuberay.")
         click.echo(dump_yaml(inlined_file(file)), nl=False)
         return
-    click.echo(_ray_service(file, given), nl=False)
+    click.echo(_ray_service(file, arguments), nl=False)
 
 
-def _ray_service(file: Path, given: dict[str, Any]) -> str:
+def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
     from rayllm.cluster.placement import place
     from rayllm.config import ModelConfig
     from rayllm.kuberay import local_paths, relocate_paths, render_manifest, required_variables
 
-    serve_config, on_cpu = inlined_file(file), given["engine"] == "cpu"
+    serve_config, on_cpu = inlined_file(file), arguments["engine"] == "cpu"
 
     def placed(model: ModelConfig) -> Any:
         placement = place(model, on_cpu)
         return placement.bundles, placement.strategy
 
-    for here, there in _pairs("--path", given["paths"]).items():
+    for here, there in _pairs("--path", arguments["paths"]).items():
         folder = str(Path(here).resolve())
         if relocate_paths(serve_config, folder, "") == serve_config:
-            raise click.BadParameter(f"nothing in {file} lies below {here}.", param_hint="--path")
+            raise click.BadParameter(f"no path in {file} is below {here}.", param_hint="--path")
         serve_config = relocate_paths(serve_config, folder, there)
-    text = render_manifest(serve_config, placed, _options(given))
+    text = render_manifest(serve_config, placed, _options(arguments))
     for application in serve_config["applications"]:
         if application.get("import_path") != IMPORT_PATH:
             click.echo(f"Application {application.get('name')} is not RayLLM's: no pods are planned for it.", err=True)
     for path in local_paths(serve_config):
         click.echo(f"The pods must have {path}, in the image or on a volume.", err=True)
-    if needed := required_variables(serve_config):
-        click.echo(f"The pods' environment must have {', '.join(needed)}.", err=True)
+    if variables := required_variables(serve_config):
+        click.echo(f"The pods' environment must have {', '.join(variables)}.", err=True)
     return text
 
 
-def _options(given: dict[str, Any]) -> ManifestOptions:
+def _options(arguments: dict[str, Any]) -> ManifestOptions:
     from rayllm.kuberay import ManifestOptions, NodeSelection, parse_cache_volume, parse_selector, parse_toleration
 
-    engine = "-cpu" if given["engine"] == "cpu" else ""
-    chosen: dict[str, Any] = {name: given[name] for name in _SAME if given[name] is not None}
-    if given["model_cache"]:
-        chosen["cache"] = parse_cache_volume(given["model_cache"])
-    if given["redis_password"]:
-        chosen["redis_password"] = _secret_key(given["redis_password"])
+    suffix = "-cpu" if arguments["engine"] == "cpu" else ""
+    options: dict[str, Any] = {name: arguments[name] for name in _SAME if arguments[name] is not None}
+    if arguments["model_cache"]:
+        options["cache"] = parse_cache_volume(arguments["model_cache"])
+    if arguments["redis_password"]:
+        options["redis_password"] = _secret_key(arguments["redis_password"])
     return ManifestOptions(
-        image=given["image"] or f"rayllm:{__version__}{engine}",
+        image=arguments["image"] or f"rayllm:{__version__}{suffix}",
         nodes=NodeSelection(
-            given["node_labels"],
-            tuple(parse_selector(text) for text in given["node_selector"]),
-            tuple(parse_toleration(text) for text in given["toleration"]),
+            arguments["node_labels"],
+            tuple(parse_selector(text) for text in arguments["node_selector"]),
+            tuple(parse_toleration(text) for text in arguments["toleration"]),
         ),
-        env=_pairs("--env", given["env"]),
-        env_secrets=given["env_secret"],
-        pull_secret=given["image_pull_secret"],
-        account_annotations=_pairs("--service-account-annotation", given["service_account_annotation"]),
-        **chosen,
+        env=_pairs("--env", arguments["env"]),
+        env_secrets=arguments["env_secret"],
+        pull_secret=arguments["image_pull_secret"],
+        account_annotations=_pairs("--service-account-annotation", arguments["service_account_annotation"]),
+        **options,
     )
 
 

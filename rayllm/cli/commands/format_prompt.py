@@ -14,13 +14,13 @@ from rayllm.errors import ConfigError
 from rayllm.prompt import PromptError, compile_template, render
 
 
-@click.command("format-prompt", help="Print the prompt that a chat transcript becomes, exactly, and nothing else.")
+@click.command("format-prompt", help="Print the exact prompt that a chat transcript is rendered to.")
 @click.option("--model", "model_file", required=True, type=click.Path(path_type=Path), help="The model's YAML file.")
 @click.option(
     "--message-file",
     required=True,
     type=click.Path(path_type=Path),
-    help='JSONL: one message a line, or one `{"messages": […]}`; `-` reads standard input.',
+    help='JSONL: one message per line, or one `{"messages": […]}`; `-` reads standard input.',
 )
 def command(model_file: Path, message_file: Path) -> None:
     model = load_model(model_file)
@@ -30,7 +30,7 @@ def command(model_file: Path, message_file: Path) -> None:
         prompt = render(template, request["messages"], tools=request.get("tools"))
     except PromptError as error:
         raise ConfigError(f"{message_file}: {error}") from None
-    # No newline of ours: what is printed is the prompt.
+    # No newline: the output is exactly the prompt.
     sys.stdout.write(prompt)
     sys.stdout.flush()
 
@@ -39,33 +39,33 @@ def _template(model: ModelConfig, model_file: Path) -> str:
     prompt_format = model.generation_config.prompt_format
     if prompt_format is None:
         raise ConfigError(
-            f"{model_file}: generation_config.prompt_format: is missing; the model's own chat template writes its "
-            "prompts, and only the engine has that."
+            f"{model_file}: generation_config.prompt_format: is missing; prompts are rendered with the model's own "
+            "chat template, which only the engine has."
         )
     if prompt_format.bos:
         return compile_template(prompt_format)
     if isinstance(model.source, LocalSource) and Path(model.source.path).is_dir():
-        return compile_template(prompt_format, bos=_tokenizers_bos(model.source.path))
-    click.echo("note: `bos` is empty, so the engine also puts the tokenizer's own BOS, if any, in front.", err=True)
+        return compile_template(prompt_format, bos=_tokenizer_bos(model.source.path))
+    click.echo("note: `bos` is empty, so the engine also prepends the tokenizer's own BOS, if any.", err=True)
     return compile_template(prompt_format)
 
 
-def _tokenizers_bos(folder: str) -> str:
-    """The BOS that the tokenizer in `folder` writes by itself, or ""."""
+def _tokenizer_bos(folder: str) -> str:
+    """The BOS that the tokenizer in `folder` adds, or ""."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    adds = tokenizer.bos_token_id is not None and tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
-    return str(tokenizer.bos_token) if adds else ""
+    adds_bos = tokenizer.bos_token_id is not None and tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+    return str(tokenizer.bos_token) if adds_bos else ""
 
 
 def _transcript(path: Path) -> dict[str, Any]:
-    """The request that the file describes: `messages` and, optionally, `tools`."""
+    """Read a file as a request with `messages` and, optionally, `tools`."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}.") from None
-    entries = _whole(text)
+    entries = _single(text)
     if entries is None:
         entries = [_line(line, number, path) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(entries) == 1 and isinstance(entries[0], list):
@@ -80,8 +80,8 @@ def _transcript(path: Path) -> dict[str, Any]:
     return {"messages": entries}
 
 
-def _whole(text: str) -> list[Any] | None:
-    """The file as one JSON value over many lines, such as the example of the OpenAI API; None where it is not."""
+def _single(text: str) -> list[Any] | None:
+    """The text as one JSON value over many lines; None if it is not."""
     try:
         return [json.loads(text)]
     except ValueError:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rayllm.client.api.model_card import ModelCard
 
 
-@click.command("models", help="List the models and adapters that a server has.")
+@click.command("models", help="List a server's models and adapters.")
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="Show them as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(url: Address, key: ApiKey, as_json: bool) -> None:
     cards = asyncio.run(_cards(url, key))
     if as_json:
@@ -40,8 +40,8 @@ async def _cards(url: Address, key: ApiKey) -> list[ModelCard]:
 
 
 def table(cards: Sequence[ModelCard]) -> Table:
-    """The models of a server: what each is, and the tokens of its longest sequence."""
-    made = Table(["model", "kind", "context"])
+    """A table of a server's models."""
+    result = Table(["model", "kind", "context"])
     for card in cards:
-        made.add([card.id, card.kind(cards), f"{card.context:,}" if card.context else ""])
-    return made
+        result.add([card.id, card.kind(cards), f"{card.context:,}" if card.context else ""])
+    return result

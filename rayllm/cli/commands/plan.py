@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rayllm.sizing.measure import Measured
 
 _DEFAULT_TOKENS = 8192
-# vLLM's types of the cache → bytes of one number; `auto` is the type that the model computes in.
+# vLLM's data type of the cache → bytes per element; `auto` is the model's own.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-# Engine arguments that change what memory holds, in ways that are not worked out.
+# Engine arguments that change memory use in ways that are not computed.
 _NOT_COUNTED = (
     "block_size",
     "cpu_offload_gb",
@@ -33,19 +33,19 @@ _NOT_COUNTED = (
 
 @click.command(
     "plan",
-    help="""Show which GPUs hold MODEL: a model file, a hub id, a folder, s3://… or gs://….
+    help="""Show which GPUs MODEL fits on: a model file, a hub id, a folder, s3://… or gs://….
 
-    Its config.json and the headers of its weights are read, nothing more. Without a degree of parallelism, each GPU has
-    the smallest number that fits.""",
+    Only reads its config.json and the headers of its weights. Without a degree of parallelism, it shows the smallest
+    number of each GPU that fits.""",
 )
 @click.argument("model")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only this GPU; may be repeated.")
 @click.option("--tensor-parallelism", type=click.IntRange(min=1), help="GPUs that share each layer.")
 @click.option("--pipeline-parallelism", type=click.IntRange(min=1), help="Groups of layers.")
-@click.option("--context", type=click.IntRange(min=1), help="Tokens of one sequence; else the file's, else 8192.")
+@click.option("--context", type=click.IntRange(min=1), help="Tokens of one sequence; default: the file's, or 8192.")
 @click.option("--adapters", type=click.IntRange(min=0), help="LoRA adapters on the GPU at once.")
-@click.option("--rank", type=click.IntRange(min=1), help="Their largest rank; else the file's, else 16.")
-@click.option("--json", "as_json", is_flag=True, help="Show it as JSON, in bytes.")
+@click.option("--rank", type=click.IntRange(min=1), help="Their largest rank; default: the file's, or 16.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, in bytes.")
 def command(
     model: str,
     gpus: tuple[str, ...],
@@ -83,15 +83,15 @@ def _measured(config: ModelConfig) -> Measured:
     try:
         return measure(config.source, str(config.engine_kwargs.get("dtype", "auto")))
     except UnreachableError as error:
-        hint = "a copy in a folder will do, of which config.json and the headers of the weights are read."
+        hint = "use a local copy; only config.json and the headers of its weights are read."
         raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
 
 
 def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int:
-    most = measured.architecture.context
-    if context and context > most:
-        raise ConfigError(f"--context: {context:,} is more than the {most:,} tokens that the model was made for.")
-    return min(context or config.max_model_len or _DEFAULT_TOKENS, most)
+    maximum = measured.architecture.context
+    if context and context > maximum:
+        raise ConfigError(f"--context: {context:,} is more than the {maximum:,} tokens that the model was made for.")
+    return min(context or config.max_model_len or _DEFAULT_TOKENS, maximum)
 
 
 def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> EngineSettings:
@@ -101,7 +101,7 @@ def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank
     slots = config.lora_config.max_num_adapters_per_replica if config.lora_config else 0
     utilization = _number(config, "gpu_memory_utilization") or UTILIZATION
     if utilization > 1:
-        raise ConfigError(f"engine_kwargs.gpu_memory_utilization: {utilization:g} is more than all; 1 is all.")
+        raise ConfigError(f"engine_kwargs.gpu_memory_utilization: must be at most 1, not {utilization:g}.")
     return EngineSettings(
         utilization=utilization,
         batched_tokens=int(_number(config, "max_num_batched_tokens")) or None,
@@ -114,7 +114,7 @@ def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank
 
 
 def _number(config: ModelConfig, name: str) -> float:
-    """An engine argument; 0 where it is not given."""
+    """An engine argument; 0 if it is not set."""
     value = config.engine_kwargs.get(name)
     if value is None:
         return 0
@@ -126,8 +126,8 @@ def _number(config: ModelConfig, name: str) -> float:
 def _cache_element(config: ModelConfig, measured: Measured) -> int:
     name = str(config.engine_kwargs.get("kv_cache_dtype", "auto"))
     if name != "auto" and name not in _CACHE_TYPES:
-        known = ", ".join(("auto", *_CACHE_TYPES))
-        raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` cannot be planned; known are {known}.")
+        supported = ", ".join(("auto", *_CACHE_TYPES))
+        raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` is not supported here; use {supported}.")
     return _CACHE_TYPES.get(name, measured.element_bytes)
 
 
@@ -135,12 +135,12 @@ def _not_counted(config: ModelConfig) -> list[str]:
     return [name for name in _NOT_COUNTED if config.engine_kwargs.get(name) is not None]
 
 
-def _degrees(config: ModelConfig, tensor: int | None, stages: int | None) -> tuple[int, int] | None:
-    """The split that is asked for; a model file's counts where it says one."""
-    said = config.tensor_parallel_size, config.pipeline_parallel_size
-    if tensor or stages:
-        return tensor or said[0], stages or said[1]
-    return said if said != (1, 1) else None
+def _degrees(config: ModelConfig, tensor: int | None, pipeline: int | None) -> tuple[int, int] | None:
+    """Tensor and pipeline parallelism from the options, else from the model file; None if neither sets any."""
+    configured = config.tensor_parallel_size, config.pipeline_parallel_size
+    if tensor or pipeline:
+        return tensor or configured[0], pipeline or configured[1]
+    return configured if configured != (1, 1) else None
 
 
 def _fit(
@@ -154,15 +154,16 @@ def _fit(
     if degrees is None:
         return smallest_split(measured.architecture, measured.weights, gpu, setting, tokens)
     setting = replace(setting, tensor_parallel=degrees[0], pipeline_parallel=degrees[1])
-    if found := split_errors(measured.architecture, setting):
-        raise ConfigError(f"tensor parallelism {degrees[0]}, pipeline parallelism {degrees[1]}: {found[0]}.")
+    if problems := split_errors(measured.architecture, setting):
+        raise ConfigError(f"tensor parallelism {degrees[0]}, pipeline parallelism {degrees[1]}: {problems[0]}.")
     return fit(measured.architecture, measured.weights, gpu, setting)
 
 
 def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
-    missing = [gpu.name for gpu, found in rows if found is None or found.sequences_of(tokens) < 1]
-    told = f"no room for {tokens:,} tokens on {', '.join(missing)}." if missing else ""
-    return told or "Weights and cache are exact; activations and overhead are estimates, and the error is theirs."
+    too_small = [gpu.name for gpu, fit in rows if fit is None or fit.sequences_of(tokens) < 1]
+    if too_small:
+        return f"no room for {tokens:,} tokens on {', '.join(too_small)}."
+    return "Weights and cache are exact; activations and overhead are estimates, with the error shown."
 
 
 def _as_json(
@@ -179,25 +180,25 @@ def _as_json(
         "is_outline": measured.is_outline,
         "tokens": tokens,
         "not_counted": _not_counted(config),
-        "gpus": [_fit_as_json(gpu, found, shape.context, tokens) for gpu, found in rows],
+        "gpus": [_fit_as_json(gpu, fit, shape.context, tokens) for gpu, fit in rows],
     }
 
 
-def _fit_as_json(gpu: Gpu, found: Fit | None, context: int, tokens: int) -> dict[str, Any]:
-    if found is None:
+def _fit_as_json(gpu: Gpu, fit: Fit | None, context: int, tokens: int) -> dict[str, Any]:
+    if fit is None:
         return {"gpu": gpu.name, "fits": False}
     return {
         "gpu": gpu.name,
-        "fits": found.sequences_of(tokens) >= 1,
-        "tensor_parallelism": found.settings.tensor_parallel,
-        "pipeline_parallelism": found.settings.pipeline_parallel,
-        "memory": found.gpu.memory,
-        "weights": found.weights,
-        "adapters": found.adapters,
-        "activations": found.activations,
-        "overhead": found.overhead,
-        "cache": found.cache,
-        "uncertain": found.uncertainty,
-        "longest": found.longest_sequence(context),
-        "sequences": round(found.sequences_of(tokens), 2),
+        "fits": fit.sequences_of(tokens) >= 1,
+        "tensor_parallelism": fit.settings.tensor_parallel,
+        "pipeline_parallelism": fit.settings.pipeline_parallel,
+        "memory": fit.gpu.memory,
+        "weights": fit.weights,
+        "adapters": fit.adapters,
+        "activations": fit.activations,
+        "overhead": fit.overhead,
+        "cache": fit.cache,
+        "uncertain": fit.uncertainty,
+        "longest": fit.longest_sequence(context),
+        "sequences": round(fit.sequences_of(tokens), 2),
     }

@@ -14,25 +14,25 @@ from rayllm.errors import ConfigError, RayLLMError, SourceError
 from rayllm.lora import AdapterLimits, AdapterName, AdapterStore, BaseModules
 from rayllm.sources import Progress, fetch
 
-# vLLM's own.
-_RANK = 16
+# vLLM's default.
+_MAX_LORA_RANK = 16
 
 
 @click.command(
     "pull",
-    help="""Fetch the weights of MODEL to this machine, and with options its adapters.
+    help="""Download the weights of MODEL to this machine, and optionally its adapters.
 
     MODEL is a model file, a hub id, a folder, s3://… or gs://…. The last line on stdout is the folder of its weights;
     those before it are the folders of the adapters.""",
 )
 @click.argument("model")
-@click.option("--adapter", "adapters", multiple=True, metavar="NAME", help="An adapter as well; may be repeated.")
-@click.option("--all-adapters", is_flag=True, help="Every adapter that the model's file leads to as well.")
+@click.option("--adapter", "adapters", multiple=True, metavar="NAME", help="Also this adapter; may be repeated.")
+@click.option("--all-adapters", is_flag=True, help="Also every adapter of the model file's sources.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bool) -> None:
     config = named_model(model)
     if (adapters or all_adapters) and config.lora_config is None:
-        raise ConfigError(f"{model}: it has no lora_config, so no adapter can be fetched for it.")
+        raise ConfigError(f"{model}: it has no lora_config, so it has no adapters.")
 
     def show() -> Progress:
         return progress(quiet or not sys.stderr.isatty())
@@ -49,21 +49,21 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
 
 
 def _fetch_adapters(
-    config: ModelConfig, weights: Path, wanted: tuple[str, ...], everything: bool, show: Callable[[], Progress]
+    config: ModelConfig, weights: Path, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], Progress]
 ) -> None:
     """Fetch adapters, and print their folders.
 
     Raises:
-        SourceError: some could not be had; the message names each.
+        SourceError: some could not be fetched; the message names each.
     """
     from rayllm.engine.adapters.setup import adapter_store
 
-    rank = int(config.engine_kwargs.get("max_lora_rank", _RANK))
+    rank = int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK))
     limits = AdapterLimits(rank, BaseModules.of(weights.glob("*.safetensors")))
     store = adapter_store(config, limits, show)
-    names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in wanted]
+    names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in adapters]
     faults = []
-    for name in dict.fromkeys([*names, *(_all(config, store) if everything else ())]):
+    for name in dict.fromkeys([*names, *(_all(config, store) if all_adapters else ())]):
         try:
             click.echo(str(store.fetch(name).folder))
         except RayLLMError as error:

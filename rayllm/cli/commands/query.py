@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rayllm.cli.client.server_options import choose_model, server_options
-from rayllm.cli.terminal.output_files import check_place, write_files
+from rayllm.cli.terminal.output_files import check_writable, write_files
 from rayllm.client.api.address import Address
 from rayllm.client.api.api_key import ApiKey
 from rayllm.client.api.errors import ServerError
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @click.command(
     "query",
-    help="""Ask a model one thing, PROMPT (`-` reads standard input), or everything in a file.
+    help="""Send one PROMPT (`-` reads standard input), or a file of prompts, to a model.
 
-    A file's answers are JSON lines in its order. What fails becomes a line with an `error`, and the exit is 1.""",
+    Results of a file are JSON lines in its order. A failure is a line with an `error`, and the exit status is 1.""",
 )
 @click.argument("prompt", required=False)
-@click.option("--file", metavar="FILE", help="JSON lines with `prompt` or `messages`, or a prompt a line; or `-`.")
+@click.option("--file", metavar="FILE", help="JSON lines with `prompt` or `messages`, or a prompt per line; or `-`.")
 @server_options
-@click.option("--model", metavar="NAME", help="Model or adapter; else the first model that the server lists.")
+@click.option("--model", metavar="NAME", help="Model or adapter; default: the first model of the server.")
 @click.option("--system", default="", metavar="TEXT", help="System message.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens of an answer at most.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest token each time.")
-@click.option("--seed", type=int, help="The same gives the same answer, as far as the server can.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="Ends the answer; may be repeated.")
-@click.option("--raw", is_flag=True, help="Have the prompt continued as it is; else it is a user's message in a chat.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Lines asked at once.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the answers, as JSON lines.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum tokens of a completion.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Sampling temperature; 0 is greedy.")
+@click.option("--seed", type=int, help="Sampling seed, if the server supports it.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop string; may be repeated.")
+@click.option("--raw", is_flag=True, help="Complete the prompt as it is, instead of as a user message in a chat.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True, help="Requests at once.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the results, as JSON lines.")
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
-@click.option("--json", "as_json", is_flag=True, help="Show the answer as JSON, as those of a file always are.")
-@click.option("--stats", is_flag=True, help="Tell the time to the first token and tokens a second on standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, as for a file.")
+@click.option("--stats", is_flag=True, help="Print time to first token and tokens per second on standard error.")
 def command(
     prompt: str | None,
     file: str | None,
@@ -70,20 +70,20 @@ def command(
     if (prompt is None) == (file is None):
         raise click.UsageError("takes one of PROMPT and --file.")
     if raw and system:
-        raise click.UsageError("--system is for chat; --raw has the prompt continued as it is.")
+        raise click.UsageError("--system is for chat; --raw completes the prompt as it is.")
     if force and not output:
         raise click.UsageError("--force is for a file of --output.")
     if output:
-        check_place(output, force)
-    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": list(stop) or None}
-    options = {name: value for name, value in given.items() if value is not None}
-    form = RequestTemplate(COMPLETIONS if raw else CHAT, options, system)
+        check_writable(output, force)
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": list(stop) or None}
+    options = {name: value for name, value in sampling.items() if value is not None}
+    template = RequestTemplate(COMPLETIONS if raw else CHAT, options, system)
     lines = [_line(prompt)] if prompt is not None else _lines(str(file))
     with asyncio.Runner() as runner:
         if prompt is not None and not as_json and not output:
-            runner.run(_show(form, lines[0], url, key, model, stats))
+            runner.run(_show(template, lines[0], url, key, model, stats))
         else:
-            sys.exit(_Answers(form, lines, output).get(runner, url, key, model, concurrency, stats))
+            sys.exit(_Results(template, lines, output).run(runner, url, key, model, concurrency, stats))
 
 
 def _lines(file: str) -> list[Line]:
@@ -104,89 +104,91 @@ def _line(prompt: str) -> Line:
     return Line(1, {"prompt": text})
 
 
-async def _show(form: RequestTemplate, line: Line, url: Address, key: ApiKey, model: str | None, stats: bool) -> None:
-    """Show the answer to one prompt as it comes."""
+async def _show(
+    template: RequestTemplate, line: Line, url: Address, key: ApiKey, model: str | None, stats: bool
+) -> None:
+    """Print the completion of one prompt as it streams in."""
     from rayllm.cli.terminal.stream_printer import StreamPrinter
     from rayllm.client.api.exchange import Exchange
     from rayllm.client.api.server import Server
 
-    screen = StreamPrinter()
+    printer = StreamPrinter()
     async with Server(url, key) as server:
-        chosen = await choose_model(server, model)
-        exchange = Exchange(form.endpoint, form.fill(chosen, line.request))
+        name = await choose_model(server, model)
+        exchange = Exchange(template.endpoint, template.fill(name, line.request))
         try:
-            await exchange.run(server, screen.show)
+            await exchange.run(server, printer.show)
         except ServerError as error:
-            raise await server.explained(error, chosen) from None
+            raise await server.with_model_hint(error, name) from None
         finally:
-            screen.end()
-    if exchange.answer.finish_reason == "length":
-        click.echo("the answer was cut off: it may have no more tokens.", err=True)
+            printer.end()
+    if exchange.completion.finish_reason == "length":
+        click.echo("the completion was cut off at the maximum number of tokens.", err=True)
     if stats:
-        click.echo(_stats([exchange], exchange.took_s), err=True)
+        click.echo(_stats([exchange], exchange.e2e_s), err=True)
 
 
-class _Answers:
-    """Answers as JSON lines: in a file, or on standard output as soon as those before them are there."""
+class _Results:
+    """Results as JSON lines: in a file, or on standard output as soon as the earlier ones are there."""
 
-    def __init__(self, form: RequestTemplate, lines: list[Line], output: Path | None) -> None:
+    def __init__(self, template: RequestTemplate, lines: list[Line], output: Path | None) -> None:
         from rayllm.client.bulk import BulkQuery
 
-        self._questions = BulkQuery(lines, form)
+        self._bulk = BulkQuery(lines, template)
         self._output = output
-        self._shown = 0
+        self._printed = 0
 
-    def get(
-        self, runner: asyncio.Runner, url: Address, key: ApiKey, model: str | None, at_once: int, stats: bool
+    def run(
+        self, runner: asyncio.Runner, url: Address, key: ApiKey, model: str | None, concurrency: int, stats: bool
     ) -> int:
-        """Ask for them; the exit status. Where that is broken off, what is not answered says so."""
-        began, status = time.perf_counter(), 0
+        """Send the requests; returns the exit status. If interrupted, the rest is written with an error."""
+        start, status = time.perf_counter(), 0
         try:
-            runner.run(self._ask(url, key, model, at_once))
+            runner.run(self._send(url, key, model, concurrency))
         except KeyboardInterrupt:
             status = 130
         if self._output is None:
-            self._show(all_of_them=True)
+            self._print(all_of_them=True)
         else:
-            write_files({self._output: b"".join(map(_line_of, self._questions.all))}, force=True)
-        failed = self._questions.failed
+            write_files({self._output: b"".join(map(_encoded, self._bulk.all))}, force=True)
+        failed = self._bulk.failed
         if failed:
-            click.echo(f"{failed} of {len(self._questions.all)} failed.", err=True)
+            click.echo(f"{failed} of {len(self._bulk.all)} failed.", err=True)
         if stats:
-            click.echo(_stats(self._questions.answered, time.perf_counter() - began), err=True)
+            click.echo(_stats(self._bulk.completed, time.perf_counter() - start), err=True)
         return status or int(failed > 0)
 
-    async def _ask(self, url: Address, key: ApiKey, model: str | None, at_once: int) -> None:
+    async def _send(self, url: Address, key: ApiKey, model: str | None, concurrency: int) -> None:
         from rayllm.client.api.server import Server
 
         async with Server(url, key) as server:
-            await self._questions.ask(server, await choose_model(server, model), at_once, self._show)
+            await self._bulk.run(server, await choose_model(server, model), concurrency, self._print)
 
-    def _show(self, all_of_them: bool = False) -> None:
-        while self._output is None and self._shown < len(self._questions.all):
-            question = self._questions.all[self._shown]
-            if not (question.is_done or all_of_them):
+    def _print(self, all_of_them: bool = False) -> None:
+        while self._output is None and self._printed < len(self._bulk.all):
+            query = self._bulk.all[self._printed]
+            if not (query.is_done or all_of_them):
                 return
-            click.echo(_line_of(question), nl=False)
-            self._shown += 1
+            click.echo(_encoded(query), nl=False)
+            self._printed += 1
 
 
-def _line_of(question: Query) -> bytes:
-    # An answer may hold halves of characters, which have no place in a file.
-    return json.dumps(question.as_json(), ensure_ascii=False).encode(errors="replace") + b"\n"
+def _encoded(query: Query) -> bytes:
+    # A completion may hold lone surrogates, which UTF-8 cannot encode.
+    return json.dumps(query.as_json(), ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
-def _stats(answered: list[Exchange], took_s: float) -> str:
-    """What the answers took, in one line."""
+def _stats(completed: list[Exchange], elapsed_s: float) -> str:
+    """Latency and throughput in one line."""
     from rayllm.client.statistics import percentile
 
-    first = [1000 * exchange.first_s for exchange in answered if exchange.first_s is not None]
-    counts = [exchange.tokens for exchange in answered]
-    parts = [f"{len(answered)} answered in {took_s:.2f} s"]
-    if first:
-        slowest = f" (p50), {percentile(first, 99):.0f} ms (p99)" if len(first) > 1 else ""
-        parts.append(f"first token after {percentile(first, 50):.0f} ms{slowest}")
-    if answered and None not in counts:
+    ttft_ms = [1000 * exchange.ttft_s for exchange in completed if exchange.ttft_s is not None]
+    counts = [exchange.tokens for exchange in completed]
+    parts = [f"{len(completed)} answered in {elapsed_s:.2f} s"]
+    if ttft_ms:
+        p99 = f" (p50), {percentile(ttft_ms, 99):.0f} ms (p99)" if len(ttft_ms) > 1 else ""
+        parts.append(f"first token after {percentile(ttft_ms, 50):.0f} ms{p99}")
+    if completed and None not in counts:
         tokens = sum(count or 0 for count in counts)
-        parts.append(f"{tokens} tokens, {tokens / took_s:.1f} a second")
+        parts.append(f"{tokens} tokens, {tokens / elapsed_s:.1f} a second")
     return "; ".join(parts)

@@ -24,20 +24,18 @@ _COUNT = click.IntRange(min=1)
 
 @click.command(
     "run",
-    help="""Serve MODEL and stay in the foreground.
+    help="""Serve MODEL in the foreground.
 
-    It is a serve config, a model's YAML, or without any file a hub id, a folder, s3://… or gs://…, for which everything
-    is worked out as `rayllm gen-config` does.""",
+    MODEL is a serve config, a model's YAML, or a hub id, a folder, s3://… or gs://…, which is configured as by `rayllm
+    gen-config`.""",
 )
 @click.argument("model")
-@click.option(
-    "--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, where there is no file."
-)
-@click.option("--max-model-len", "context", type=click.IntRange(min=1), help="Longest context, where there is no file.")
-@click.option("--host", help="Address to listen on; else the file's, else 127.0.0.1.")
-@click.option("--port", type=int, help="Port to listen on; else the file's, else 8000.")
+@click.option("--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, without a file.")
+@click.option("--max-model-len", "context", type=click.IntRange(min=1), help="Longest context, without a file.")
+@click.option("--host", help="Address to listen on; default: the file's, or 127.0.0.1.")
+@click.option("--port", type=int, help="Port to listen on; default: the file's, or 8000.")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
-@click.option("--address", help="Address of a running Ray cluster; else this machine becomes one of its own.")
+@click.option("--address", help="Address of a running Ray cluster; default: start one on this machine.")
 def command(
     model: str,
     tensor_parallel: int | None,
@@ -48,20 +46,20 @@ def command(
     address: str | None,
 ) -> None:
     application = with_address(_application(model, tensor_parallel, context, address), host, port)
-    found = listeners(application)
+    addresses = listeners(application)
     if not allow_anyone:
-        check_private(found)
+        check_private(addresses)
     if address is None:
-        check_free(found)
+        check_free(addresses)
     _serve(application, address)
 
 
 def _application(model: str, tensor_parallel: int | None, context: int | None, address: str | None) -> Application:
-    """What a file says, or what a model alone needs on this machine."""
+    """The application of a file, or one with a single model for this machine."""
     if not model.endswith((".yaml", ".yml")):
         if address:
             raise click.UsageError(
-                "--address needs a file: `rayllm gen-config` writes it for the GPUs of that cluster."
+                "--address needs a file: `rayllm gen-config` writes one for the GPUs of that cluster."
             )
         from rayllm.cli.authoring.single_model import single_model
 
@@ -79,10 +77,10 @@ def _serve(application: Application, address: str | None) -> None:
 
     from rayllm.composition import build_app, check_capacity
 
-    # Before the cluster: what is wrong with the configuration need not wait for it.
+    # Before the cluster starts, to report configuration errors early.
     built = build_app(application.config)
     interrupt_on_signals()
-    ray.init(address=_found(address), namespace="serve", runtime_env=application.runtime_env)
+    ray.init(address=_resolved(address), namespace="serve", runtime_env=application.runtime_env)
     interrupt_on_signals()
     try:
         check_capacity(application.config)
@@ -96,7 +94,7 @@ def _serve(application: Application, address: str | None) -> None:
         except KeyboardInterrupt:
             click.echo("Stopping.", err=True)
         finally:
-            # Others may have applications in a cluster that was there before.
+            # A cluster that was already running may have other applications.
             with _silence():
                 serve.delete(application.name) if address else serve.shutdown()
     finally:
@@ -106,12 +104,12 @@ def _serve(application: Application, address: str | None) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on the terminal of what processes say as they are ended; Ray's logs have it."""
+    """Suppress the output of processes that are shut down; Ray's logs have it."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
 
 
-def _found(address: str | None) -> str:
+def _resolved(address: str | None) -> str:
     try:
         return find(address) if address else "local"
     except OSError as error:
@@ -122,7 +120,7 @@ def _deploy(application: Application, built: Any) -> None:
     """Deploy and wait until it runs.
 
     Raises:
-        ClusterError: a replica does not start; the message is its own reason.
+        ClusterError: a replica does not start; with the replica's own reason.
     """
     from ray import serve
 
@@ -135,12 +133,12 @@ def _deploy(application: Application, built: Any) -> None:
 
 
 def _announce(application: Application) -> None:
-    found, prefix = listeners(application), application.route_prefix.rstrip("/")
-    base = found[0].url + prefix
+    addresses, prefix = listeners(application), application.route_prefix.rstrip("/")
+    base = addresses[0].url + prefix
     click.echo(f"\nReady: {base}/v1   (models: {application.models})")
-    for other in found[1:]:
+    for other in addresses[1:]:
         click.echo(f"Ray Serve's proxy: {other.url}{prefix}/v1")
-    click.echo(reach(found))
+    click.echo(reach(addresses))
     model = application.config.models[0].model_id
     message = '{"role": "user", "content": "What is the capital of France?"}'
     click.echo(

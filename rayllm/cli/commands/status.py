@@ -18,7 +18,7 @@ from rayllm.cli.terminal.table import Table
 if TYPE_CHECKING:
     from rayllm.serving.cluster.status_report import ModelReport, ReplicaReport
 
-# Between the two counts of tokens that a rate is told from.
+# Between the two token counts of a rate.
 _SAMPLE_S = 1.0
 _Name = tuple[str, str]
 _PHASES = ("fetch", "load", "warm_up")
@@ -26,14 +26,14 @@ _PHASES = ("fetch", "load", "warm_up")
 
 @click.command(
     "status",
-    help="""Show what a cluster serves: models, replicas and what they do, and why one is not there.
+    help="""Show a cluster's models, replicas and their load, and why a replica is missing.
 
-    Connects to the Ray cluster, so it runs on one of its nodes or beside one.""",
+    It connects to the Ray cluster, so run it on or near one of its nodes.""",
 )
-@click.option("--address", default="auto", help="Address of the Ray cluster; else the one on this machine.")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two.")
-@click.option("--json", "as_json", is_flag=True, help="Show it as JSON, a line each time.")
+@click.option("--address", default="auto", help="Address of the Ray cluster; default: the one on this machine.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per update.")
 def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
     with connected(address):
         views = _views(interval if watch else _SAMPLE_S)
@@ -47,16 +47,16 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
 
 
 def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, float]]]:
-    """What there is, with the tokens a second of each model since the time before."""
+    """Reports, with each model's tokens per second since the previous one."""
     from rayllm.serving.cluster.status_report import report
 
-    before, asked = _tokens(report()), time.monotonic()
+    previous, reported_at = _tokens(report()), time.monotonic()
     while True:
         time.sleep(interval)
-        now = report()
-        tokens, took = _tokens(now), time.monotonic() - asked
-        yield now, {name: max(0.0, (count - before.get(name, count)) / took) for name, count in tokens.items()}
-        before, asked = tokens, asked + took
+        models = report()
+        tokens, elapsed = _tokens(models), time.monotonic() - reported_at
+        yield models, {name: max(0.0, (count - previous.get(name, count)) / elapsed) for name, count in tokens.items()}
+        previous, reported_at = tokens, reported_at + elapsed
 
 
 def _tokens(models: Sequence[ModelReport]) -> dict[_Name, int]:
@@ -64,7 +64,7 @@ def _tokens(models: Sequence[ModelReport]) -> dict[_Name, int]:
 
 
 def _name(model: ModelReport) -> _Name:
-    """Two applications may have a model of one id."""
+    """Application and model id, since two applications may share an id."""
     return model.application, model.model_id
 
 
@@ -107,17 +107,19 @@ def _text(models: Sequence[ModelReport], rates: dict[_Name, float]) -> str:
 
 
 def _lines(model: ModelReport) -> Iterator[str]:
-    """What is to be said of a model beside its row."""
+    """Details of a model below the table."""
     for each in model.replicas:
-        yield f"{model.model_id}, replica {each.id}" + (f" on {each.node}: " if each.node else ": ") + _doing(each)
+        yield f"{model.model_id}, replica {each.id}" + (f" on {each.node}: " if each.node else ": ") + _state(each)
     if model.reason:
         yield f"{model.model_id}: {reason(model.reason)}"
 
 
-def _doing(replica: ReplicaReport) -> str:
+def _state(replica: ReplicaReport) -> str:
     if replica.state == "RUNNING":
-        took = [f"{name.replace('_', '-')} {replica.phases[name]:.1f} s" for name in _PHASES if name in replica.phases]
-        return "runs" + (f"; its start took {', '.join(took)}" if took else "")
+        phases = [
+            f"{name.replace('_', '-')} {replica.phases[name]:.1f} s" for name in _PHASES if name in replica.phases
+        ]
+        return "runs" + (f"; its start took {', '.join(phases)}" if phases else "")
     if replica.state != "STARTING":
         return replica.state.lower()
     if (start := replica.start) is None:

@@ -15,22 +15,22 @@ from rayllm.config.yaml import read_yaml
 from rayllm.errors import ConfigError
 
 
-@click.command("validate", help="Check serve configs and model files: every fault of every file, one a line.")
+@click.command("validate", help="Check serve configs and model files; prints every fault of every file, one per line.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Show it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(files: tuple[Path, ...], as_json: bool) -> None:
     checked = [_check(path) for path in files]
     faults = sum(len(result["faults"]) for result in checked)
     if as_json:
         click.echo(json.dumps({"files": checked, "faults": faults}, indent=1))
     else:
-        _tell(checked, faults)
+        _print(checked, faults)
     if faults:
         sys.exit(1)
 
 
 def _check(path: Path) -> dict[str, Any]:
-    """What a file holds, and its faults."""
+    """The models of a file, and its faults."""
     try:
         return {"file": str(path), "models": _models(path), "faults": []}
     except ConfigError as error:
@@ -38,14 +38,14 @@ def _check(path: Path) -> dict[str, Any]:
 
 
 def _models(path: Path) -> list[str]:
-    """Ids of the models of a serve config, or of the one in a model's file."""
+    """Ids of the models in a serve config, or of a model file."""
     if not is_serve_file(read_yaml(path)):
         return [load_model(path).model_id]
     configs = [load_app(each.get("args") or {}, path.resolve().parent) for each in load_serve_file(path)]
     return [model.model_id for config in configs for model in config.models]
 
 
-def _tell(checked: list[dict[str, Any]], faults: int) -> None:
+def _print(checked: list[dict[str, Any]], faults: int) -> None:
     for result in checked:
         for fault in result["faults"]:
             click.echo(fault, err=True)

@@ -1,4 +1,4 @@
-"""Applications as files describe them, for the commands that serve them."""
+"""Read applications from serve configs and model files."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from rayllm.errors import ConfigError
 
 IMPORT_PATH = "rayllm:app"
 MODEL_APPLICATION = "rayllm"
-"""Name of the application that a model's file alone becomes."""
+"""Name of the application for a single model file."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """What a file asks to be served, and where."""
+    """An application to serve, and where."""
 
     config: AppConfig
     name: str = MODEL_APPLICATION
     route_prefix: str = "/"
     runtime_env: dict[str, Any] = field(default_factory=dict)
     http_options: dict[str, Any] = field(default_factory=dict)
-    # Unless a file says otherwise the routers listen themselves: `rayllm run` serves one application.
+    # By default the routers listen themselves, as `rayllm run` serves only one application.
     proxy_location: str = "Disabled"
 
     @property
     def models(self) -> str:
-        """The models' ids in one line."""
+        """The models' ids, joined."""
         return ", ".join(model.model_id for model in self.config.models)
 
 
 def is_serve_file(raw: Any) -> bool:
-    """Whether what was read from a file is a serve config, and not a model."""
+    """Whether a parsed file is a serve config, not a model."""
     return isinstance(raw, dict) and "applications" in raw
 
 
 def read_application(file: Path) -> Application:
-    """The one application of a serve config, or of a model's file.
+    """Read the only application of a serve config, or that of a model file.
 
     Raises:
-        ConfigError: the file is wrong, or asks for what `rayllm run` does not do.
+        ConfigError: the file is invalid, or has what `rayllm run` does not support.
     """
     raw = read_yaml(file)
     if not is_serve_file(raw):
@@ -73,14 +73,14 @@ def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str
 
 
 def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
-    """The serve config of a file, with every model in it.
+    """Read a file as a serve config with inline models.
 
     Args:
-        file: a serve config, or a model's YAML.
-        name: of the application that a model alone becomes.
+        file: a serve config or a model's YAML.
+        name: name of the application for a model's YAML.
 
     Raises:
-        ConfigError: the file is wrong.
+        ConfigError: the file is invalid.
     """
     raw = read_yaml(file)
     if not is_serve_file(raw):
@@ -95,14 +95,14 @@ def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
 
 
 def inlined(application: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """An application of a serve config with each model as a mapping. References to secrets stay references."""
+    """Inline the models of an application. References to secrets are not expanded."""
     args = application.get("args") or {}
     return {**application, "args": {**args, "llm_configs": inlined_models(load_app(args, folder))}}
 
 
 def inlined_models(config: AppConfig) -> list[dict[str, Any]]:
-    """The models as a serve config's `llm_configs` holds them without any file."""
-    # What a file leaves out stays out, so that the defaults are those of the RayLLM that serves it.
+    """The models as mappings for `llm_configs`."""
+    # Unset keys stay unset, so that the defaults are those of the RayLLM that serves it.
     models = [model.model_dump(mode="json", exclude_unset=True) for model in config.models]
     for model in models:
         for holder in (model, model.get("tool_calling") or {}):
@@ -112,7 +112,7 @@ def inlined_models(config: AppConfig) -> list[dict[str, Any]]:
 
 
 def reason(text: str) -> str:
-    """The sentence at the end of a replica's traceback that says what is wrong."""
+    """The message of our own error in a replica's traceback, else its last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("rayllm.errors.")]
     return ours[-1].partition(": ")[2] if ours else "\n".join(lines[-5:])

@@ -1,4 +1,4 @@
-"""What `rayllm apply` shows before it deploys."""
+"""The plan that `rayllm apply` prints before it deploys."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to one application.
+    """The change to one application.
 
-    `router_keys` are options of its router that differ, `keys` those that stand beside its `args`.
+    `router_keys` are options of its router that differ, `keys` those beside its `args`.
     """
 
     name: str
@@ -37,31 +37,36 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to each application, and the services that there will be."""
+    """The change to each application, and the configurations after it."""
 
     steps: tuple[Step, ...]
     configs: tuple[AppConfig, ...]
 
     @property
     def names(self) -> list[str]:
-        """The applications that there will be."""
+        """Names of the applications after the change."""
         return [step.name for step in self.steps if step.effect is not Effect.REMOVED]
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The plan as JSON."""
         return {"applications": [asdict(step) for step in self.steps]}
 
     def as_text(self) -> str:
-        """For people: a line for each application and each of its models."""
+        """The plan as text, with a line per application and model."""
         return "\n".join(line for step in self.steps for line in _lines(step))
 
 
-def plan(running: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Any]) -> Plan:
-    """Hold a serve config with inlined models against what Ray Serve tells of what runs."""
-    steps, configs, kept = [], [], set()
-    for application in wanted["applications"]:
+def plan(running: Mapping[str, Mapping[str, Any]], target: Mapping[str, Any]) -> Plan:
+    """Compare a serve config with inline models to the running applications.
+
+    Args:
+        running: Ray Serve's details of each application, by name.
+        target: the serve config.
+    """
+    steps, configs, names = [], [], set()
+    for application in target["applications"]:
         name = application.get("name", "default")
-        kept.add(name)
+        names.add(name)
         details = running.get(name)
         if application.get("import_path") == IMPORT_PATH:
             config = load_app(application.get("args") or {})
@@ -70,8 +75,8 @@ def plan(running: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Any]) ->
         else:
             steps.append(Step(name, _effect(details, application), keys=_keys(details, application, set())))
     for name, details in running.items():
-        # Applications of `serve.run` stay, as they do with `serve deploy`.
-        if name not in kept and declared(details):
+        # Applications deployed with `serve.run` stay, as with `serve deploy`.
+        if name not in names and declared(details):
             steps.append(Step(name, Effect.REMOVED, tuple(changes(configuration(details), None))))
     return Plan(tuple(steps), tuple(configs))
 
@@ -82,7 +87,7 @@ def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str
     keys = _keys(details, application, {"args"})
     models = changes(before, config, running)
     if any(key.partition(".")[0] == "runtime_env" for key in keys):
-        # Every process of the application has it.
+        # It applies to every process of the application.
         models = [_rolled(change) for change in models]
     return Step(name, _effect(details, application), tuple(models), router_keys(before, config), keys)
 
@@ -111,13 +116,13 @@ def _keys(details: Mapping[str, Any] | None, application: Mapping[str, Any], apa
 
 
 def _lines(step: Step) -> Iterator[str]:
-    yield f"application {step.name}: {_told(step.effect, step.keys)}"
+    yield f"application {step.name}: {_described(step.effect, step.keys)}"
     for change in step.models:
-        yield f"  {_SIGNS[change.effect]} {change.model_id}: {_told(change.effect, change.keys)}"
+        yield f"  {_SIGNS[change.effect]} {change.model_id}: {_described(change.effect, change.keys)}"
     if step.router_keys:
         yield f"  {_SIGNS[Effect.IN_PLACE]} router: {', '.join(step.router_keys)}"
 
 
-def _told(effect: Effect, keys: tuple[str, ...]) -> str:
+def _described(effect: Effect, keys: tuple[str, ...]) -> str:
     word = "changed" if effect is Effect.IN_PLACE and not keys else effect.value
     return f"{word} ({', '.join(keys)})" if keys else word

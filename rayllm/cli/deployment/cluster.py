@@ -1,4 +1,4 @@
-"""The Ray cluster that a command works on."""
+"""Connect to the Ray cluster that a command works on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rayllm.errors import ClusterError
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be connected to a Ray cluster in the body of the block.
+    """Connect to a Ray cluster for the duration of the block.
 
     Args:
-        address: of the cluster; `auto` is the one on this machine.
+        address: the cluster's address; `auto` is the one on this machine.
 
     Raises:
-        ClusterError: none answers.
+        ClusterError: there is no cluster at the address.
     """
     import ray
     from ray import serve
@@ -34,7 +34,7 @@ def connected(address: str) -> Iterator[None]:
                 f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
                 "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none."
             ) from None
-    # Serve's library tells of its own business, on the terminal of whoever is connected.
+    # Serve logs at INFO to the terminal of the connected process.
     logging.getLogger(serve.__name__).setLevel("WARNING")
     try:
         yield
@@ -44,27 +44,27 @@ def connected(address: str) -> Iterator[None]:
 
 
 def find(address: str) -> str:
-    """The address of a cluster where somebody listens, for `ray.init`, which can then show the cluster's token.
+    """Resolve a cluster's address for `ray.init`, check that it is reachable, and set up token authentication.
 
     Args:
-        address: of the cluster; `auto` is the one on this machine.
+        address: the cluster's address; `auto` is the one on this machine.
 
     Raises:
-        OSError: nobody listens there, or `auto` finds none or several.
+        OSError: it is not reachable, or `auto` finds none or several.
     """
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-    found = _found() if address == "auto" else address
-    _knock(found)
-    # Clusters that Ray starts by itself ask for the token in the home folder. Ray itself shows it to `auto` alone, and
-    # waits for half a minute where a named cluster refuses it. It need not say so.
+    resolved = _local_address() if address == "auto" else address
+    _check_reachable(resolved)
+    # Local clusters require the token in the home folder. Ray only sends it with `auto`, and waits for half a minute if
+    # a named cluster refuses the connection. Its log lines about that are noise.
     logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    return found
+    return resolved
 
 
-def _found() -> str:
-    """The address of the cluster that RAY_ADDRESS names, else of the one that runs here.
+def _local_address() -> str:
+    """Address of the cluster in RAY_ADDRESS, else of the one on this machine.
 
     Raises:
         OSError: there is none, or more than one.
@@ -73,11 +73,11 @@ def _found() -> str:
 
     if named := os.environ.get("RAY_ADDRESS"):
         return named
-    # Ray's note of the last cluster stays when that was killed, and Ray would try to reach it for minutes.
-    noted = find_bootstrap_address(None)
+    # Ray's record of the last cluster outlives one that was killed, and Ray would retry it for minutes.
+    recorded = find_bootstrap_address(None)
     running: list[str] = sorted(find_gcs_addresses())
-    if noted in running:
-        return str(noted)
+    if recorded in running:
+        return str(recorded)
     if not running:
         raise OSError("none runs here.")
     if len(running) > 1:
@@ -85,8 +85,8 @@ def _found() -> str:
     return running[0]
 
 
-def _knock(address: str) -> None:
-    """Raise OSError where nobody listens at an address; Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if no process listens at an address; Ray itself would retry for minutes."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

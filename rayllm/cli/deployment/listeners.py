@@ -1,4 +1,4 @@
-"""Where `rayllm run` has the service listen."""
+"""Addresses that `rayllm run` listens on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rayllm.errors import ClusterError, ConfigError
 from rayllm.hosts import is_loopback, join_address
 
 _DEFAULT = {"host": "127.0.0.1", "port": 8000}
-# What a browser or curl reaches when a server listens on every address.
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+# Wildcard address → loopback address for a browser or curl.
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 @dataclass(frozen=True)
 class Listener:
-    """One address, and the key that says so."""
+    """An address, and the key that sets it."""
 
     key: str
     host: str
@@ -24,19 +24,19 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """URL of it on this machine."""
-        return f"http://{join_address(_EVERYWHERE.get(self.host, self.host), self.port)}"
+        """URL on this machine."""
+        return f"http://{join_address(_WILDCARDS.get(self.host, self.host), self.port)}"
 
     def __str__(self) -> str:
         return join_address(self.host, self.port)
 
 
 def with_address(application: Application, host: str | None, port: int | None) -> Application:
-    """The application on the host and port that options name; None leaves what its file says, else the default."""
-    given = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
-    http = _DEFAULT | {key: value for key, value in application.http_options.items() if value is not None} | given
+    """The application with another host or port; None keeps that of its file, or the default."""
+    options = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
+    http = _DEFAULT | {key: value for key, value in application.http_options.items() if value is not None} | options
     router = application.config.router
-    if given and router.address and _has_no_proxies(application):
+    if options and router.address and _has_no_proxies(application):
         own_host, own_port = router.address
         listen = join_address(own_host if host is None else host, own_port if port is None else port)
         router = router.model_copy(update={"listen": listen})
@@ -45,35 +45,35 @@ def with_address(application: Application, host: str | None, port: int | None) -
 
 
 def listeners(application: Application) -> list[Listener]:
-    """Where an application listens: the routers themselves, then Ray Serve's proxies."""
-    own, http = application.config.router.address, application.http_options
-    found = [Listener("router.listen", *own)] if own else []
-    if own is None or not _has_no_proxies(application):
-        found.append(Listener("http_options.host", http["host"], http["port"]))
-    return found
+    """The addresses of an application: the routers' own, then that of Ray Serve's proxies."""
+    routers, http = application.config.router.address, application.http_options
+    addresses = [Listener("router.listen", *routers)] if routers else []
+    if routers is None or not _has_no_proxies(application):
+        addresses.append(Listener("http_options.host", http["host"], http["port"]))
+    return addresses
 
 
-def check_private(found: list[Listener]) -> None:
-    """Refuse to listen where others could call, since there are no API keys.
+def check_private(addresses: list[Listener]) -> None:
+    """Refuse addresses that other machines can reach, since there are no API keys.
 
     Raises:
         ConfigError: names the key, and says what to do.
     """
-    for listener in found:
+    for listener in addresses:
         if not is_loopback(listener.host):
             raise ConfigError(
                 f"{listener.key}: {listener.host} would let anyone on the network use the models, since there are no "
-                "API keys. Listen on 127.0.0.1, or add --allow-anyone where something in front checks who calls."
+                "API keys. Listen on 127.0.0.1, or add --allow-anyone if something in front authenticates callers."
             )
 
 
-def check_free(found: list[Listener]) -> None:
+def check_free(addresses: list[Listener]) -> None:
     """Refuse addresses that this machine cannot listen on.
 
     Raises:
         ClusterError: names the address, and says what to do.
     """
-    for listener in found:
+    for listener in addresses:
         with socket.socket(socket.AF_INET6 if ":" in listener.host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -84,11 +84,11 @@ def check_free(found: list[Listener]) -> None:
                 ) from None
 
 
-def reach(found: list[Listener]) -> str:
-    """A sentence that says who can call."""
-    if all(is_loopback(listener.host) for listener in found):
+def reach(addresses: list[Listener]) -> str:
+    """A sentence about who can reach the service."""
+    if all(is_loopback(listener.host) for listener in addresses):
         return "Only this machine can reach it, since there are no API keys."
-    public = " and ".join(str(listener) for listener in found if not is_loopback(listener.host))
+    public = " and ".join(str(listener) for listener in addresses if not is_loopback(listener.host))
     return f"Anyone who can reach {public} can use the models: there are no API keys."
 
 

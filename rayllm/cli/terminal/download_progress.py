@@ -1,4 +1,4 @@
-"""How far a download is, on a terminal."""
+"""Progress bar of downloads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rayllm import sources
 
 
 def progress(quiet: bool) -> sources.Progress:
-    """A bar on stderr, or where nobody looks, log lines."""
+    """A bar on stderr, or log lines if `quiet`."""
     return sources.LoggedProgress() if quiet else _Bar()
 
 
 class _Bar:
-    """A bar for each download, which stays when it is done."""
+    """A bar per download, which stays visible when it is done."""
 
     def __init__(self) -> None:
         self._bars = Progress(

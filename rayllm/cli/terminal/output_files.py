@@ -1,4 +1,4 @@
-"""Files that a command writes: whole, or not at all."""
+"""Write a command's output files atomically."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class FileError(RayLLMError):
     """A file cannot be written."""
 
 
-def check_place(path: Path, force: bool) -> None:
-    """Refuse a place that could not be written to afterwards: for what takes long to come by.
+def check_writable(path: Path, force: bool) -> None:
+    """Check that a file can be written, before a command does work that takes long.
 
     Raises:
-        FileError: a file is there already and `force` does not say to replace it, or its folder cannot be written.
+        FileError: the file exists and `force` is not set, or its folder is not writable.
     """
     _check_absent([path], force)
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK | os.X_OK):
@@ -26,14 +26,14 @@ def check_place(path: Path, force: bool) -> None:
 
 
 def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> None:
-    """Write files, all of them or none; their folders are made.
+    """Write files, all or none; missing folders are created.
 
     Args:
-        contents: what is to stand in each; a text is written as UTF-8.
-        force: put them in the place of files that are there.
+        contents: content by path; strings are written as UTF-8.
+        force: replace existing files.
 
     Raises:
-        FileError: one is there already, or its folder cannot be written.
+        FileError: a file exists and `force` is not set, or its folder is not writable.
     """
     _check_absent(contents, force)
     written: dict[Path, str] = {}
@@ -51,13 +51,13 @@ def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> No
 
 
 def _check_absent(paths: Mapping[Path, str | bytes] | list[Path], force: bool) -> None:
-    there = [str(path) for path in paths if path.exists()]
-    if there and not force:
-        raise FileError(f"{', '.join(there)}: already there.\nhint: --force writes anew, or choose another place.")
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not force:
+        raise FileError(f"{', '.join(existing)}: already exists.\nhint: --force replaces it, or choose another path.")
 
 
 def _beside(path: Path, content: str | bytes) -> str:
-    """A temporary file in the same folder; its name."""
+    """Write a temporary file in the same folder; returns its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(content.encode() if isinstance(content, str) else content)

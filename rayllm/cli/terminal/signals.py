@@ -1,22 +1,19 @@
-"""What ends a long command."""
+"""Signal handlers of commands."""
 
 from __future__ import annotations
 
 import signal
 
 
-def hear_interrupts() -> None:
-    """Raise KeyboardInterrupt on Ctrl-C, also where a shell had what it started in the background ignore it.
-
-    A signal that is sent to this process is meant.
-    """
+def handle_interrupts() -> None:
+    """Raise KeyboardInterrupt on SIGINT, even if the shell started this process in the background with it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def interrupt_on_signals() -> None:
-    """Raise KeyboardInterrupt on Ctrl-C, and where a service manager says SIGTERM instead.
+    """Raise KeyboardInterrupt on SIGINT, and on SIGTERM, which service managers send.
 
-    Call it again after `ray.init`, which puts a handler of its own for SIGTERM.
+    Call it again after `ray.init`, which installs its own handler for SIGTERM.
     """
-    hear_interrupts()
+    handle_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

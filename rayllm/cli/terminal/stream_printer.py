@@ -1,4 +1,4 @@
-"""Answers of a model, shown as they come."""
+"""Print a model's output as it streams in."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ import click
 if TYPE_CHECKING:
     from rayllm.client.api.completion import Delta, ToolCallDelta
 
-# A model's words are not for the terminal to act on: control characters go, but for tabs and ends of lines.
+# A model's output must not control the terminal: all control characters but tabs and newlines are removed.
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)])
 
 
 class StreamPrinter:
-    """Standard output. On a terminal reasoning is dimmed; elsewhere it is left out."""
+    """Printer to standard output. Reasoning is dimmed on a terminal, and left out elsewhere."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout.isatty()
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # An answer may hold halves of characters.
+            # A completion may hold lone surrogates.
             sys.stdout.reconfigure(errors="replace")
         self._dims = self.is_terminal and not os.environ.get("NO_COLOR")
         self._call: int | None = None
         self._is_reasoning = False
         self._is_line_open = False
 
-    def show(self, piece: Delta) -> None:
-        """Show what an answer was continued by."""
-        if piece.reasoning and self.is_terminal:
+    def show(self, delta: Delta) -> None:
+        """Print a delta."""
+        if delta.reasoning and self.is_terminal:
             self._is_reasoning = True
-            self._write(click.style(_plain(piece.reasoning), dim=True) if self._dims else _plain(piece.reasoning))
-        if piece.text:
+            self._write(click.style(_plain(delta.reasoning), dim=True) if self._dims else _plain(delta.reasoning))
+        if delta.text:
             self._end_reasoning()
             self._end_call()
-            self._write(_plain(piece.text) if self.is_terminal else piece.text)
-        for part in piece.calls:
+            self._write(_plain(delta.text) if self.is_terminal else delta.text)
+        for part in delta.calls:
             self._show_call(part)
 
     def end(self) -> None:
-        """End what was shown with the end of a line."""
+        """End the output with a newline."""
         self._end_call()
         self._is_reasoning = False
         if self._is_line_open:
             self._write("\n")
 
     def _show_call(self, part: ToolCallDelta) -> None:
-        if part.number != self._call:
+        if part.call_index != self._call:
             self.end()
-            self._call = part.number
+            self._call = part.call_index
             self._write(f"→ {_plain(part.name)}(")
         self._write(_plain(part.arguments))
 

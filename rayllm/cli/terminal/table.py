@@ -1,4 +1,4 @@
-"""Tables on the command line."""
+"""Tables for terminals and scripts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 
 class Table:
-    """Rows of texts under headings: drawn on a terminal, and plain columns where a program reads them.
+    """A table that is drawn with lines on a terminal, and printed as plain columns elsewhere.
 
     Args:
-        headings: of the columns.
-        caption: under the drawn table.
+        headings: headings of the columns.
+        caption: caption of the drawn table.
     """
 
     def __init__(self, headings: list[str], caption: str = "") -> None:
@@ -21,15 +21,15 @@ class Table:
         self._rows: list[list[str]] = []
 
     def add(self, row: list[str]) -> None:
-        """Add a row with as many texts as there are headings."""
+        """Add a row with a string per column."""
         self._rows.append(row)
 
     def text(self) -> str:
-        """The table as it is printed."""
+        """Render the table."""
         plain = self._plain()
         if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return plain
-        # Drawn it takes a blank more on each side; what is wider than the terminal would be cut.
+        # Drawn, it is two columns wider; rich would truncate a table wider than the terminal.
         fits = max(map(len, plain.splitlines())) + 2 <= shutil.get_terminal_size().columns
         return self._drawn() if fits else plain
 

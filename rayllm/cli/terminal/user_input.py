@@ -1,4 +1,4 @@
-"""Questions on a terminal, or the advised answers where nobody is asked. Talk goes to stderr."""
+"""Prompt the user, or take the defaults if not interactive. Messages go to stderr."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import click
 
 
 def say(text: str) -> None:
-    """Tell something that is no result."""
+    """Print a message to stderr."""
     click.echo(text, err=True)
 
 
 @dataclass(frozen=True)
 class UserInput:
-    """Asks a person, or with `is_asking` false takes what is advised."""
+    """Prompts the user, or returns the defaults if not interactive."""
 
-    is_asking: bool
+    is_interactive: bool
 
-    def text(self, question: str, advised: str | None, option: str) -> str:
-        """A word.
+    def text(self, prompt: str, default: str | None, option: str) -> str:
+        """Prompt for a string.
 
         Args:
-            question: for a person.
-            advised: the answer where there is none; None where nothing can be advised.
-            option: that would have said it.
+            prompt: the prompt.
+            default: the default; None if there is none.
+            option: the command line option for the same, for the error message.
 
         Raises:
-            click.UsageError: nobody is asked, and nothing is advised.
+            click.UsageError: not interactive, and there is no default.
         """
-        if self.is_asking:
-            return str(click.prompt(question, default=advised, err=True))
-        if advised is None:
-            raise click.UsageError(f"{option} is needed: nobody is asked, and it cannot be worked out.")
-        return advised
+        if self.is_interactive:
+            return str(click.prompt(prompt, default=default, err=True))
+        if default is None:
+            raise click.UsageError(f"{option} is required with --non-interactive: it has no default here.")
+        return default
 
-    def number(self, question: str, advised: int, most: int | None = None, least: int = 1) -> int:
-        """A whole number from `least` to `most`."""
-        if not self.is_asking:
-            return advised
-        return int(click.prompt(question, default=advised, type=click.IntRange(least, most), err=True))
+    def number(self, prompt: str, default: int, maximum: int | None = None, minimum: int = 1) -> int:
+        """Prompt for an integer between `minimum` and `maximum`."""
+        if not self.is_interactive:
+            return default
+        return int(click.prompt(prompt, default=default, type=click.IntRange(minimum, maximum), err=True))
 
-    def agrees(self, question: str) -> bool:
-        """Whether the person says yes; no where nobody is asked."""
-        return self.is_asking and click.confirm(question, default=False, err=True)
+    def confirm(self, prompt: str) -> bool:
+        """Prompt for yes or no; no if not interactive."""
+        return self.is_interactive and click.confirm(prompt, default=False, err=True)

@@ -1,4 +1,4 @@
-"""The key that a server is shown."""
+"""API key of a server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key, and the environment variable that it came from; "" is none."""
+    """An API key and the environment variable that it came from; "" is none."""
 
     variable: str = "OPENAI_API_KEY"
     value: str = field(default="", repr=False)
 
     def headers(self) -> dict[str, str]:
-        """What shows it."""
+        """Request headers with the key."""
         return {"authorization": f"Bearer {self.value}"} if self.value else {}

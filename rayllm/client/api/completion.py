@@ -1,4 +1,4 @@
-"""An answer, put together from the events of its stream."""
+"""Assemble a completion from the events of its stream."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any, NamedTuple
 
 
 class ToolCallDelta(NamedTuple):
-    """A piece of a tool call. Its number tells which; id and name come with the first piece."""
+    """A part of the tool call `call_index`; the first part has its id and name."""
 
-    number: int
+    call_index: int
     id: str
     name: str
     arguments: str
 
 
 class Delta(NamedTuple):
-    """What one event adds to an answer."""
+    """What one event adds to a completion."""
 
     text: str
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
-def piece(event: dict[str, Any]) -> Delta | None:
-    """What an event adds; None where it only opens the answer, ends it or counts it.
+def parse_delta(event: dict[str, Any]) -> Delta | None:
+    """The delta of an event; None if it has only a role, a finish reason or usage.
 
-    A piece may be empty: a token that makes no text by itself came all the same.
+    A delta may be empty, for a token without text of its own.
     """
     choices = event.get("choices")
     if not choices:
@@ -42,61 +42,61 @@ def piece(event: dict[str, Any]) -> Delta | None:
     text = content or delta.get("refusal") or ""
     if not (text or reasoning or calls) and (content is None or "role" in delta):
         return None
-    return Delta(text, reasoning, tuple(map(_call_part, calls or ())))
+    return Delta(text, reasoning, tuple(map(_tool_call_delta, calls or ())))
 
 
-def _call_part(given: dict[str, Any]) -> ToolCallDelta:
-    function = given.get("function") or {}
+def _tool_call_delta(call: dict[str, Any]) -> ToolCallDelta:
+    function = call.get("function") or {}
     arguments = function.get("arguments") or ""
-    return ToolCallDelta(given.get("index", 0), given.get("id") or "", function.get("name") or "", arguments)
+    return ToolCallDelta(call.get("index", 0), call.get("id") or "", function.get("name") or "", arguments)
 
 
 @dataclass
 class ToolCall:
-    """A function that the model wants to have called."""
+    """A function call requested by the model."""
 
     id: str
     name: str
     arguments: str = ""
 
     def as_message(self) -> dict[str, Any]:
-        """As it stands in an assistant's message."""
+        """The call as in an assistant message."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass
 class Completion:
-    """What has come of an answer so far."""
+    """A completion, as far as it was received."""
 
     text: str = ""
     reasoning: str = ""
-    calls_by_number: dict[int, ToolCall] = field(default_factory=dict)
+    calls_by_index: dict[int, ToolCall] = field(default_factory=dict)
     finish_reason: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
 
-    def take(self, event: dict[str, Any]) -> Delta | None:
-        """Take in an event of its stream; what it adds."""
+    def add(self, event: dict[str, Any]) -> Delta | None:
+        """Add an event of the stream; returns its delta."""
         self.usage = event.get("usage") or self.usage
         for choice in event.get("choices") or ():
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             for name, values in (choice.get("logprobs") or {}).items():
                 self.logprobs.setdefault(name, []).extend(values or ())
-        added = piece(event)
-        if added is not None:
-            self.text += added.text
-            self.reasoning += added.reasoning
-            for part in added.calls:
-                call = self.calls_by_number.setdefault(part.number, ToolCall(part.id, part.name))
+        delta = parse_delta(event)
+        if delta is not None:
+            self.text += delta.text
+            self.reasoning += delta.reasoning
+            for part in delta.calls:
+                call = self.calls_by_index.setdefault(part.call_index, ToolCall(part.id, part.name))
                 call.arguments += part.arguments
-        return added
+        return delta
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The tool calls, in the order in which they began."""
-        return list(self.calls_by_number.values())
+        """The tool calls, in order of their first parts."""
+        return list(self.calls_by_index.values())
 
     def as_message(self) -> dict[str, Any]:
-        """The assistant's message that it is."""
+        """The completion as an assistant message."""
         calls = {"tool_calls": [call.as_message() for call in self.calls]} if self.calls else {}
         return {"role": "assistant", "content": self.text or None if calls else self.text, **calls}

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a server."""
+"""Error of a request to a server."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from rayllm.errors import RayLLMError
 
 
 class ServerError(RayLLMError):
-    """A server did not give what it was asked for.
+    """A request to a server failed.
 
     Args:
-        message: one line, and where it helps a second one with a hint.
-        reason: what happened in a few words, the same for all failures of one kind.
-        answered: the HTTP status; 0 where none came.
-        param: the request's field at fault, where the server names it.
+        message: one line, and perhaps a second one with a hint.
+        reason: short description of the kind of failure.
+        status_code: the HTTP status; 0 if there was no response.
+        param: the request's field at fault, if the server names it.
     """
 
-    def __init__(self, message: str, reason: str, answered: int = 0, param: str | None = None) -> None:
+    def __init__(self, message: str, reason: str, status_code: int = 0, param: str | None = None) -> None:
         super().__init__(message, param)
-        self.args = (message, reason, answered, param)
+        self.args = (message, reason, status_code, param)
         self.reason = reason
-        self.answered = answered
+        self.status_code = status_code
 
     def with_hint(self, hint: str) -> ServerError:
-        """The same with another hint."""
+        """A copy with another hint."""
         line = self.message.partition("\n")[0]
-        return ServerError(f"{line}\nhint: {hint}", self.reason, self.answered, self.param)
+        return ServerError(f"{line}\nhint: {hint}", self.reason, self.status_code, self.param)

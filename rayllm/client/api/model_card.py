@@ -1,4 +1,4 @@
-"""What a server says of its models."""
+"""Entries of a server's list of models."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model of `GET /v1/models`; what only vLLM and RayLLM tell is empty elsewhere."""
+    """A model of `GET /v1/models`. Only vLLM and RayLLM send all fields."""
 
     id: str
     base: str = ""
-    """The model that this adapter belongs to."""
+    """Base model of an adapter."""
     root: str = ""
-    """Where the weights come from, or the model that this name is another one for."""
+    """Source of the weights, or the model that an alias stands for."""
     context: int | None = None
-    """Tokens of the longest sequence."""
+    """Length of the longest sequence, in tokens."""
     owner: str = ""
 
     @classmethod
-    def read(cls, given: Any) -> ModelCard | None:
-        """A card as it came; None where it is none."""
-        if not isinstance(given, dict) or not isinstance(given.get("id"), str) or not given["id"].isprintable():
+    def parse(cls, entry: Any) -> ModelCard | None:
+        """Parse an entry; None if it is invalid."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"].isprintable():
             return None
-        context = given.get("max_model_len")
+        context = entry.get("max_model_len")
         return cls(
-            given["id"],
-            str(given.get("parent") or ""),
-            str(given.get("root") or ""),
+            entry["id"],
+            str(entry.get("parent") or ""),
+            str(entry.get("root") or ""),
             context if isinstance(context, int) else None,
-            str(given.get("owned_by") or ""),
+            str(entry.get("owned_by") or ""),
         )
 
     def kind(self, cards: Sequence[ModelCard]) -> str:
-        """What it is in words, among the others of its server."""
+        """Model, alias or adapter, given all cards of its server."""
         if self.base:
             return f"adapter of {self.base}"
         is_alias = self.root != self.id and any(self.root == other.id for other in cards)

@@ -1,4 +1,4 @@
-"""Requests for streamed answers."""
+"""Build bodies of streamed requests."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from rayllm.client.api.server import CHAT, COMPLETIONS, Endpoint
 from rayllm.errors import ConfigError
 
 STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-"""Fields that have an answer streamed, and its tokens counted."""
+"""Fields that request a stream with usage."""
 
 
 @dataclass(frozen=True)
 class RequestTemplate:
-    """What requests of one kind have in common."""
+    """Fields that requests have in common."""
 
     endpoint: Endpoint = CHAT
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that a request has where it does not say otherwise."""
+    """Default fields."""
     system: str = ""
-    """The system message of conversations that begin without one."""
+    """System message of conversations that begin without one."""
 
-    def fill(self, model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of a request.
+    def fill(self, model: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Build the body of a request.
 
         Args:
-            model: that it is for, where `given` names none.
-            given: its own fields, with `prompt` or `messages`.
+            model: model if the request names none.
+            request: the request's own fields, with `prompt` or `messages`.
 
         Raises:
-            ConfigError: the endpoint has no place for what is given.
+            ConfigError: the endpoint does not take these fields.
         """
-        fields = {"model": model, **self.options, **given, **STREAMED}
+        fields = {"model": model, **self.options, **request, **STREAMED}
         if self.endpoint == COMPLETIONS:
             if "messages" in fields:
                 raise ConfigError("`messages` are for chat; a completion takes a `prompt`.")
@@ -44,7 +44,7 @@ class RequestTemplate:
 
 
 def with_system(messages: list[Any], system: str) -> list[Any]:
-    """A conversation with a system message at its beginning, unless it has one or `system` is empty."""
+    """Prepend a system message, unless the conversation has one or `system` is empty."""
     first = messages[0] if messages else None
-    has_own = isinstance(first, dict) and first.get("role") in ("system", "developer")
-    return [{"role": "system", "content": system}, *messages] if system and not has_own else messages
+    has_system = isinstance(first, dict) and first.get("role") in ("system", "developer")
+    return [{"role": "system", "content": system}, *messages] if system and not has_system else messages

@@ -1,10 +1,10 @@
-"""Server-sent events."""
+"""Parse server-sent events."""
 
 from __future__ import annotations
 
 
 class EventReader:
-    """Takes a stream's bytes as they come, and gives the data of each event that is whole.
+    """Incremental parser of a stream of server-sent events.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
     """
@@ -13,12 +13,12 @@ class EventReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that end within these bytes; comments are left out."""
+        """Parse the next bytes; returns the data of the events that are complete, without comments."""
         text = self._rest + data
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
         *events, self._rest = text.split(b"\n\n")
-        return [found for event in events if (found := _data(event))]
+        return [content for event in events if (content := _data(event))]
 
 
 def _data(event: bytes) -> bytes:

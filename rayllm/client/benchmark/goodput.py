@@ -1,4 +1,4 @@
-"""Requests that were served as well as they should be."""
+"""Goodput: requests that meet latency targets."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from dataclasses import dataclass
 from rayllm.client.benchmark.load import RequestTrace
 from rayllm.errors import ConfigError
 
-# vLLM's name for the same.
-_OTHER_NAMES = {"e2el": "e2e"}
+# vLLM's names.
+_ALIASES = {"e2el": "e2e"}
 
 
-def _mean_gap_s(seen: RequestTrace) -> float:
-    gaps = seen.gaps_s
+def _mean_gap_s(trace: RequestTrace) -> float:
+    gaps = trace.gaps_s
     return sum(gaps) / len(gaps) if gaps else 0.0
 
 
 _MEASURES: dict[str, Callable[[RequestTrace], float]] = {
-    "ttft": lambda seen: seen.ttft_s,
+    "ttft": lambda trace: trace.ttft_s,
     "itl": _mean_gap_s,
-    # An answer of one token has none, and is as good as can be.
-    "tpot": lambda seen: seen.tpot_s or 0.0,
-    "e2e": lambda seen: seen.e2e_s,
+    # Undefined for one token, which meets any target.
+    "tpot": lambda trace: trace.tpot_s or 0.0,
+    "e2e": lambda trace: trace.e2e_s,
 }
 
 
 @dataclass(frozen=True)
 class LatencyTargets:
-    """Milliseconds that a good request keeps to, by measure: `ttft`, `itl` (its mean), `tpot`, `e2e`."""
+    """Maximum milliseconds by measure: `ttft`, `itl` (its mean), `tpot`, `e2e`."""
 
-    most_ms: dict[str, float]
+    max_ms: dict[str, float]
 
     @classmethod
     def parse(cls, text: str) -> LatencyTargets:
-        """Read `ttft:200,e2e:5000`.
+        """Parse `ttft:200,e2e:5000`.
 
         Raises:
-            ConfigError: a measure is unknown, twice there, or has no time above 0.
+            ConfigError: a measure is unknown, duplicate, or without a positive time.
         """
-        most: dict[str, float] = {}
+        max_ms: dict[str, float] = {}
         for part in text.replace(",", " ").split():
             name, _, value = part.partition(":")
-            name = _OTHER_NAMES.get(name, name)
-            if name not in _MEASURES or name in most:
+            name = _ALIASES.get(name, name)
+            if name not in _MEASURES or name in max_ms:
                 raise ConfigError(f"`{part}`: takes {', '.join(_MEASURES)}, each once, as in `ttft:200,e2e:5000`.")
-            most[name] = _milliseconds(part, value)
-        if not most:
-            raise ConfigError("names no measure; `ttft:200,e2e:5000` is one that does.")
-        return cls(most)
+            max_ms[name] = _milliseconds(part, value)
+        if not max_ms:
+            raise ConfigError("names no measure; use for example `ttft:200,e2e:5000`.")
+        return cls(max_ms)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {most:g} ms" for name, most in self.most_ms.items())
+        return ", ".join(f"{name} {limit:g} ms" for name, limit in self.max_ms.items())
 
-    def are_kept(self, seen: RequestTrace) -> bool:
-        """Whether a request kept to all of them; one that failed did not."""
-        return seen.is_complete and all(_MEASURES[name](seen) * 1000 <= most for name, most in self.most_ms.items())
+    def are_met(self, trace: RequestTrace) -> bool:
+        """Whether a request meets all targets; a failed one does not."""
+        return trace.is_complete and all(_MEASURES[name](trace) * 1000 <= limit for name, limit in self.max_ms.items())
 
 
 def _milliseconds(part: str, value: str) -> float:
     try:
-        found = float(value)
+        milliseconds = float(value)
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
+        milliseconds = math.nan
+    if not 0 < milliseconds < math.inf:
         raise ConfigError(f"`{part}`: needs milliseconds above 0, as in `ttft:200`.")
-    return found
+    return milliseconds

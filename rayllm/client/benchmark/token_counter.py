@@ -1,4 +1,4 @@
-"""How many tokens a server makes of a prompt."""
+"""Count a prompt's tokens with the server's tokenizer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rayllm.client.benchmark.dialect import Dialect
 
 
 class TokenCounter:
-    """Counts the tokens of prompts as the server does, with all that it puts around them.
+    """Counts the tokens of prompts, including those of the chat template.
 
     Args:
-        server: that is asked.
-        endpoint: that the prompts are for.
-        model: that they are for.
-        dialect: of the server.
+        server: the server.
+        endpoint: the endpoint that the prompts are for.
+        model: the model that the prompts are for.
+        dialect: the server's dialect.
     """
 
     def __init__(self, server: Server, endpoint: Endpoint, model: str, dialect: Dialect) -> None:
@@ -23,8 +23,8 @@ class TokenCounter:
         self._model = model
         self._dialect = dialect
 
-    async def find_out(self) -> bool:
-        """Whether the server has vLLM's `/tokenize`; else each count has it answer, if with one token only."""
+    async def detect(self) -> bool:
+        """Whether the server has vLLM's `/tokenize`; else each count takes a request for one token."""
         try:
             self._has_tokenize = True
             await self.count("Hi")
@@ -33,20 +33,20 @@ class TokenCounter:
         return self._has_tokenize
 
     async def count(self, prompt: str) -> int:
-        """The tokens of a prompt.
+        """Count the tokens of a prompt.
 
         Raises:
-            ServerError: the server does not tell.
+            ServerError: the request fails, or the response has no count.
         """
         is_chat = self._endpoint == CHAT
-        asked = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
-        body = {"model": self._model, **asked}
+        content = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        body = {"model": self._model, **content}
         try:
             if self._has_tokenize:
-                return int((await self._server.ask(f"{self._server.address}/tokenize", body))["count"])
-            answer = await self._server.ask(
-                self._server.address.api(self._endpoint), self._dialect.say({**body, "max_tokens": 1})
+                return int((await self._server.post(f"{self._server.address}/tokenize", body))["count"])
+            response = await self._server.post(
+                self._server.address.api(self._endpoint), self._dialect.translate({**body, "max_tokens": 1})
             )
-            return int(answer["usage"]["prompt_tokens"])
+            return int(response["usage"]["prompt_tokens"])
         except (KeyError, TypeError, ValueError):
-            raise ServerError(f"{self._server.address} does not tell the tokens of a prompt.", "no count") from None
+            raise ServerError(f"{self._server.address} does not count the tokens of prompts.", "no count") from None

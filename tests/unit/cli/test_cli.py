@@ -201,11 +201,11 @@ def test_a_shell_completes_verbs_and_options() -> None:
 def test_a_model_without_a_file_is_for_this_machine() -> None:
     done = rayllm("run", "org/model", "--address", "10.0.0.1:6379")
     assert done.returncode == 2
-    assert "--address needs a file: `rayllm gen-config` writes it" in done.stderr
+    assert "--address needs a file: `rayllm gen-config` writes one" in done.stderr
 
 
 def test_plan_says_what_it_can_do_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = rayllm("plan", "nobody/knows-this")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "hint: a copy in a folder will do" in done.stderr
+    assert "hint: use a local copy" in done.stderr

@@ -12,7 +12,7 @@ CALL = ToolCall("call_1", "f", "{}")
 def test_the_request_holds_all_that_was_said() -> None:
     talk = Conversation("m", "Be short.", [TOOL], {"temperature": 0})
     talk.say("a")
-    assert talk.take(Completion("b"), is_complete=True) == []
+    assert talk.add(Completion("b"), is_complete=True) == []
     talk.say("c")
     assert talk.body() == {
         "model": "m",
@@ -31,27 +31,27 @@ def test_the_request_holds_all_that_was_said() -> None:
 def test_tool_calls_wait_for_their_results() -> None:
     talk = Conversation("m")
     talk.say("a")
-    assert talk.take(Completion(calls_by_number={0: CALL}), is_complete=True) == [CALL]
-    talk.give(CALL, "22")
+    assert talk.add(Completion(calls_by_index={0: CALL}), is_complete=True) == [CALL]
+    talk.add_result(CALL, "22")
     assert talk.messages[1:] == [
         {"role": "assistant", "content": None, "tool_calls": [CALL.as_message()]},
         {"role": "tool", "tool_call_id": "call_1", "content": "22"},
     ]
-    talk.take_back()
+    talk.undo()
     assert talk.messages == []
 
 
 def test_what_was_broken_off_counts_as_far_as_it_came() -> None:
     talk = Conversation("m")
     talk.say("a")
-    assert talk.take(Completion("half", calls_by_number={0: CALL}), is_complete=False) == []
+    assert talk.add(Completion("half", calls_by_index={0: CALL}), is_complete=False) == []
     assert talk.messages[1:] == [{"role": "assistant", "content": "half"}]
 
 
 def test_a_question_without_any_answer_is_taken_back() -> None:
     talk = Conversation("m")
     talk.say("a")
-    talk.take(Completion("b"), is_complete=True)
+    talk.add(Completion("b"), is_complete=True)
     talk.say("c")
-    talk.take(Completion(calls_by_number={0: CALL}), is_complete=False)
+    talk.add(Completion(calls_by_index={0: CALL}), is_complete=False)
     assert [message["content"] for message in talk.messages] == ["a", "b"]

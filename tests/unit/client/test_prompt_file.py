@@ -40,9 +40,9 @@ def test_an_empty_file_has_no_lines() -> None:
         ("[1]", "not a JSON object"),
         ("{}", "needs one of"),
         ('{"prompt": "a", "messages": []}', "needs one of"),
-        ('{"prompt": 1}', "must be a text"),
-        ('{"messages": "a"}', "must be a text, `messages` a list"),
-        ('{"prompt": "a", "n": 2}', "`n`: a line gets one answer"),
+        ('{"prompt": 1}', "must be a string"),
+        ('{"messages": "a"}', "must be a string, `messages` a list"),
+        ('{"prompt": "a", "n": 2}', "`n`: a line gets one completion"),
     ],
 )
 def test_a_faulty_line_says_what_is_wrong_and_spoils_no_other(line: str, said: str) -> None:

@@ -231,4 +231,4 @@ def test_what_cannot_be_added(cluster: Cluster, tmp_path: Path) -> None:
     cluster.running["rayllm"] = {"deployed_app_config": None, "deployments": {}}
     file = tmp_path / "b.yaml"
     file.write_text(yaml.safe_dump(model("b")))
-    assert "what it serves is not known here" in fault(apply(str(file), "--add")).message
+    assert "its configuration is unknown" in fault(apply(str(file), "--add")).message

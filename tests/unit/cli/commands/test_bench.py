@@ -82,7 +82,7 @@ def test_people_get_a_table(served: OpenAIServer) -> None:
     assert lines[2] == "tokens of a prompt: 256; of an answer: 4"
     assert [line.split(",")[0].split("  ")[0] for line in lines[4:9]] == ["", "TTFT", "ITL", "TPOT", "E2E"]
     assert lines[4].split() == ["mean", "p50", "p99.9"]
-    assert "100.0 % keep to e2e 60000 ms" in result.stdout
+    assert "100.0 % meet e2e 60000 ms" in result.stdout
     assert lines[-1].startswith("load generator: ")
 
 
@@ -190,7 +190,7 @@ def test_a_server_that_refuses_fields_is_asked_without_them(served: OpenAIServer
     result = bench(served, "--requests", "2", "--output-tokens", "50")
     assert result.exit_code == 0
     assert "the server refuses" in result.stderr
-    assert "does not count tokens: output tokens are the chunks that came" in result.stderr
+    assert "reports no usage: output tokens are the number of chunks" in result.stderr
     assert "of an answer: 3" in result.stdout
 
 
@@ -209,8 +209,8 @@ def test_failures_are_grouped_and_shown(served: OpenAIServer, tmp_path: Path) ->
     assert result.exit_code == 0
     assert "2 completed, 3 failed" in result.stdout
     assert f"failed: 2 × 503 overloaded: {served.url} answered 503: Full." in result.stdout
-    assert "failed: 1 × the connection broke" in result.stdout
-    assert "40.0 % keep to" in result.stdout
+    assert "failed: 1 × the connection was lost" in result.stdout
+    assert "40.0 % meet" in result.stdout
 
 
 def test_where_all_fail_the_exit_says_so(served: OpenAIServer, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_server_that_cannot_be_used_is_told_before_any_load(served: OpenAIServ
 def test_prompts_that_are_too_short_are_refused(served: OpenAIServer) -> None:
     result = bench(served, "--prompt-tokens", "5")
     assert isinstance(result.exception, ConfigError)
-    assert "8 is the least" in result.exception.message
+    assert "the minimum is 8" in result.exception.message
 
 
 def test_results_go_into_files_that_are_not_there(served: OpenAIServer, tmp_path: Path) -> None:
@@ -266,10 +266,10 @@ def test_without_matplotlib_there_is_no_picture(served: OpenAIServer, monkeypatc
         (["--output-tokens", "a:b"], "neither a number nor MIN:MAX"),
         (["--rate", "0"], "--rate"),
         (["--goodput", "speed:1"], "takes ttft, itl, tpot, e2e"),
-        (["--percentiles", "50,x"], "is no list such as"),
+        (["--percentiles", "50,x"], "is not a list such as"),
         (["--percentiles", "101"], "from 0 to 100"),
         (["--dataset", "none.jsonl"], "cannot be read"),
-        (["--dataset", __file__, "--prompt-tokens", "9"], "are for prompts that are made up"),
+        (["--dataset", __file__, "--prompt-tokens", "9"], "are for generated prompts"),
         (["--force"], "--force is for the files"),
     ],
 )

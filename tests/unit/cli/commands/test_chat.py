@@ -116,7 +116,7 @@ def test_tool_calls_are_shown_and_get_their_results_from_the_next_lines(served: 
 def test_without_a_result_the_question_is_taken_back(served: OpenAIServer) -> None:
     served.script(CALLS)
     result = chat(served, "one\n\ntwo\n")
-    assert "(no result: the question is taken back)" in result.stderr
+    assert "(no result: your message is removed)" in result.stderr
     assert said(served) == [("user", "two")]
 
 
@@ -161,7 +161,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(served: OpenAIServer) -> None:
     assert served.left.wait(5)
     terminal.child.expect("> ")
     terminal.child.sendintr()
-    terminal.child.expect_exact("/exit and Ctrl-D end.")
+    terminal.child.expect_exact("/exit and Ctrl-D exit.")
     terminal.child.expect("> ")
     terminal.child.sendline("two")
     terminal.child.expect_exact("Paris.")

@@ -91,14 +91,14 @@ def test_a_file_of_today_comes_out_as_it_is(old: Path) -> None:
     Path("today.yaml").write_text(text)
     done = convert("today.yaml")
     assert (done.exit_code, done.stdout) == (0, text)
-    assert done.stderr == "today.yaml: is in today's form, and left as it is\n"
+    assert done.stderr == "today.yaml: has the current format, and is unchanged\n"
 
 
 def test_a_file_that_is_there_stays_unless_it_is_forced(old: Path) -> None:
     Path("new.yaml").write_text("mine")
     done = convert("old.yaml", "-o", "new.yaml")
     assert isinstance(done.exception, RayLLMError)
-    assert "new.yaml: already there.\nhint: --force" in str(done.exception)
+    assert "new.yaml: already exists.\nhint: --force" in str(done.exception)
     assert Path("new.yaml").read_text() == "mine"
     assert convert("old.yaml", "-o", "old.yaml", "--force").exit_code == 0
     assert load_model("old.yaml").model_id == "org/chat.v1"

@@ -184,16 +184,16 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
     answers = [str(tmp_path / "nowhere"), "./other.yaml", str(WEIGHTS), "none", "", "n", "", "n"]
     done = gen_config(folder, answers=answers)
     assert "is no folder" in done.stderr
-    assert "is a model's file already" in done.stderr
+    assert "is already a model file" in done.stderr
     written(folder, done)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "--model-id is needed"),
+        ([], 2, "--model-id is required"),
         (["--model-id", str(WEIGHTS), "--lora-path", "s3://b/a"], 2, "--lora-path is for adapters: add --enable-lora"),
-        (["--model-id", str(WEIGHTS), "--enable-lora"], 2, "--lora-path is needed"),
+        (["--model-id", str(WEIGHTS), "--enable-lora"], 2, "--lora-path is required"),
         (
             ["--model-id", str(WEIGHTS), "--min-replicas", "3", "--max-replicas", "2"],
             2,
@@ -240,7 +240,7 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     refused = gen_config(folder, "--model-id", "mine/unknown")
     assert refused.returncode == 1
-    assert "hint: --accelerator-type and --tensor-parallelism say what would be worked out." in refused.stderr
+    assert "hint: --accelerator-type and --tensor-parallelism replace what would be computed." in refused.stderr
     said = ["--accelerator-type", "L4", "--tensor-parallelism", "2", "--max-model-len", "4096"]
     done = gen_config(folder, "--model-id", "mine/unknown", *said)
     model, _ = written(folder, done)
@@ -267,7 +267,7 @@ def test_files_are_written_over_only_with_force(folder: Path) -> None:
     before = texts(folder)
     refused = gen_config(folder, *ask, "--max-model-len", "512")
     assert refused.returncode == 1
-    assert "already there" in refused.stderr
+    assert "already exists" in refused.stderr
     assert texts(folder) == before
     model, _ = written(folder, gen_config(folder, *ask, "--max-model-len", "512", "--force"))
     assert model.max_model_len == 512

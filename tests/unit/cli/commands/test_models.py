@@ -69,15 +69,15 @@ def test_the_key_is_taken_from_the_environment(served: OpenAIServer) -> None:
     assert models("--url", served.url, "--api-key-env", "MY_KEY", MY_KEY="secret").exit_code == 0
     result = models("--url", served.url, "--api-key-env", "MY_KEY", MY_KEY="other")
     assert isinstance(result.exception, ServerError)
-    assert "MY_KEY holds a key that is not let in" in result.exception.message
+    assert "rejects the key in MY_KEY" in result.exception.message
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--url", "ftp://h"], "is no address such as"),
+        (["--url", "ftp://h"], "is not an address such as"),
         (["--api-key-env", "NOT_THERE"], "the environment has no NOT_THERE"),
-        (["--api-key-env", "ODD"], "ODD holds what cannot be sent as a key"),
+        (["--api-key-env", "ODD"], "ODD holds characters that cannot be sent in a header"),
     ],
 )
 def test_wrong_options_are_usage(arguments: list[str], said: str) -> None:
@@ -92,5 +92,5 @@ def test_a_failure_is_a_line_and_a_hint_without_a_traceback() -> None:
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     error, hint = done.stderr.splitlines()
-    assert error == f"error: {url}: nobody answers: Connection refused."
+    assert error == f"error: {url}: cannot connect: Connection refused."
     assert hint.startswith("hint: ")

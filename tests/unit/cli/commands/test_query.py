@@ -73,7 +73,7 @@ def test_a_raw_prompt_is_continued_as_it_is(served: OpenAIServer) -> None:
 def test_an_answer_that_was_cut_off_says_so(served: OpenAIServer) -> None:
     served.script(Script(events=(chunk(content="It"), chunk("length"))))
     result = query(served, "a", "--model", "small")
-    assert (result.stdout, result.stderr) == ("It\n", "the answer was cut off: it may have no more tokens.\n")
+    assert (result.stdout, result.stderr) == ("It\n", "the completion was cut off at the maximum number of tokens.\n")
 
 
 def test_reasoning_is_for_terminals(served: OpenAIServer) -> None:
@@ -121,7 +121,7 @@ def test_a_files_answers_are_in_its_order_with_each_failure_in_its_place(served:
     assert found[1]["request"] == {"messages": [user]}
     assert found[1]["usage"]["completion_tokens"] == 3
     assert "The model `none` does not exist" in found[2]["error"]
-    assert found[3]["error"] == "line 4 `prompt` must be a text, `messages` a list."
+    assert found[3]["error"] == "line 4 `prompt` must be a string, `messages` a list."
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -132,7 +132,7 @@ def test_a_stream_that_breaks_leaves_what_came(served: OpenAIServer, tmp_path: P
     result = query(served, "--file", str(file), "--concurrency", "1")
     broken, whole = entries(result.stdout)
     assert (result.exit_code, broken["text"], whole["text"]) == (1, "It", "It is Paris. ")
-    assert "the connection broke" in broken["error"]
+    assert "the connection was lost" in broken["error"]
     assert "error" not in whole
 
 
@@ -191,5 +191,5 @@ def test_ctrl_c_keeps_what_was_answered(served: OpenAIServer, tmp_path: Path) ->
     assert served.left.wait(5)
     answered, begun, not_asked = entries(output.read_text())
     assert (answered["text"], "error" in answered) == ("It is.", False)
-    assert begun["error"] == not_asked["error"] == "it was broken off before the answer ended."
+    assert begun["error"] == not_asked["error"] == "it was interrupted before the completion ended."
     assert "text" not in not_asked

@@ -18,7 +18,7 @@ def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
 
 def test_what_is_there_stays_and_so_do_the_others(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("old")
-    with pytest.raises(FileError, match=r"b: already there\.\nhint: --force"):
+    with pytest.raises(FileError, match=r"b: already exists\.\nhint: --force"):
         write_files({tmp_path / "a": "new", tmp_path / "b": "new"})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     write_files({tmp_path / "a": "new", tmp_path / "b": "new"}, force=True)

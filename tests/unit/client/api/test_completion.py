@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.client.api.completion import Completion, Delta, piece
+from rayllm.client.api.completion import Completion, Delta, parse_delta
 from tests.servers.openai import chunk
 
 
@@ -31,7 +31,7 @@ from tests.servers.openai import chunk
     ],
 )
 def test_only_what_holds_a_token_is_a_piece(event: dict[str, Any], found: Delta | None) -> None:
-    assert piece(event) == found
+    assert parse_delta(event) == found
 
 
 def part(number: int, **function: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_an_answer_is_all_of_its_pieces() -> None:
         {"choices": [{"delta": {}, "finish_reason": "stop", "logprobs": {"content": [2]}}]},
         {"choices": [], "usage": {"completion_tokens": 4}},
     ):
-        answer.take(event)
+        answer.add(event)
     assert (answer.text, answer.reasoning, answer.finish_reason) == ("Paris", "Hmm.", "stop")
     assert (answer.usage, answer.logprobs) == ({"completion_tokens": 4}, {"content": [1, 2], "refusal": []})
     assert answer.as_message() == {"role": "assistant", "content": "Paris"}
@@ -63,7 +63,7 @@ def test_tool_calls_are_put_together_by_their_number() -> None:
         part(1, name="g"),
         part(0, arguments=": 1}"),
     ):
-        answer.take(event)
+        answer.add(event)
     assert [(call.id, call.name, call.arguments) for call in answer.calls] == [
         ("call_0", "f", '{"a": 1}'),
         ("call_1", "g", ""),

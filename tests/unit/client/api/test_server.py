@@ -82,7 +82,7 @@ async def test_a_key_is_shown(served: OpenAIServer) -> None:
     ("key", "hint"),
     [
         (ApiKey("MY_KEY", ""), "MY_KEY holds no key; --api-key-env names the variable that does."),
-        (ApiKey("MY_KEY", "wrong"), "MY_KEY holds a key that is not let in; --api-key-env names another variable."),
+        (ApiKey("MY_KEY", "wrong"), "the server rejects the key in MY_KEY; --api-key-env names another variable."),
     ],
 )
 async def test_a_key_that_is_missing_or_wrong_is_told_by_its_variable(
@@ -103,28 +103,28 @@ async def test_a_server_that_is_down_is_told_with_its_address() -> None:
             await server.models()
         error = await failure(server, body())
     line, hint = raised.value.message.splitlines()
-    assert line == f"{url}: nobody answers: Connection refused."
+    assert line == f"{url}: cannot connect: Connection refused."
     assert "--url or RAYLLM_URL" in hint
-    assert (error.reason, error.answered) == ("nobody answers: Connection refused", 0)
+    assert (error.reason, error.status_code) == ("cannot connect: Connection refused", 0)
 
 
 async def test_a_host_that_there_is_not_is_told() -> None:
     async with Server(Address.parse("http://nowhere.invalid")) as server:
-        with pytest.raises(ServerError, match="invalid: nobody answers: "):
+        with pytest.raises(ServerError, match="invalid: cannot connect: "):
             await server.models()
 
 
 @pytest.mark.parametrize("models", [HTML, {"models": []}, [], {"data": {}}, b"{"])
 async def test_a_server_that_is_not_openais_is_told(served: OpenAIServer, server: Server, models: Any) -> None:
     served.models = models
-    with pytest.raises(ServerError, match="this is no OpenAI-compatible server") as raised:
+    with pytest.raises(ServerError, match="it is not an OpenAI-compatible server") as raised:
         await server.models()
     assert "\nhint: --url" in raised.value.message
 
 
 async def test_a_page_that_is_not_there_is_no_openai(served: OpenAIServer) -> None:
     async with Server(Address.parse(f"{served.url}/elsewhere")) as server:
-        with pytest.raises(ServerError, match="answered 404 with text/html: this is no OpenAI-compatible server"):
+        with pytest.raises(ServerError, match="answered 404 with text/html: it is not an OpenAI-compatible server"):
             await server.models()
 
 
@@ -145,10 +145,10 @@ async def test_a_page_that_is_not_there_is_no_openai(served: OpenAIServer) -> No
         (Script(422, {"detail": [{"msg": "no"}]}), 'answered 422: [{"msg": "no"}]', "422 Unprocessable Entity"),
         (Script(400, {"message": "Too long.", "type": "Bad", "code": 400}), "answered 400: Too long.", "400 Bad"),
         (Script(400, {"error": "plain"}), "answered 400: plain", "400 Bad Request"),
-        (Script(200, {"choices": []}), "answered 200 with application/json: this is no", "200 application/json"),
+        (Script(200, {"choices": []}), "answered 200 with application/json: it is not", "200 application/json"),
         (
             Script(302, b"", {"location": "https://login.example"}),
-            "answered 302 with text/html that leads to https://login.example: this is no",
+            "answered 302 with text/html and a redirect to https://login.example: it is not",
             "302 text/html",
         ),
     ],
@@ -169,14 +169,14 @@ async def test_refusals_are_one_line_and_a_hint(
     [
         (
             Script(events=(chunk(content="a"), {"error": {"message": "It is lost.", "code": "engine_dead"}})),
-            "failed within the answer: It is lost.",
-            "failed within the answer: engine_dead",
+            "failed during the stream: It is lost.",
+            "failed during the stream: engine_dead",
         ),
-        (Script(events=(chunk(content="a"),), breaks=True), "the connection broke", "the connection broke"),
-        (Script(events=(chunk(content="a"),)), "the connection broke", "the connection broke"),
-        (Script(events=(chunk(content="a"), "{")), "no OpenAI-compatible server", "200 text/event-stream"),
-        (Script(events=({"choices": "a"},)), "no OpenAI-compatible server", "200 text/event-stream"),
-        (Script(events=({"choices": ["a"]},)), "no OpenAI-compatible server", "200 text/event-stream"),
+        (Script(events=(chunk(content="a"),), breaks=True), "the connection was lost", "the connection was lost"),
+        (Script(events=(chunk(content="a"),)), "the connection was lost", "the connection was lost"),
+        (Script(events=(chunk(content="a"), "{")), "not an OpenAI-compatible server", "200 text/event-stream"),
+        (Script(events=({"choices": "a"},)), "not an OpenAI-compatible server", "200 text/event-stream"),
+        (Script(events=({"choices": ["a"]},)), "not an OpenAI-compatible server", "200 text/event-stream"),
     ],
     ids=["error event", "broken", "ended early", "no JSON", "no list", "no choices"],
 )
@@ -210,7 +210,7 @@ async def test_who_leaves_early_ends_the_servers_work(served: OpenAIServer, serv
     ],
 )
 async def test_a_model_that_there_is_not_is_told_with_those_there_are(server: Server, name: str, hint: str) -> None:
-    error = await server.explained(await failure(server, body(name)), name)
+    error = await server.with_model_hint(await failure(server, body(name)), name)
     line = f"{server.address} answered 404: The model `{name}` does not exist."
     assert error.message == f"{line}\nhint: {hint}"
 
@@ -218,9 +218,9 @@ async def test_a_model_that_there_is_not_is_told_with_those_there_are(server: Se
 async def test_another_404_is_told_as_it_is(served: OpenAIServer, server: Server) -> None:
     served.script(Script(404, {"error": {"message": "No such file."}}))
     error = await failure(server, body())
-    assert await server.explained(error, "small") is error
+    assert await server.with_model_hint(error, "small") is error
     served.models = HTML
-    assert await server.explained(error, "other") is error
+    assert await server.with_model_hint(error, "other") is error
 
 
 def test_an_error_survives_pickling() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rayllm.client.api.address import Address
 from rayllm.client.api.errors import ServerError
 from rayllm.client.api.server import CHAT, Server
-from rayllm.client.benchmark.dialect import Dialect, learn
+from rayllm.client.benchmark.dialect import Dialect, detect
 from tests.servers.openai import OpenAIServer, Script
 
 BODY: dict[str, Any] = {
@@ -25,11 +25,11 @@ BODY: dict[str, Any] = {
 
 async def learned(served: OpenAIServer) -> Dialect:
     async with Server(Address.parse(served.url)) as server:
-        return await learn(server, CHAT, BODY)
+        return await detect(server, CHAT, BODY)
 
 
 async def test_a_server_that_takes_all_is_sent_all(served: OpenAIServer) -> None:
-    assert (await learned(served)).say(BODY) == BODY
+    assert (await learned(served)).translate(BODY) == BODY
     assert served.asked == [BODY]
 
 
@@ -37,13 +37,13 @@ async def test_fields_that_are_refused_are_left_out(served: OpenAIServer) -> Non
     served.refuses = ("ignore_eos", "min_tokens")
     dialect = await learned(served)
     assert set(dialect.without) == set(served.refuses)
-    assert dialect.say(BODY) == {name: value for name, value in BODY.items() if name not in served.refuses}
+    assert dialect.translate(BODY) == {name: value for name, value in BODY.items() if name not in served.refuses}
 
 
 async def test_a_server_may_want_the_new_name_of_the_limit(served: OpenAIServer) -> None:
     message = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
     served.script(Script(400, {"error": {"message": message, "param": "max_tokens"}}))
-    said = (await learned(served)).say(BODY)
+    said = (await learned(served)).translate(BODY)
     assert (said["max_completion_tokens"], "max_tokens" in said) == (1, False)
 
 

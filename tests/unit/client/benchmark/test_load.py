@@ -49,14 +49,14 @@ async def run(
 
 async def test_all_requests_are_sent_and_what_came_is_seen(served: OpenAIServer) -> None:
     load = await run(served, bodies(7))
-    assert [seen.index for seen in load.seen] == list(range(7))
-    assert load.most_at_once == 2
-    for seen in load.seen:
-        assert (seen.is_complete, seen.output_tokens, seen.input_tokens) == (True, TOKENS, 8)
-        assert len(seen.token_times) == TOKENS
-        assert 0 < seen.ttft_s < seen.e2e_s <= load.duration_s
-        assert seen.ttft_s + sum(seen.gaps_s) == pytest.approx(seen.token_times[-1] - (seen.sent_s or 0))
-        assert seen.tpot_s == pytest.approx((seen.e2e_s - seen.ttft_s) / (TOKENS - 1))
+    assert [trace.index for trace in load.traces] == list(range(7))
+    assert load.peak_concurrency == 2
+    for trace in load.traces:
+        assert (trace.is_complete, trace.output_tokens, trace.input_tokens) == (True, TOKENS, 8)
+        assert len(trace.token_times) == TOKENS
+        assert 0 < trace.ttft_s < trace.e2e_s <= load.duration_s
+        assert trace.ttft_s + sum(trace.gaps_s) == pytest.approx(trace.token_times[-1] - (trace.sent_s or 0))
+        assert trace.tpot_s == pytest.approx((trace.e2e_s - trace.ttft_s) / (TOKENS - 1))
 
 
 async def test_an_open_loop_sends_when_it_is_time_and_does_not_wait_for_answers(served: OpenAIServer) -> None:
@@ -64,19 +64,19 @@ async def test_an_open_loop_sends_when_it_is_time_and_does_not_wait_for_answers(
     async with Server(Address.parse(served.url)) as server:
         load = Load(server, CHAT, bodies(3), None, [0.0, 0.05, 0.1])
         running = asyncio.create_task(load.run())
-        while load.most_at_once < 3:
+        while load.peak_concurrency < 3:
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.wait([running])
-    assert [seen.due_s for seen in load.seen] == [0.0, 0.05, 0.1]
-    assert all((seen.sent_s or 0) >= seen.due_s for seen in load.seen)
+    assert [trace.due_s for trace in load.traces] == [0.0, 0.05, 0.1]
+    assert all((trace.sent_s or 0) >= trace.due_s for trace in load.traces)
     report = Report(load, 3)
     assert (len(report.completed), len(report.failed), report.unfinished) == (0, 0, 3)
 
 
 async def test_an_open_loop_may_have_a_limit(served: OpenAIServer) -> None:
     load = await run(served, bodies(4), 1, [0.0] * 4)
-    assert load.most_at_once == 1
+    assert load.peak_concurrency == 1
     assert Report(load, 4).late_ms.percentile(100) > 0
 
 
@@ -88,8 +88,8 @@ async def test_failures_stay_in_the_figures(served: OpenAIServer) -> None:
     assert (len(report.completed), len(report.failed), report.unfinished) == (2, 4, 0)
     assert [(each.count, each.reason) for each in report.failures()] == [
         (2, "503 overloaded"),
-        (1, "the connection broke"),
-        (1, "an answer without a token"),
+        (1, "the connection was lost"),
+        (1, "a completion without a token"),
     ]
     told = report.as_json([50])
     assert told["goodput"]["share"] == pytest.approx(2 / 6)
@@ -138,7 +138,7 @@ def test_poisson_arrivals_have_the_rate_and_come_by_chance() -> None:
     assert poisson_arrivals(1000, 50, seed=1) == times != poisson_arrivals(1000, 50, seed=2)
 
 
-def seen(*token_times: float, last: float) -> RequestTrace:
+def trace(*token_times: float, last: float) -> RequestTrace:
     usage = {"completion_tokens": len(token_times)}
     return RequestTrace(0, 0.0, 1.0, list(token_times), last, usage, is_complete=True)
 
@@ -160,13 +160,13 @@ def seen(*token_times: float, last: float) -> RequestTrace:
 )
 def test_a_good_request_keeps_to_all_limits(limits: str, is_good: bool) -> None:
     # The first token after 125 ms, gaps of 125 and 375 ms, and the end 625 ms after the first of three tokens.
-    assert LatencyTargets.parse(limits).are_kept(seen(1.125, 1.25, 1.625, last=1.75)) is is_good
+    assert LatencyTargets.parse(limits).are_met(trace(1.125, 1.25, 1.625, last=1.75)) is is_good
 
 
 def test_what_failed_is_not_good_and_one_token_has_no_gaps() -> None:
-    assert LatencyTargets.parse("itl:1,tpot:1").are_kept(seen(1.1, last=1.1))
+    assert LatencyTargets.parse("itl:1,tpot:1").are_met(trace(1.1, last=1.1))
     failed = RequestTrace(0, 0.0, 1.0, [1.1], 1.1, failure=ServerError("a", "b"))
-    assert not LatencyTargets.parse("ttft:1000").are_kept(failed)
+    assert not LatencyTargets.parse("ttft:1000").are_met(failed)
 
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft:0", "ttft:-1", "ttft:nan", "other:1", "ttft:1,ttft:2", "ttft:1:2"])

@@ -24,12 +24,12 @@ async def server(served: OpenAIServer) -> AsyncIterator[Server]:
 
 async def counter(server: Server, endpoint: Endpoint = CHAT) -> tuple[TokenCounter, bool]:
     made = TokenCounter(server, endpoint, "small", Dialect(limit="max_completion_tokens"))
-    return made, await made.find_out()
+    return made, await made.detect()
 
 
 async def prompts(server: Server, sizes: list[int], shared: int = 0, endpoint: Endpoint = CHAT) -> list[str]:
     counting, is_exact = await counter(server, endpoint)
-    return await PromptGenerator(counting.count, is_exact, 7).write(sizes, shared)
+    return await PromptGenerator(counting.count, is_exact, 7).generate(sizes, shared)
 
 
 @pytest.mark.parametrize(("endpoint", "around"), [(CHAT, AROUND), (COMPLETIONS, 0)])
@@ -60,7 +60,7 @@ async def test_without_tokenize_the_length_is_by_proportion(served: OpenAIServer
     served.has_tokenize = False
     counting, is_exact = await counter(server)
     assert not is_exact
-    written = await PromptGenerator(counting.count, is_exact, 7).write([1000] * 3)
+    written = await PromptGenerator(counting.count, is_exact, 7).generate([1000] * 3)
     probes = len(served.asked)
     assert probes == 2
     assert all(body["max_completion_tokens"] == 1 for body in served.asked)
@@ -70,7 +70,10 @@ async def test_without_tokenize_the_length_is_by_proportion(served: OpenAIServer
 
 @pytest.mark.parametrize(
     ("sizes", "shared", "said"),
-    [([100, 7], 0, "7 stand around each, so 8 is the least"), ([100], 95, "and 95 are shared, so 103 is the least")],
+    [
+        ([100, 7], 0, "7 are the chat template's, so the minimum is 8"),
+        ([100], 95, "and 95 are shared, so the minimum is 103"),
+    ],
 )
 async def test_prompts_that_cannot_be_are_refused(server: Server, sizes: list[int], shared: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -82,4 +85,4 @@ async def test_a_server_that_does_not_count_makes_no_prompts() -> None:
         return 5
 
     with pytest.raises(ConfigError, match="counts no more tokens for longer prompts"):
-        await PromptGenerator(count, True, 0).write([100])
+        await PromptGenerator(count, True, 0).generate([100])
