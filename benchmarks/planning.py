@@ -34,15 +34,15 @@ def main() -> None:
 
 
 def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
-    for name, told in found.items():
+    for name, counted in found.items():
         planned = measure(LocalSource(path=str(folder / name)))
-        layout = cache_layout(planned.architecture.caches, 1, 1, 2, int(told["block"]))
+        layout = cache_layout(planned.architecture.caches, 1, 1, 2, int(counted["block"]))
         blocks = _CACHE_BYTES // layout.block_bytes
         sequences = blocks / layout.blocks_of(_TOKENS, _TOKENS)
         pairs = (
-            (told["blocks"], blocks),
-            (told["sequences"], sequences),
-            (told["parameters"], planned.weights.parameters),
+            (counted["blocks"], blocks),
+            (counted["sequences"], sequences),
+            (counted["parameters"], planned.weights.parameters),
         )
         yield f"| {name} | " + " | ".join(f"{_told(theirs)} | {_beside(theirs, ours)}" for theirs, ours in pairs) + " |"
 

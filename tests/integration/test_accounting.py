@@ -61,12 +61,12 @@ def test_replicas_tell_what_routers_and_autoscaling_go_by(streams: list[httpx.Re
     handle: Any = serve.get_deployment_handle("rayllm-demo", "rayllm")
 
     def load() -> dict[str, float]:
-        told: dict[str, float] = handle.record_autoscaling_stats.remote().result(timeout_s=10)
-        return told
+        stats: dict[str, float] = handle.record_autoscaling_stats.remote().result(timeout_s=10)
+        return stats
 
     def routing() -> dict[str, Any]:
-        told: dict[str, Any] = handle.record_routing_stats.remote().result(timeout_s=10)
-        return told
+        stats: dict[str, Any] = handle.record_routing_stats.remote().result(timeout_s=10)
+        return stats
 
     assert load().keys() == {"ongoing", "queued_tokens", "kv_use"}
     assert within(5, lambda: load()["ongoing"] == STREAMS and load()["kv_use"] > 0)
@@ -81,9 +81,9 @@ def test_resident_adapters_are_told_to_routers(base_url: str) -> None:
     with httpx.Client(base_url=base_url, timeout=60) as client:
         client.post("/v1/completions", json={"model": "rayllm-demo:shout", "prompt": "a", "max_tokens": 1})
     handle: Any = serve.get_deployment_handle("rayllm-demo", "rayllm")
-    told = handle.record_routing_stats.remote().result(timeout_s=10)
-    assert "shout" in told["adapters"]
-    assert told["slots"] == 4
+    stats = handle.record_routing_stats.remote().result(timeout_s=10)
+    assert "shout" in stats["adapters"]
+    assert stats["slots"] == 4
 
 
 def test_hundreds_of_exchanges_leave_no_slot_behind(base_url: str) -> None:

@@ -61,18 +61,18 @@ def has_answers(batch: Batch) -> bool:
 
 
 def counts(batch: Batch) -> tuple[int, int, int]:
-    told = batch.request_counts
-    assert told is not None
-    return told.total, told.completed, told.failed
+    counted = batch.request_counts
+    assert counted is not None
+    return counted.total, counted.completed, counted.failed
 
 
 def lines(client: OpenAI, file_id: str | None) -> dict[str, Any]:
     """The lines of a file with answers, by `custom_id`; none where there is no file."""
     if file_id is None:
         return {}
-    told = [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
-    found = {line["custom_id"]: line for line in told}
-    assert len(found) == len(told)
+    parsed = [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+    found = {line["custom_id"]: line for line in parsed}
+    assert len(found) == len(parsed)
     return found
 
 

@@ -97,7 +97,7 @@ def worker(backends_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+def reported(monkeypatch: pytest.MonkeyPatch) -> Told:
     """What the worker reports, each with its ticket."""
     found: Told = []
     processor = importlib.import_module("rayllm.engine.guided.processor")
@@ -215,7 +215,7 @@ def test_each_position_is_seen_once_by_a_processor(worker: Any, batch: Batch) ->
     ],
 )
 def test_a_backend_that_fails_ends_its_own_sequence_and_is_reported_once(
-    worker: Any, batch: Batch, told: Told, caplog: pytest.LogCaptureFixture, seed: int, steps: int, stage: str
+    worker: Any, batch: Batch, reported: Told, caplog: pytest.LogCaptureFixture, seed: int, steps: int, stage: str
 ) -> None:
     end = worker._tokenizer.eos_token_id
     batch.add(0, "raising", seed=seed)
@@ -224,24 +224,24 @@ def test_a_backend_that_fails_ends_its_own_sequence_and_is_reported_once(
         batch.step(0, 1)
     assert batch.tokens[0] == [7] * steps + [end, end]
     assert batch.tokens[1] == list(range(10, 12 + steps))
-    assert told == [("ticket of raising", stage)]
+    assert reported == [("ticket of raising", stage)]
     assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("packed", ["", "{", "[]", '{"backend": "counting"}', 7])
-def test_a_forged_envelope_ends_its_sequence_only(worker: Any, batch: Batch, told: Told, packed: Any) -> None:
+def test_a_forged_envelope_ends_its_sequence_only(worker: Any, batch: Batch, reported: Told, packed: Any) -> None:
     from vllm import SamplingParams
 
     batch.update(added=[(0, SamplingParams(extra_args={"rayllm_guided": packed}), [1], [])])
     assert batch.logits()[0].argmax() == worker._tokenizer.eos_token_id
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_an_unknown_backend_or_kind_ends_the_sequence(worker: Any, batch: Batch, told: Told) -> None:
+def test_an_unknown_backend_or_kind_ends_the_sequence(worker: Any, batch: Batch, reported: Told) -> None:
     batch.add(0, "nobody")
     batch.add(1, "counting", prompt=["wrong", {"kind": 1}])
     assert set(batch.logits()[:2].argmax(dim=-1).tolist()) == {worker._tokenizer.eos_token_id}
-    assert {ticket for ticket, _ in told} == {"ticket of nobody", "ticket of counting"}
+    assert {ticket for ticket, _ in reported} == {"ticket of nobody", "ticket of counting"}
 
 
 def test_moved_paths_resolve_and_missing_ones_are_named(worker: Any) -> None:

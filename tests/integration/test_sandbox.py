@@ -63,18 +63,18 @@ async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
         ("grammar", "root ::= root", "leaves no token"),
         ("structural_tag", {"structures": 7, "triggers": []}, "cannot be compiled"),
     ]:
-        told = await fault(sandbox, kind, spec)
-        assert str(told).startswith("here: ")
-        assert said in str(told)
-        assert "/project/" not in str(told)
+        refusal = await fault(sandbox, kind, spec)
+        assert str(refusal).startswith("here: ")
+        assert said in str(refusal)
+        assert "/project/" not in str(refusal)
 
 
 async def test_what_only_the_engines_options_refuse_is_refused(sandbox: Sandbox) -> None:
     """With its cache, which vLLM turns on, xgrammar cannot compile every schema that it can compile without."""
     for pattern in ("^[a-z]{1,255}$", "^a{200,}$", "^(ab|c){129}$"):
         schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
-        told = str(await fault(sandbox, "json", schema))
-        assert "repeats something more than 128 times" in told
+        refusal = str(await fault(sandbox, "json", schema))
+        assert "repeats something more than 128 times" in refusal
     assert await fault(sandbox, "json", {"type": "string", "pattern": "^[a-z]{1,128}$"}) is None
     assert await fault(sandbox, "regex", "[a-z]{1,255}") is None
 

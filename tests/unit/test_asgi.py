@@ -18,14 +18,14 @@ from rayllm.asgi import Response, call
 
 
 async def echo(request: Request) -> JSONResponse:
-    told = {
+    payload = {
         "path": request.url.path,
         "method": request.method,
         "headers": dict(request.headers),
         "body": (await request.body()).decode(),
         "leaves": await request.is_disconnected(),
     }
-    return JSONResponse(told, 201, {"X-Own": "yes"})
+    return JSONResponse(payload, 201, {"X-Own": "yes"})
 
 
 async def streamed(request: Request) -> StreamingResponse:
@@ -52,12 +52,12 @@ APP = Starlette(
 
 async def test_an_application_sees_a_request_and_its_answer_is_whole() -> None:
     answer = await call(APP, "/echo/a", b'{"\xc3\xa4": 1}', {"Content-Type": "application/json", "x-key": "1"})
-    told = json.loads(answer.body)
+    payload = json.loads(answer.body)
     assert (answer.status, answer.headers["x-own"]) == (201, "yes")
     assert answer.headers["content-type"] == "application/json"
-    assert (told["path"], told["method"], told["body"]) == ("/echo/a", "POST", '{"ä": 1}')
-    assert told["headers"] == {"content-type": "application/json", "x-key": "1", "content-length": "9"}
-    assert told["leaves"] is False
+    assert (payload["path"], payload["method"], payload["body"]) == ("/echo/a", "POST", '{"ä": 1}')
+    assert payload["headers"] == {"content-type": "application/json", "x-key": "1", "content-length": "9"}
+    assert payload["leaves"] is False
 
 
 async def test_other_methods() -> None:

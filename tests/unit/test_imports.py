@@ -36,9 +36,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_by(said).isdisjoint(heavy)
 
 
-@pytest.mark.parametrize(
-    "module", ["rayllm.composition", "rayllm.batch", "rayllm.serving.batch_api", "rayllm.cli.main"]
-)
+@pytest.mark.parametrize("module", ["composition", "batch", "serving.batch_api", "cli.main"])
 def test_extras_are_needed_only_where_they_are_used(module: str) -> None:
     extras = ("PIL", "awscrt", "plotext", "matplotlib", "vllm", "faiss")
     code = f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import rayllm.{module}"

@@ -118,7 +118,7 @@ async def test_sampling_is_a_completions(door: Door, sampling: Body, body: Body)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "told"),
+    ("sampling", "expected"),
     [
         ({"temprature": 1}, "`sampling_params.temprature` is not a supported parameter; did you mean `temperature`"),
         ({"xyzzy": 1}, "`sampling_params.xyzzy` is not a supported parameter; docs/batch.md lists"),
@@ -128,8 +128,8 @@ async def test_sampling_is_a_completions(door: Door, sampling: Body, body: Body)
         ({"guided_choice": ["a"], "guided_regex": "a"}, "exclude each other"),
     ],
 )
-async def test_what_is_no_sampling_is_refused(door: Door, sampling: Body, told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+async def test_what_is_no_sampling_is_refused(door: Door, sampling: Body, expected: str) -> None:
+    with pytest.raises(RequestError, match=expected):
         await asked(calls(), sampling)
     assert door.parsed == []
 

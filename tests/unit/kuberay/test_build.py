@@ -67,7 +67,7 @@ def test_model_file_becomes_a_serve_config() -> None:
 def test_manifest_options_require_kuberay(option: list[str]) -> None:
     result = build(LLAMA, *option)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{option[0]} goes with --kuberay" in result.stderr
+    assert f"{option[0]} needs --kuberay" in result.stderr
 
 
 def test_proxies_listen_on_every_pod(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_other_applications_are_reported(tmp_path: Path) -> None:
         (["--toleration", "a=b"], "--toleration: `a=b` must be"),
         (["--env", "A"], "`A` must have a name"),
         (["--path", "a="], "`a=` must have a name"),
-        (["--path", "/none=/there"], "lies below /none"),
+        (["--path", "/none=/there"], "is below /none"),
         (["--redis-password", "s:k"], "--redis-password: needs --redis"),
         (["--redis", "r:1", "--redis-password", "s"], "`s` must be SECRET:KEY"),
         (["--service-account-annotation", "a=b"], "needs --service-account"),

@@ -55,19 +55,23 @@ def test_what_a_repository_holds(hub: HubServer) -> None:
 
 def test_a_file_in_git(hub: HubServer) -> None:
     commit = hub.commit("org/model", FILES)
-    told = get_hf_file_metadata(url(hub, "config.json"))
-    assert (told.commit_hash, told.etag, told.size) == (commit, sha1(b"blob 8\0" + CONFIG).hexdigest(), len(CONFIG))
+    metadata = get_hf_file_metadata(url(hub, "config.json"))
+    assert (metadata.commit_hash, metadata.etag, metadata.size) == (
+        commit,
+        sha1(b"blob 8\0" + CONFIG).hexdigest(),
+        len(CONFIG),
+    )
     assert urllib3.request("GET", url(hub, "config.json")).data == CONFIG
 
 
 def test_a_file_in_lfs(hub: HubServer) -> None:
     commit = hub.commit("org/model", FILES)
-    told = get_hf_file_metadata(url(hub, "model.safetensors"), token="mine")
-    assert (told.commit_hash, told.etag, told.size) == (commit, sha256(WEIGHTS).hexdigest(), len(WEIGHTS))
-    assert told.location.startswith(f"{hub.cdn_url}/cdn/")
+    metadata = get_hf_file_metadata(url(hub, "model.safetensors"), token="mine")
+    assert (metadata.commit_hash, metadata.etag, metadata.size) == (commit, sha256(WEIGHTS).hexdigest(), len(WEIGHTS))
+    assert metadata.location.startswith(f"{hub.cdn_url}/cdn/")
     assert hub.requests[-1].headers["authorization"] == "Bearer mine"
     assert not hub.cdn_requests
-    whole = urllib3.request("GET", told.location)
+    whole = urllib3.request("GET", metadata.location)
     etag = whole.headers["etag"]
     for headers, status, data in (
         ({"Range": "bytes=10-19"}, 206, WEIGHTS[10:20]),
@@ -77,7 +81,7 @@ def test_a_file_in_lfs(hub: HubServer) -> None:
         ({"Range": "bytes=10-19", "If-Range": '"x"'}, 200, WEIGHTS),
         ({"Range": f"bytes={len(WEIGHTS)}-"}, 416, b""),
     ):
-        answer = urllib3.request("GET", told.location, headers=headers)
+        answer = urllib3.request("GET", metadata.location, headers=headers)
         assert (answer.status, answer.data) == (status, data)
 
 

@@ -145,7 +145,7 @@ def test_what_could_not_be_had_is_asked_for_again(stage: PrepareImageStage, tmp_
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "expected"),
     [
         (b"no picture", "images: the bytes cannot be read as an image."),
         (picture()[:50], "images: the bytes cannot be read as an image."),
@@ -158,8 +158,8 @@ def test_what_could_not_be_had_is_asked_for_again(stage: PrepareImageStage, tmp_
         (np.zeros((2, 2, 9), dtype=np.uint8), "images: an array must be (height, width, 3) bytes, not (2, 2, 9)."),
     ],
 )
-def test_a_broken_image_is_its_rows_fault(stage: PrepareImageStage, image: Any, told: str) -> None:
-    assert told in said(stage, image)
+def test_a_broken_image_is_its_rows_fault(stage: PrepareImageStage, image: Any, expected: str) -> None:
+    assert expected in said(stage, image)
 
 
 def test_a_server_that_has_none(stage: PrepareImageStage, web: Pictures) -> None:

@@ -41,13 +41,13 @@ class AdapterPool:
             self.in_use -= 1
 
 
-async def through(adapter_pool: AdapterPool, **told: str) -> tuple[list[RequestPlan | None], list[dict[str, Any]]]:
+async def through(adapter_pool: AdapterPool, **fields: str) -> tuple[list[RequestPlan | None], list[dict[str, Any]]]:
     """The plan that the application behind the gate sees, if it is reached, and what was sent."""
     plans: list[RequestPlan | None] = []
     sent: list[dict[str, Any]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert adapter_pool.in_use == (1 if "adapter" in told else 0)
+        assert adapter_pool.in_use == (1 if "adapter" in fields else 0)
         plans.append(adapter_plan())
 
     async def receive() -> Any:
@@ -56,7 +56,7 @@ async def through(adapter_pool: AdapterPool, **told: str) -> tuple[list[RequestP
     async def send(message: Any) -> None:
         sent.append(message)
 
-    headers = [(f"x-rayllm-{name.replace('_', '-')}".encode(), value.encode()) for name, value in told.items()]
+    headers = [(f"x-rayllm-{name.replace('_', '-')}".encode(), value.encode()) for name, value in fields.items()]
     layers = ModelNameMiddleware(AdapterMiddleware(app, adapter_pool, "m"))  # type: ignore[arg-type]
     await layers({"type": "http", "path": CHAT, "headers": headers}, receive, send)
     assert adapter_pool.in_use == 0
@@ -99,12 +99,12 @@ async def test_an_adapter_that_cannot_be_had_is_told_and_never_reaches_the_engin
 async def test_replies_bear_the_name_that_was_asked_for_and_no_version() -> None:
     models = SimpleNamespace(model_name=lambda lora_request=None: lora_request or "m")
     echo_requested_name(models, ("m", "alias"))
-    told: list[str] = []
+    fields: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        told.append(models.model_name(scope["lora"]))
+        fields.append(models.model_name(scope["lora"]))
 
     for asked, lora in (("mine", "m:x@123"), ("alias", None), ("other", None)):
         headers = [(b"x-rayllm-model", asked.encode())]
         await ModelNameMiddleware(app)({"type": "http", "headers": headers, "lora": lora}, None, None)  # type: ignore[arg-type]
-    assert told == ["mine", "alias", "m"]
+    assert fields == ["mine", "alias", "m"]

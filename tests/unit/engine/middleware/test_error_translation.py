@@ -33,7 +33,7 @@ def error(message: str, code: int, param: str | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "type": "BadRequestError", "param": param, "code": code}}
 
 
-async def told(status: int, body: dict[str, Any], path: str = CHAT) -> tuple[int, dict[str, Any]]:
+async def translated(status: int, body: dict[str, Any], path: str = CHAT) -> tuple[int, dict[str, Any]]:
     got, _, [raw] = await reply(json.dumps(body).encode(), status=status, path=path)
     return got, json.loads(raw)["error"]
 
@@ -44,19 +44,19 @@ async def test_a_good_reply_passes_untouched() -> None:
 
 
 async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
-    status, said = await told(400, error("Too hot. (parameter=temperature, value=9)", 400, "temperature"))
+    status, said = await translated(400, error("Too hot. (parameter=temperature, value=9)", 400, "temperature"))
     assert status == 400
     assert said == {"message": "Too hot.", "type": "invalid_request_error", "param": "temperature", "code": None}
 
 
 @pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), ("/v1/completions", "prompt")])
 async def test_the_length_of_the_prompt_is_the_prompts_fault(path: str, field: str) -> None:
-    _, said = await told(400, error("Longer than the maximum.", 400, "input_tokens"), path)
+    _, said = await translated(400, error("Longer than the maximum.", 400, "input_tokens"), path)
     assert said["param"] == field
 
 
 async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    status, said = await told(500, error("/secret/path: object at 0x7f", 500))
+    status, said = await translated(500, error("/secret/path: object at 0x7f", 500))
     assert status == 500
     assert "secret" not in json.dumps(said)
     assert "request r7" in caplog.text
@@ -86,7 +86,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_an_event_in_our_shape() -> 
 
 
 async def test_anthropics_clients_get_their_own_shape() -> None:
-    status, said = await told(400, error("No.", 400, "messages"), MESSAGES)
+    status, said = await translated(400, error("No.", 400, "messages"), MESSAGES)
     assert (status, said["type"]) == (400, "invalid_request_error")
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"/secret"}}\n\n'
     _, _, bodies = await reply(b"event: message_start\ndata: {}\n\n", event, b"", path=MESSAGES)
@@ -196,7 +196,7 @@ async def test_an_engine_that_raises_is_told_to_the_client(begun: bool, path: st
     ],
 )
 async def test_the_field_is_found_in_the_sentence(message: str, param: str | None) -> None:
-    _, said = await told(400, error(message, 400))
+    _, said = await translated(400, error(message, 400))
     assert said["param"] == param
     assert "--" not in said["message"]
 
@@ -216,19 +216,19 @@ async def test_the_field_is_found_in_the_sentence(message: str, param: str | Non
     ],
 )
 async def test_the_field_of_every_endpoint_is_told(path: str, message: str, param: str) -> None:
-    _, said = await told(400, error(message, 400), path)
+    _, said = await translated(400, error(message, 400), path)
     assert said["param"] == param
 
 
 async def test_an_untrusted_template_is_told_with_the_way_out() -> None:
     text = "Chat template is passed with request, but --trust-request-chat-template is not set."
-    _, said = await told(400, error(text, 400))
+    _, said = await translated(400, error(text, 400))
     assert said["param"] == "chat_template"
     assert "trust_request_chat_template: true" in said["message"]
 
 
 async def test_media_of_other_hosts_are_refused_with_the_way_out() -> None:
     text = "The URL must be from one of the allowed domains: ['none.invalid']. Input URL domain: a.example"
-    _, said = await told(400, error(text, 400))
+    _, said = await translated(400, error(text, 400))
     assert "allowed_media_domains" in said["message"]
     assert said["param"] == "messages"

@@ -93,7 +93,7 @@ async def ended(client: AsyncOpenAI, batch_id: str) -> Batch:
     raise AssertionError(batch)
 
 
-def told(error: openai.APIStatusError) -> tuple[int, str | None, str | None]:
+def error_fields(error: openai.APIStatusError) -> tuple[int, str | None, str | None]:
     body = error.body
     assert isinstance(body, dict)
     assert body.keys() == {"message", "type", "param", "code"}
@@ -120,7 +120,7 @@ async def test_a_file_comes_and_goes(client: AsyncOpenAI) -> None:
     for use in (client.files.retrieve, client.files.content, client.files.delete):
         with pytest.raises(openai.NotFoundError) as caught:
             await use(file.id)
-        assert told(caught.value) == (404, "file_id", "not_found")
+        assert error_fields(caught.value) == (404, "file_id", "not_found")
 
 
 @pytest.mark.parametrize("purpose", ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"])
@@ -205,7 +205,7 @@ async def test_no_form_at_all_is_refused(service: Service) -> None:
 async def test_an_empty_file_is_refused(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await upload(client, b"")
-    assert told(caught.value) == (400, "file", None)
+    assert error_fields(caught.value) == (400, "file", None)
 
 
 async def test_a_file_may_be_so_large_and_no_larger(client: AsyncOpenAI, storage: str) -> None:
@@ -214,7 +214,7 @@ async def test_a_file_may_be_so_large_and_no_larger(client: AsyncOpenAI, storage
     for size in (LIMIT + 1, LIMIT + 200_000):
         with pytest.raises(openai.APIStatusError) as caught:
             await upload(client, b"x" * size)
-        assert told(caught.value) == (413, "file", "request_too_large")
+        assert error_fields(caught.value) == (413, "file", "request_too_large")
         assert f"{LIMIT} bytes (router.batches.max_file_bytes)" in caught.value.message
     assert len(list(Path(storage, "contents").iterdir())) == 1
 
@@ -287,7 +287,7 @@ async def test_a_running_batch_is_cancelled(client: AsyncOpenAI, service: Servic
     # The input is still needed, for all that the service knows.
     with pytest.raises(openai.ConflictError) as caught:
         await client.files.delete(made.input_file_id)
-    assert told(caught.value) == (409, "file_id", "conflict")
+    assert error_fields(caught.value) == (409, "file_id", "conflict")
     assert made.id in caught.value.message
     # Long enough for the runner to see it.
     await asyncio.sleep(0.1)
@@ -300,7 +300,7 @@ async def test_what_has_ended_cannot_be_cancelled(client: AsyncOpenAI) -> None:
     batch = await ended(client, (await create(client)).id)
     with pytest.raises(openai.ConflictError) as caught:
         await client.batches.cancel(batch.id)
-    assert told(caught.value) == (409, "batch_id", "conflict")
+    assert error_fields(caught.value) == (409, "batch_id", "conflict")
     # So that the client does not ask again and again.
     assert caught.value.response.headers["x-should-retry"] == "false"
 
@@ -319,7 +319,7 @@ async def test_what_has_ended_cannot_be_cancelled(client: AsyncOpenAI) -> None:
 async def test_a_wrong_batch_is_refused(client: AsyncOpenAI, options: dict[str, Any], status: int, param: str) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
         await create(client, **options)
-    assert told(caught.value)[:2] == (status, param)
+    assert error_fields(caught.value)[:2] == (status, param)
     assert (await client.batches.list()).data == []
 
 
@@ -327,7 +327,7 @@ async def test_a_batch_is_made_of_a_file_for_batches(client: AsyncOpenAI) -> Non
     file = await upload(client, purpose="user_data")
     with pytest.raises(openai.BadRequestError, match="uploaded for `user_data`") as caught:
         await create(client, input_file_id=file.id)
-    assert told(caught.value)[:2] == (400, "input_file_id")
+    assert error_fields(caught.value)[:2] == (400, "input_file_id")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"metadata": NaN}', b"x" * 70_000])
@@ -347,7 +347,7 @@ async def test_unknown_ids(client: AsyncOpenAI) -> None:
     ):
         with pytest.raises(openai.NotFoundError) as caught:
             await use(name)
-        assert told(caught.value) == (404, param, "not_found")
+        assert error_fields(caught.value) == (404, param, "not_found")
 
 
 @pytest.mark.parametrize("name", HOSTILE)

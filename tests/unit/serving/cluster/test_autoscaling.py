@@ -33,12 +33,16 @@ def stats(ongoing: float, tokens: float = 0, kv: float = 0) -> dict[str, float]:
 
 
 def context(
-    told: list[dict[str, float]], queued: float = 0, running: int | None = None, target: int | None = None, **keys: Any
+    reports: list[dict[str, float]],
+    queued: float = 0,
+    running: int | None = None,
+    target: int | None = None,
+    **keys: Any,
 ) -> AutoscalingContext:
-    """What Serve shows a policy while `told` is what the replicas tell."""
-    replicas = [ReplicaID(str(index), MODEL) for index in range(len(told) if running is None else running)]
+    """The context that Serve passes to a policy when replicas report `reports`."""
+    replicas = [ReplicaID(str(index), MODEL) for index in range(len(reports) if running is None else running)]
     mean = {
-        name: {replica: values[name] for replica, values in zip(replicas, told, strict=False) if name in values}
+        name: {replica: values[name] for replica, values in zip(replicas, reports, strict=False) if name in values}
         for name in ("ongoing", "queued_tokens", "kv_use")
     }
     raw = {
@@ -76,7 +80,7 @@ def wanted(ctx: AutoscalingContext, **keys: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("told", "replicas"),
+    ("reports", "replicas"),
     [
         pytest.param([stats(0)], 0, id="idle: none, if `min_replicas` allows it"),
         pytest.param([stats(0.01)], 1, id="anything at all keeps one"),
@@ -99,20 +103,20 @@ def wanted(ctx: AutoscalingContext, **keys: Any) -> int:
         pytest.param([stats(1, tokens=50), stats(1, tokens=50)], 1, id="a prompt always waits for a step"),
     ],
 )
-def test_the_target_that_asks_for_most_decides(told: list[dict[str, float]], replicas: int) -> None:
-    assert wanted(context(told)) == replicas
+def test_the_target_that_asks_for_most_decides(reports: list[dict[str, float]], replicas: int) -> None:
+    assert wanted(context(reports)) == replicas
 
 
 @pytest.mark.parametrize(
-    ("told", "queued", "replicas"),
+    ("reports", "queued", "replicas"),
     [
         pytest.param([stats(20)], 200, 22, id="in hand and in front of full hands"),
         pytest.param([stats(5)], 200, 1, id="nothing waits in front of a replica with room: the queue is history"),
         pytest.param([stats(5), stats(20)], 10, 4, id="one is full"),
     ],
 )
-def test_requests_wait_only_in_front_of_full_replicas(told: list[Any], queued: float, replicas: int) -> None:
-    assert wanted(context(told, queued)) == replicas
+def test_requests_wait_only_in_front_of_full_replicas(reports: list[Any], queued: float, replicas: int) -> None:
+    assert wanted(context(reports, queued)) == replicas
 
 
 def test_a_target_that_is_null_does_not_count() -> None:
@@ -121,19 +125,19 @@ def test_a_target_that_is_null_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "running", "target", "replicas"),
+    ("reports", "running", "target", "replicas"),
     [
         pytest.param([], 0, 1, 1, id="the first one starts"),
         pytest.param([], 0, 0, 0, id="asleep"),
         pytest.param([stats(0)], 1, 3, 0, id="two start that nobody needs"),
-        pytest.param([stats(0)], 2, 2, 2, id="one has told nothing: it may have its hands full"),
+        pytest.param([stats(0)], 2, 2, 2, id="one has reports nothing: it may have its hands full"),
         pytest.param([stats(0)], 2, 3, 3, id="nor is one that starts given up"),
         pytest.param([stats(60)], 2, 2, 6, id="but replicas are added"),
         pytest.param([], 1, 1, 0, id="nobody tells anything, and Serve knows of no request"),
     ],
 )
-def test_replicas_that_tell_nothing_yet(told: list[Any], running: int, target: int, replicas: int) -> None:
-    assert wanted(context(told, running=running, target=target)) == replicas
+def test_replicas_that_tell_nothing_yet(reports: list[Any], running: int, target: int, replicas: int) -> None:
+    assert wanted(context(reports, running=running, target=target)) == replicas
 
 
 def test_until_replicas_tell_serves_own_count_holds() -> None:
@@ -154,8 +158,8 @@ def test_until_replicas_tell_serves_own_count_holds() -> None:
     ],
 )
 def test_factors(ongoing: float, running: int, up: float, down: float, replicas: int) -> None:
-    told = [stats(ongoing / running)] * running
-    assert wanted(context(told), upscaling_factor=up, downscaling_factor=down) == replicas
+    reports = [stats(ongoing / running)] * running
+    assert wanted(context(reports), upscaling_factor=up, downscaling_factor=down) == replicas
 
 
 class Controller:
@@ -177,11 +181,11 @@ class Controller:
         self.replicas: list[ReplicaID] = []
         self.history: dict[Any, dict[str, list[TimeStampedValue]]] = {}
 
-    def run(self, told: list[dict[str, float]], queued: float = 0) -> None:
+    def run(self, reports: list[dict[str, float]], queued: float = 0) -> None:
         """What has started runs and tells this."""
-        self.replicas = [ReplicaID(str(index), MODEL) for index in range(len(told))]
+        self.replicas = [ReplicaID(str(index), MODEL) for index in range(len(reports))]
         self.manager.update_running_replica_ids(MODEL, self.replicas)
-        self.told, self.queued = told, queued
+        self.reports, self.queued = reports, queued
 
     def seconds(self, count: int) -> int:
         """The target after so many seconds of this."""
@@ -198,7 +202,7 @@ class Controller:
         return list(points)
 
     def _tell(self) -> None:
-        for replica, values in zip(self.replicas, self.told, strict=True):
+        for replica, values in zip(self.replicas, self.reports, strict=True):
             metrics = {name: self._series(replica, name, value) for name, value in values.items()}
             self.state.record_request_metrics_for_replica(ReplicaMetricReport(replica, metrics, self.now))
         self.state.record_request_metrics_for_handle(

@@ -104,7 +104,7 @@ class Replica:
             self.server.force_exit = True
             await task
 
-    def told(self, replica_id: str) -> ReplicaUpdate:
+    def replica_update(self, replica_id: str) -> ReplicaUpdate:
         metadata = {"address": self.address, "key": self.key, "socket": str(self.receiver.path), "node_id": "here"}
         return ReplicaUpdate(replica_id, self.count.capacity, metadata, {})
 
@@ -202,7 +202,7 @@ async def service(
         for name, queue in queues.items()
     }
     for name, listed in replicas.items():
-        replica_sets[name].update([replica.told(f"{name}-{index}") for index, replica in enumerate(listed)])
+        replica_sets[name].update([replica.replica_update(f"{name}-{index}") for index, replica in enumerate(listed)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
@@ -250,10 +250,10 @@ async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do
     async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
         await found.client.post(PATH, json={"model": "m:x"}, headers={"x-rayllm-adapter-path": "/etc"})
         await found.client.post(PATH, json={"model": "m"}, headers={"x-rayllm-adapter": "x", "x-rayllm-key": "y"})
-    told = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
-    assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in told)
-    assert {headers.pop(b"x-rayllm-key", b"secret") for headers in told} == {b"secret"}
-    assert told == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
+    internal_headers = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
+    assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in internal_headers)
+    assert {headers.pop(b"x-rayllm-key", b"secret") for headers in internal_headers} == {b"secret"}
+    assert internal_headers == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
 
 
 @WAYS
@@ -397,7 +397,7 @@ async def test_requests_in_an_engine_that_dies_go_to_another_replica(way: str) -
         a.has_died = died.is_set
         asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(8)]
         await until(lambda: len(a.count.held) == 8)
-        found.replica_sets["m"].update([a.told("m-0"), b.told("m-1")])
+        found.replica_sets["m"].update([a.replica_update("m-0"), b.replica_update("m-1")])
         died.set()
         assert [(await reply).json() for reply in asked] == [{"from": 1}] * 8
 
@@ -448,7 +448,7 @@ async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
         async with found.client.stream("POST", path, json={"model": "m", "stream": True}) as reply:
             parts = reply.aiter_text()
             assert (await anext(parts)).startswith(": ")
-            found.replica_sets["m"].update([replica.told("new")])
+            found.replica_sets["m"].update([replica.replica_update("new")])
             text = "".join([part async for part in parts])
         [event] = [event for event in text.split("\n\n") if event and not event.startswith(":")]
         assert event.startswith(begins)
@@ -551,7 +551,7 @@ async def test_who_waits_while_the_way_of_choosing_changes_is_answered_all_the_s
         asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
         await until(lambda: found.queues["m"].waiting == 1)
         found.replica_sets["m"].configure("session", 5)
-        found.replica_sets["m"].update([replica.told("new")])
+        found.replica_sets["m"].update([replica.replica_update("new")])
         assert (await asked).status_code == 200
 
 
@@ -567,7 +567,7 @@ async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
     async with Replica(Answer(b"{}")).listening() as replica, service(way, {"m": []}) as found:
         asked = [asyncio.create_task(found.client.post(PATH, json={"model": "m"})) for _ in range(5)]
         await until(lambda: found.queues["m"].waiting == 5)
-        found.replica_sets["m"].update([replica.told("new")])
+        found.replica_sets["m"].update([replica.replica_update("new")])
         assert [(await reply).status_code for reply in asked] == [200] * 5
 
 
@@ -583,7 +583,7 @@ async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkey
         assert (reply.status_code, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         parts = reply.aiter_raw()
         assert (await anext(parts)).startswith(b": ")
-        found.replica_sets["m"].update([replica.told("new")])
+        found.replica_sets["m"].update([replica.replica_update("new")])
         events = b"".join([part async for part in parts]).split(b"\n\n")
         assert [event for event in events if event and not event.startswith(b":")] == [b"data: 1", b"data: 2"]
 
@@ -722,9 +722,9 @@ async def test_a_thousand_invented_adapters_take_no_slot_from_anybody(way: str) 
 async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
     residents = AdapterPool()
     async with Replica(Answer(b"{}"), residents).listening() as replica, service(way, {"m": [replica]}) as found:
-        told = replica.told("m-0")
-        told.stats["adapters"] = ["held"]
-        found.replica_sets["m"].update([told])
+        update = replica.replica_update("m-0")
+        update.stats["adapters"] = ["held"]
+        found.replica_sets["m"].update([update])
         assert (await found.client.post(PATH, json={"model": "m:held"})).status_code == 200
         reply = await found.client.post(PATH, json={"model": "m:none"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
