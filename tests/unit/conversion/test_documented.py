@@ -158,6 +158,6 @@ def test_the_tables_name_everything_that_is_listed_in_the_code() -> None:
     assert {f"ingress_deployment_config.{name}" for name in INGRESS_OPTIONS} <= documented
 
 
-def test_every_form_has_a_row() -> None:
-    first = PAGE.partition("\n| form | what it is |\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `([\w.-]+)`", first, re.MULTILINE) == [str(form) for form in Format]
+def test_every_format_has_a_row() -> None:
+    first = PAGE.partition("\n| format | files |\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([\w.-]+)`", first, re.MULTILINE) == [str(each) for each in Format]
