@@ -125,7 +125,7 @@ def test_batches_leave_the_terminal_alone(terminal: Terminal, tmp_path: Path) ->
     # Beside what routers and engines say of each request there is the beginning of each batch, and its end.
     lines = [line for line in terminal.lines(before) if not line.startswith("(Serve")]
     assert len(lines) == 2 * 3, "\n".join(lines[:100])
-    assert all("work begins" in line or "completed, 1 of 1 requests answered" in line for line in lines)
+    assert all("started; its log is" in line or "completed, 1 of 1 requests answered" in line for line in lines)
 
 
 def test_ctrl_c_says_one_line(terminal: Terminal) -> None:

@@ -26,12 +26,12 @@ PAGES = ("README.md", "docs/quickstart.md")
 TYPED: dict[str, list[str | None]] = {
     "Model: a hub id, .* a folder: ": ["rayllm-demo-2"],
     r"Are its weights in .* \[y/N\]: ": ["y"],
-    "Their address: .* a folder: ": ["models/rayllm-demo/weights"],
+    "Their source: .* a folder: ": ["models/rayllm-demo/weights"],
     r"GPU type: .* \[none\]: ": [""],
     r"Tensor parallelism: .* \[1\]: ": [""],
     r"Serve LoRA adapters\? \[y/N\]: ": ["n"],
     r"Longest context: .* \[2048\]: ": ["1024"],
-    r"Say how it scales\? \[y/N\]: ": [""],
+    r"Configure autoscaling\? \[y/N\]: ": [""],
     "> ": ["What is the capital of Italy?", None],
 }
 
