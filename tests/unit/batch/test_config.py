@@ -22,7 +22,7 @@ def vllm(**keys: Any) -> VLLMProcessorConfig:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"concurency": 2}, "concurency: unknown key; did you mean `concurrency`?"),
         ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1"),
@@ -37,13 +37,13 @@ def vllm(**keys: Any) -> VLLMProcessorConfig:
         ({"model": 7}, "model"),
     ],
 )
-def test_what_an_engine_refuses(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=rf"(?s)VLLMProcessorConfig: .*{told}"):
+def test_what_an_engine_refuses(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"(?s)VLLMProcessorConfig: .*{message}"):
         vllm(**keys)
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"url": "ftp://x"}, "url: `ftp://x` must be a URL that begins with http:// or https://"),
         ({"url": "http://"}, "url: "),
@@ -59,8 +59,8 @@ def test_what_an_engine_refuses(keys: dict[str, Any], told: str) -> None:
         ({"headers": {"A": "1"}}, "headers: unknown key; did you mean `header`?"),
     ],
 )
-def test_what_requests_refuse(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=rf"HTTPRequestProcessorConfig: .*{told}"):
+def test_what_requests_refuse(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"HTTPRequestProcessorConfig: .*{message}"):
         http(**keys)
 
 

@@ -126,7 +126,7 @@ def test_what_the_engine_reads(row: Row, prompt: Prompt) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"messages": None}, "a row needs `messages`, a `prompt` or `prompt_token_ids`."),
         ({"prompt_token_ids": ["x"]}, "ValueError: "),
@@ -138,10 +138,10 @@ def test_what_the_engine_reads(row: Row, prompt: Prompt) -> None:
         ({"prompt": "a", "model": "m:none"}, "There is none."),
     ],
 )
-def test_a_row_that_cannot_be_asked(row: Row, told: str) -> None:
+def test_a_row_that_cannot_be_asked(row: Row, message: str) -> None:
     made, _ = stage()
     bad, good = made([row, {"prompt": "a"}])
-    assert bad[ERROR].startswith(told)
+    assert bad[ERROR].startswith(message)
     assert row.items() <= bad.items()
     assert good["generated_text"] == "hi"
 
@@ -263,7 +263,7 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
         ({"url": CHAT, "body": None}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
@@ -274,6 +274,6 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
         ({"url": CHAT, "body": {**BODY, "stream": True}}, "batches do not stream; leave `stream` out."),
     ],
 )
-def test_a_row_that_is_no_request(row: Row, told: str) -> None:
-    assert told in one(EngineRequestStage(MODEL, "cpu"), row)[ERROR]
+def test_a_row_that_is_no_request(row: Row, message: str) -> None:
+    assert message in one(EngineRequestStage(MODEL, "cpu"), row)[ERROR]
     assert Worker.made.got == []

@@ -91,12 +91,12 @@ async def test_failures_stay_in_the_figures(served: OpenAIServer) -> None:
         (1, "the connection was lost"),
         (1, "a completion without a token"),
     ]
-    told = report.as_json([50])
-    assert told["goodput"]["share"] == pytest.approx(2 / 6)
-    assert told["total_output_tokens"] == 2 * TOKENS
-    assert [row["error"] is None for row in told["rows"]] == [False, False, False, False, True, True]
-    assert told["rows"][1]["chunks"] == 1
-    assert "ttft_ms" not in told["rows"][1]
+    summary = report.as_json([50])
+    assert summary["goodput"]["share"] == pytest.approx(2 / 6)
+    assert summary["total_output_tokens"] == 2 * TOKENS
+    assert [row["error"] is None for row in summary["rows"]] == [False, False, False, False, True, True]
+    assert summary["rows"][1]["chunks"] == 1
+    assert "ttft_ms" not in summary["rows"][1]
 
 
 async def test_a_server_that_does_not_count_is_counted_by_chunks(served: OpenAIServer) -> None:
@@ -115,9 +115,9 @@ async def test_tokens_that_come_together_are_noticed(served: OpenAIServer) -> No
 
 async def test_where_all_failed_there_are_no_latencies(served: OpenAIServer) -> None:
     served.script(BUSY, BUSY)
-    told = Report(await run(served, bodies(2)), 2).as_json([50, 99])
-    assert told["ttft_ms"] == {"mean": None, "std": None, "p50": None, "p99": None}
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    summary = Report(await run(served, bodies(2)), 2).as_json([50, 99])
+    assert summary["ttft_ms"] == {"mean": None, "std": None, "p50": None, "p99": None}
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
 
 async def test_the_timeline_holds_all_tokens(served: OpenAIServer) -> None:
