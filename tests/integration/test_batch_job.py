@@ -198,7 +198,7 @@ def test_faulty_files_are_refused_before_anything_runs(tmp_path: Path) -> None:
 
 def test_the_status_of_what_is_not_there(tmp_path: Path) -> None:
     assert "no job writes it" in fails("status", str(tmp_path / "none.jsonl"))
-    assert "nobody answers" in fails("status", "--url", "http://127.0.0.1:9")
+    assert "cannot connect" in fails("status", "--url", "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

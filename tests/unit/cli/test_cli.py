@@ -61,7 +61,7 @@ def test_format_prompt_prints_exactly_the_prompt(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "holds no messages"),
         ('{"role": "user", "content": "a"}\n{', "line 2 is not valid JSON"),
@@ -72,10 +72,10 @@ def test_format_prompt_prints_exactly_the_prompt(text: str) -> None:
         ('{"messages": []}', "empty list"),
     ],
 )
-def test_a_wrong_transcript_is_one_sentence(text: str, said: str) -> None:
+def test_a_wrong_transcript_is_one_sentence(text: str, expected: str) -> None:
     done = format_prompt(text)
     assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -103,8 +103,8 @@ def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
     done = rayllm("validate", str(good), str(bad), str(tmp_path / "none.yaml"))
     assert done.returncode == 1
     assert done.stdout == f"{good}: ok, model m\n"
-    for said in ("first: unknown key", "second: unknown key", "none.yaml: cannot be read", "3 faults found"):
-        assert said in done.stderr
+    for expected in ("first: unknown key", "second: unknown key", "none.yaml: cannot be read", "3 faults found"):
+        assert expected in done.stderr
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "serve_configs").glob("*.yaml")), ids=lambda path: path.stem)
@@ -141,7 +141,7 @@ def serve_file(tmp_path: Path, **keys: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "expected"),
     [
         ({"application": {"import_path": "other:app"}}, "applications.0.import_path: must be `rayllm:app`"),
         ({"application": {"deployments": []}}, "applications.0.deployments: `rayllm run` does not apply it"),
@@ -151,10 +151,10 @@ def serve_file(tmp_path: Path, **keys: Any) -> str:
         ({"http_options": {"host": "0.0.0.0"}}, "would let anyone on the network use the models"),
     ],
 )
-def test_run_refuses_what_it_would_not_do(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+def test_run_refuses_what_it_would_not_do(tmp_path: Path, keys: dict[str, Any], expected: str) -> None:
     done = rayllm("run", serve_file(tmp_path, **keys))
     assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -181,9 +181,9 @@ def test_validate_tells_every_fault_of_every_file_as_json(tmp_path: Path) -> Non
     wrong.write_text("model_loading_config: {model_id: m}\nnope: 1\nengine_kwargs: {tensor_paralel_size: 2}\n")
     done = rayllm("validate", str(LLAMA3), str(wrong), "--json")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert told["files"][0] == {"file": str(LLAMA3), "models": ["meta-llama/Meta-Llama-3-8B-Instruct"], "faults": []}
-    assert (told["faults"], len(told["files"][1]["faults"])) == (2, 2)
+    report = json.loads(done.stdout)
+    assert report["files"][0] == {"file": str(LLAMA3), "models": ["meta-llama/Meta-Llama-3-8B-Instruct"], "faults": []}
+    assert (report["faults"], len(report["files"][1]["faults"])) == (2, 2)
 
 
 def test_a_shell_completes_verbs_and_options() -> None:

@@ -34,7 +34,7 @@ def test_an_empty_file_has_no_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ('{"prompt": "a"', "not valid JSON"),
         ("[1]", "not a JSON object"),
@@ -45,10 +45,10 @@ def test_an_empty_file_has_no_lines() -> None:
         ('{"prompt": "a", "n": 2}', "`n`: a line gets one completion"),
     ],
 )
-def test_a_faulty_line_says_what_is_wrong_and_spoils_no_other(line: str, said: str) -> None:
+def test_a_faulty_line_says_what_is_wrong_and_spoils_no_other(line: str, expected: str) -> None:
     good, bad, other = read_lines(f'{{"prompt": "a", "n": 1}}\n{line}\n{{"prompt": "b"}}')
     assert (good.fault, other.fault) == ("", "")
-    assert said in bad.fault
+    assert expected in bad.fault
     assert (bad.number, bad.request) == (2, {})
 
 

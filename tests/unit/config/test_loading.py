@@ -70,7 +70,7 @@ def test_a_revision_belongs_to_the_hub() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "where", "said"),
+    ("keys", "where", "expected"),
     [
         ({"engin_kwargs": {}}, "engin_kwargs", "did you mean `engine_kwargs`?"),
         ({"engine_kwargs": {"max_model_length": 5}}, "engine_kwargs", "did you mean `max_model_len`"),
@@ -125,11 +125,11 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"prompt_format": {"system": "{instruction}", "assistant": "{", "user": "{instruction}"}}, "assistant", "{{"),
     ],
 )  # fmt: skip
-def test_each_fault_names_file_and_key_and_the_way_out(keys: dict[str, Any], where: str, said: str) -> None:
+def test_each_fault_names_file_and_key_and_the_way_out(keys: dict[str, Any], where: str, expected: str) -> None:
     message = faults(**keys)
     assert message.startswith("m.yaml: ")
     assert where in message
-    assert said in message
+    assert expected in message
 
 
 def test_all_faults_are_told_at_once() -> None:
@@ -177,7 +177,7 @@ def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: [", "not valid YAML: line 1"),
         ("- a", "must be a mapping"),
@@ -185,8 +185,8 @@ def test_duplicate_keys_are_refused(tmp_path: Path) -> None:
         ("a: !x 1", "not valid YAML"),
     ],
 )
-def test_broken_yaml(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_broken_yaml(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         load_model(write(tmp_path / "m.yaml", text))
 
 
@@ -232,7 +232,7 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         ({}, "args.llm_configs: must be a list"),
         ({"llm_configs": []}, "args.llm_configs: must be a list"),
@@ -269,10 +269,10 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
         ),
     ],
 )
-def test_faults_of_an_application(args: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_faults_of_an_application(args: dict[str, Any], expected: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_app(args, tmp_path)
-    assert said in caught.value.message
+    assert expected in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_path_that_is_not_there_is_named(written: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "expected"),
     [
         ("=/x", "must be letters"),
         ("../x=/x", "must be letters"),
@@ -69,8 +69,8 @@ def test_a_path_that_is_not_there_is_named(written: Any) -> None:
         (7, "lora_modules"),
     ],
 )
-def test_a_module_that_is_none_is_refused(module: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_module_that_is_none_is_refused(module: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         model({"lora_modules": [module]})
 
 
@@ -104,7 +104,7 @@ def named(*modules: str, model_id: str = "m", **router: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         (named("x"), "lora_modules"),
         (named("x=/a", "x=/b"), "`x` is given twice"),
@@ -112,8 +112,8 @@ def named(*modules: str, model_id: str = "m", **router: Any) -> dict[str, Any]:
         (named("gpt=/a", model_aliases={"gpt": "m"}), "`gpt` already names a model, an alias or another adapter"),
     ],
 )
-def test_an_adapters_name_means_one_thing(args: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_adapters_name_means_one_thing(args: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         load_app(args)
 
 

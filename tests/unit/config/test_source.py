@@ -23,7 +23,7 @@ BROKER = {"create_aws_credentials_url": "http://x"}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"s3_sync_args": ["--exclude", "*"]}, "`--exclude` is not supported; use --region"),
         ({"s3_sync_args": ["--region"]}, "`--region` needs a value after it"),
@@ -34,10 +34,10 @@ BROKER = {"create_aws_credentials_url": "http://x"}
         ({"bucket_uri": "https://b/m"}, "must begin with s3://bucket or gs://bucket"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], said: str) -> None:
+def test_what_is_refused(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError) as caught:
         BucketSource.model_validate({"bucket_uri": "s3://b/m", **given})
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../x", "/a/..", ""])

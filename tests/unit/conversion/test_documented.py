@@ -77,8 +77,8 @@ def merged(one: Mapping, other: Mapping) -> Mapping:
 
 def model(form: str, theirs: str) -> Mapping:
     """A model of the form with their key; `key: value` says the value as well."""
-    key, _, said = theirs.partition(": ")
-    value = yaml.safe_load(said) if said else VALUES.get(key, 1)
+    key, _, text = theirs.partition(": ")
+    value = yaml.safe_load(text) if text else VALUES.get(key, 1)
     base: Mapping = {"engine_config": {"model_id": "m"}} if form == Format.ENGINE_CONFIG else {}
     if form == Format.ENGINE_CONFIG and "generation" not in theirs:
         base["engine_config"]["generation"] = {"prompt_format": TEMPLATES}
@@ -112,12 +112,12 @@ def holds(config: Any, path: str) -> bool:
 @pytest.mark.parametrize(("form", "theirs", "ours"), list(rows("Keys of a model")), ids=lambda text: text[:60])
 def test_keys_of_a_model(form: str, theirs: str, ours: str) -> None:
     converted = convert_model(Draft(Path("old.yaml"), model(form, theirs), ()), None)
-    said = kinds(converted.changes, theirs.partition(": ")[0])
+    recorded = kinds(converted.changes, theirs.partition(": ")[0])
     assert converted.form == form
     if ours.startswith("nothing"):
-        assert said == {"not_carried"}
+        assert recorded == {"not_carried"}
     else:
-        assert said & {"renamed", "secret"}
+        assert recorded & {"renamed", "secret"}
     if ours.startswith("`"):
         carried = re.findall(r"`([\w.]+)`", ours.partition(",")[0])
         assert carried

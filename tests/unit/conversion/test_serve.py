@@ -313,7 +313,7 @@ def test_the_folder_of_batches_leads_where_it_led(old: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("import_path", "args", "said"),
+    ("import_path", "args", "output"),
     [
         (
             "ray.serve.llm:build_pd_openai_app",
@@ -345,12 +345,12 @@ def test_the_folder_of_batches_leads_where_it_led(old: Path, tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_be_carried_over_is_refused(
-    import_path: str, args: Mapping, said: str, old: Path, tmp_path: Path
+    import_path: str, args: Mapping, output: str, old: Path, tmp_path: Path
 ) -> None:
     file = serve(old, import_path, args)
     with pytest.raises(ConfigError) as raised:
         convert_files([file], Target(folder=tmp_path))
-    assert said in raised.value.message
+    assert output in raised.value.message
     assert all(line.startswith(str(file)) for line in raised.value.message.splitlines())
 
 
@@ -360,10 +360,10 @@ def test_every_fault_of_every_file_is_told(old: Path, tmp_path: Path) -> None:
     files = [file, old / "bad.yaml", write(old / "worse.yaml", {"engine_config": {"model_id": "m", "speed": 1}})]
     with pytest.raises(ConfigError) as raised:
         convert_files(files, Target(folder=tmp_path))
-    told = raised.value.message
-    assert "none.yaml" in told
-    assert "bad.yaml: x: unknown key" in told
-    assert "worse.yaml: engine_config.speed: unknown key" in told
+    error = raised.value.message
+    assert "none.yaml" in error
+    assert "bad.yaml: x: unknown key" in error
+    assert "worse.yaml: engine_config.speed: unknown key" in error
 
 
 def test_two_files_do_not_become_one(old: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def rows(table: pa.Table) -> list[Row]:
     return [dict(row) for row in BlockAccessor.for_block(table).iter_rows(public_row_format=True)]
 
 
-def told(row: Row) -> str:
+def error_of(row: Row) -> str:
     return str(row[ERROR])
 
 
@@ -94,14 +94,14 @@ def test_rows_may_differ_in_their_keys_and_types() -> None:
 def test_a_wrong_preprocess_fails_the_row(function: Callable[[Row], Any], reason: str) -> None:
     (row,) = made(function, q=["a"])
     assert row.keys() == {ERROR}
-    assert reason in told(row)
+    assert reason in error_of(row)
     with pytest.raises(RequestError, match="preprocess"):
         before(function, pa.table({"q": ["a"]}), stop=True)
 
 
 def test_other_rows_go_on_where_one_fails() -> None:
     first, second = made(lambda row: {"messages": 1 / row["n"]}, n=[0, 2])
-    assert "division by zero" in told(first)
+    assert "division by zero" in error_of(first)
     assert second == {"messages": 0.5}
 
 
@@ -240,7 +240,7 @@ def test_images_are_results_too() -> None:
 
 def test_a_reason_that_is_no_text_for_a_column_is_made_one() -> None:
     (row,) = made(lambda row: {}["\ud83d"], q=["a"])
-    assert pa.array([told(row)])
+    assert pa.array([error_of(row)])
 
 
 # One processor after another.
@@ -274,7 +274,7 @@ def test_a_row_may_fail_in_the_second_processor() -> None:
     done = after(None, work.drop_columns([WORK]), unpack(work, WORK))
     (row,) = rows(done)
     assert row["text"] == "first"
-    assert "division by zero" in told(row)
+    assert "division by zero" in error_of(row)
 
 
 def test_a_mapping_is_enough() -> None:

@@ -63,7 +63,7 @@ def test_a_report_has_no_secrets(tool: Path, monkeypatch: pytest.MonkeyPatch) ->
         timeout=60,
     )
     assert "hush" not in done.stdout
-    told = json.loads(done.stdout)
-    assert told["gpus"] == {"0": "NVIDIA L4, 23034 MiB, driver 570.1"}
-    assert told["variables"]["RAYLLM_LOG_LEVEL"] == "DEBUG"
-    assert told["packages"]["ray"].startswith("2.")
+    environment = json.loads(done.stdout)
+    assert environment["gpus"] == {"0": "NVIDIA L4, 23034 MiB, driver 570.1"}
+    assert environment["variables"]["RAYLLM_LOG_LEVEL"] == "DEBUG"
+    assert environment["packages"]["ray"].startswith("2.")

@@ -162,8 +162,8 @@ def test_an_application_that_no_file_describes_is_not_known(cluster: Cluster, tm
 
 
 def test_what_the_router_was_told_says_what_runs(cluster: Cluster, tmp_path: Path) -> None:
-    told = {"config": {"models": [model("a")]}}
-    router = {"Router": {"deployment_config": {"user_config": told}}}
+    user_config = {"config": {"models": [model("a")]}}
+    router = {"Router": {"deployment_config": {"user_config": user_config}}}
     cluster.running["llm"] = {"deployed_app_config": None, "deployments": router}
     assert "    a: untouched\n  + b: added\n" in apply(write(tmp_path / "s.yaml", model("a"), model("b"))).stdout
 
@@ -209,10 +209,10 @@ def test_a_wrong_file_is_told_before_any_cluster_is_asked(tmp_path: Path) -> Non
 
 def test_a_model_is_added_to_those_that_run(cluster: Cluster, tmp_path: Path) -> None:
     router = {"model_aliases": {"other": "a"}}
-    told = {"config": {"models": [model("a"), model("b")], "router": router}}
+    user_config = {"config": {"models": [model("a"), model("b")], "router": router}}
     cluster.running["rayllm"] = {
         "deployed_app_config": {"name": "rayllm", "route_prefix": "/llm", "import_path": "rayllm:app", "args": {}},
-        "deployments": {"Router": {"deployment_config": {"user_config": told}}},
+        "deployments": {"Router": {"deployment_config": {"user_config": user_config}}},
     }
     file = tmp_path / "b.yaml"
     file.write_text(yaml.safe_dump({**model("b"), "max_request_context_length": 7}))

@@ -259,7 +259,7 @@ def test_without_matplotlib_there_is_no_picture(served: OpenAIServer, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--prompt-tokens", "9:3"], "needs 1 ≤ MIN ≤ MAX"),
         (["--output-tokens", "0"], "needs 1 ≤ MIN ≤ MAX"),
@@ -273,10 +273,10 @@ def test_without_matplotlib_there_is_no_picture(served: OpenAIServer, monkeypatc
         (["--force"], "--force is for the files"),
     ],
 )
-def test_wrong_calls_are_usage(served: OpenAIServer, arguments: list[str], said: str) -> None:
+def test_wrong_calls_are_usage(served: OpenAIServer, arguments: list[str], expected: str) -> None:
     result = bench(served, *arguments)
     assert (result.exit_code, served.got) == (2, [])
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_ctrl_c_shows_what_there_is(served: OpenAIServer, tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_ctrl_c_shows_what_there_is(served: OpenAIServer, tmp_path: Path) -> Non
     with subprocess.Popen(deaf, env=env, **pipes) as process:
         assert served.waiting.wait(30)
         process.send_signal(signal.SIGINT)
-        shown, told = process.communicate(timeout=30)
-    assert (process.returncode, "Traceback" in told) == (130, False)
+        shown, stderr = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in stderr) == (130, False)
     assert "1 completed, 1 failed, 7 not finished" in shown
     assert served.left.wait(5)
     assert len(json.loads(output.read_text())["rows"]) == 3

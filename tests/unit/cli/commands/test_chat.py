@@ -42,14 +42,14 @@ def chat(served: OpenAIServer, lines: str, *arguments: str) -> Result:
     return CliRunner(env={"RAYLLM_URL": served.url}).invoke(command, list(arguments), input=lines)
 
 
-def said(served: OpenAIServer, turn: int = -1) -> list[tuple[str, str]]:
+def messages_of(served: OpenAIServer, turn: int = -1) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in served.asked[turn]["messages"]]
 
 
 def test_each_line_is_a_message_of_one_conversation(served: OpenAIServer) -> None:
     result = chat(served, "one\n\ntwo", "--system", "Be short.", "--temperature", "0", "--max-tokens", "9")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{ANSWER}\n{ANSWER}\n", "model: small\n")
-    assert said(served) == [("system", "Be short."), ("user", "one"), ("assistant", ANSWER), ("user", "two")]
+    assert messages_of(served) == [("system", "Be short."), ("user", "one"), ("assistant", ANSWER), ("user", "two")]
     assert (served.asked[-1]["temperature"], served.asked[-1]["max_tokens"]) == (0, 9)
 
 
@@ -57,7 +57,7 @@ def test_an_adapter_goes_on_with_the_conversation(served: OpenAIServer) -> None:
     result = chat(served, "one\n/model small:pirate\ntwo\n/model\n", "--model", "small")
     assert (result.exit_code, result.stderr) == (0, "model: small:pirate\nmodel: small:pirate\n")
     assert [body["model"] for body in served.asked] == ["small", "small:pirate"]
-    assert said(served) == [("user", "one"), ("assistant", ANSWER), ("user", "two")]
+    assert messages_of(served) == [("user", "one"), ("assistant", ANSWER), ("user", "two")]
 
 
 def test_a_model_that_there_is_not_is_refused_with_the_one_that_was_meant(served: OpenAIServer) -> None:
@@ -70,8 +70,8 @@ def test_a_model_that_there_is_not_is_refused_with_the_one_that_was_meant(served
 def test_commands_change_what_is_said(served: OpenAIServer) -> None:
     chat(served, "one\n/clear\n/system Be short.\ntwo\n/system\n//three\n/exit\nfour\n")
     assert len(served.asked) == 3
-    assert said(served, 1) == [("system", "Be short."), ("user", "two")]
-    assert said(served, 2) == [("user", "two"), ("assistant", ANSWER), ("user", "/three")]
+    assert messages_of(served, 1) == [("system", "Be short."), ("user", "two")]
+    assert messages_of(served, 2) == [("user", "two"), ("assistant", ANSWER), ("user", "/three")]
 
 
 def test_models_and_help_are_shown(served: OpenAIServer) -> None:
@@ -91,14 +91,14 @@ def test_a_turn_that_fails_ends_nothing_but_itself(served: OpenAIServer) -> None
     result = chat(served, "one\ntwo\n")
     assert (result.exit_code, result.stdout) == (1, f"{ANSWER}\n")
     assert "answered 503: Full.\nhint: try again." in result.stderr
-    assert said(served) == [("user", "two")]
+    assert messages_of(served) == [("user", "two")]
 
 
 def test_an_answer_that_breaks_off_counts_as_far_as_it_came(served: OpenAIServer) -> None:
     served.script(Script(events=(chunk(content="It"),), breaks=True))
     result = chat(served, "one\ntwo\n")
     assert (result.exit_code, result.stdout) == (1, f"It\n{ANSWER}\n")
-    assert said(served) == [("user", "one"), ("assistant", "It"), ("user", "two")]
+    assert messages_of(served) == [("user", "one"), ("assistant", "It"), ("user", "two")]
 
 
 def test_tool_calls_are_shown_and_get_their_results_from_the_next_lines(served: OpenAIServer, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_without_a_result_the_question_is_taken_back(served: OpenAIServer) -> No
     served.script(CALLS)
     result = chat(served, "one\n\ntwo\n")
     assert "(no result: your message is removed)" in result.stderr
-    assert said(served) == [("user", "two")]
+    assert messages_of(served) == [("user", "two")]
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '["weather"]', '[{"name": "weather"}]'])
@@ -165,7 +165,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(served: OpenAIServer) -> None:
     terminal.child.expect("> ")
     terminal.child.sendline("two")
     terminal.child.expect_exact("Paris.")
-    assert said(served) == [("user", "one"), ("assistant", "Once"), ("user", "two")]
+    assert messages_of(served) == [("user", "one"), ("assistant", "Once"), ("user", "two")]
     terminal.child.expect("> ")
     assert terminal.end() == 0
 

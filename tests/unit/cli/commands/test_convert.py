@@ -105,18 +105,18 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(old: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: [1", "bad.yaml: not valid YAML: line 1"),
         ("a: 1", "bad.yaml: is neither a model nor a serve config of a known format.\nhint: a model has"),
         ("engine_config: {model_id: m, speed: 1}", "bad.yaml: engine_config.speed: unknown key"),
     ],
 )
-def test_nothing_is_written_if_one_file_is_at_fault(text: str, said: str, old: Path) -> None:
+def test_nothing_is_written_if_one_file_is_at_fault(text: str, expected: str, old: Path) -> None:
     Path("bad.yaml").write_text(text)
     done = convert("old.yaml", "bad.yaml", "-o", "new")
     assert isinstance(done.exception, RayLLMError)
-    assert str(done.exception).startswith(said)
+    assert str(done.exception).startswith(expected)
     assert files_below(old.parent) == ["bad.yaml", "old.yaml"]
 
 

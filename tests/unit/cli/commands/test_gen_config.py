@@ -189,7 +189,7 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ([], 2, "--model-id is required"),
         (["--model-id", str(WEIGHTS), "--lora-path", "s3://b/a"], 2, "--lora-path is for adapters: add --enable-lora"),
@@ -207,10 +207,10 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
         (["--model-id", "a model"], 1, "neither a hub id like `organisation/name` nor a path"),
     ],
 )
-def test_what_cannot_be(folder: Path, arguments: list[str], code: int, said: str) -> None:
+def test_what_cannot_be(folder: Path, arguments: list[str], code: int, message: str) -> None:
     done = gen_config(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not any(folder.iterdir())
 
@@ -227,8 +227,8 @@ def test_a_model_that_does_not_fit_is_refused_with_the_way_out(hub: HubServer, f
 
 def test_a_context_that_cannot_fit_is_refused_with_the_one_that_does(hub: HubServer, folder: Path) -> None:
     outlined(hub, "mine/big", "meta-llama/Llama-3.1-70B-Instruct")
-    said = ["--accelerator-type", "H100", "--tensor-parallelism", "2", "--max-model-len", "131072"]
-    done = gen_config(folder, "--model-id", "mine/big", *said)
+    options = ["--accelerator-type", "H100", "--tensor-parallelism", "2", "--max-model-len", "131072"]
+    done = gen_config(folder, "--model-id", "mine/big", *options)
     assert done.returncode == 1
     assert "--max-model-len: no sequence of 131,072 tokens fits H100 × 2." in done.stderr
     assert "so does a higher --tensor-parallelism" in done.stderr
@@ -241,8 +241,8 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
     refused = gen_config(folder, "--model-id", "mine/unknown")
     assert refused.returncode == 1
     assert "hint: --accelerator-type and --tensor-parallelism replace what would be computed." in refused.stderr
-    said = ["--accelerator-type", "L4", "--tensor-parallelism", "2", "--max-model-len", "4096"]
-    done = gen_config(folder, "--model-id", "mine/unknown", *said)
+    options = ["--accelerator-type", "L4", "--tensor-parallelism", "2", "--max-model-len", "4096"]
+    done = gen_config(folder, "--model-id", "mine/unknown", *options)
     model, _ = written(folder, done)
     assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("L4", 2, 4096)
     assert "nothing is checked" in done.stderr

@@ -73,17 +73,17 @@ def test_the_key_is_taken_from_the_environment(served: OpenAIServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--url", "ftp://h"], "is not an address such as"),
         (["--api-key-env", "NOT_THERE"], "the environment has no NOT_THERE"),
         (["--api-key-env", "ODD"], "ODD holds characters that cannot be sent in a header"),
     ],
 )
-def test_wrong_options_are_usage(arguments: list[str], said: str) -> None:
+def test_wrong_options_are_usage(arguments: list[str], expected: str) -> None:
     result = models(*arguments, ODD="a\nb")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_failure_is_a_line_and_a_hint_without_a_traceback() -> None:

@@ -153,7 +153,7 @@ def test_a_file_that_is_there_is_kept(served: OpenAIServer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ([], "takes one of PROMPT and --file"),
         (["a", "--file", "b"], "takes one of PROMPT and --file"),
@@ -162,10 +162,10 @@ def test_a_file_that_is_there_is_kept(served: OpenAIServer, tmp_path: Path) -> N
         (["a", "--force"], "--force is for a file"),
     ],
 )
-def test_wrong_calls_are_usage(served: OpenAIServer, arguments: list[str], said: str) -> None:
+def test_wrong_calls_are_usage(served: OpenAIServer, arguments: list[str], expected: str) -> None:
     result = query(served, *arguments)
     assert (result.exit_code, served.got) == (2, [])
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff"])
@@ -186,8 +186,8 @@ def test_ctrl_c_keeps_what_was_answered(served: OpenAIServer, tmp_path: Path) ->
     with subprocess.Popen(run, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert served.waiting.wait(30)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
-    assert (process.returncode, "Traceback" in told) == (130, False)
+        _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in stderr) == (130, False)
     assert served.left.wait(5)
     answered, begun, not_asked = entries(output.read_text())
     assert (answered["text"], "error" in answered) == ("It is.", False)

@@ -165,7 +165,7 @@ async def test_refusals_are_one_line_and_a_hint(
 
 
 @pytest.mark.parametrize(
-    ("script", "said", "reason"),
+    ("script", "expected", "reason"),
     [
         (
             Script(events=(chunk(content="a"), {"error": {"message": "It is lost.", "code": "engine_dead"}})),
@@ -181,11 +181,11 @@ async def test_refusals_are_one_line_and_a_hint(
     ids=["error event", "broken", "ended early", "no JSON", "no list", "no choices"],
 )
 async def test_a_stream_that_fails_is_told(
-    served: OpenAIServer, server: Server, script: Script, said: str, reason: str
+    served: OpenAIServer, server: Server, script: Script, expected: str, reason: str
 ) -> None:
     served.script(script)
     error = await failure(server, body())
-    assert said in error.message
+    assert expected in error.message
     assert error.reason == reason
 
 

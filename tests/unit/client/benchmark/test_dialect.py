@@ -43,8 +43,8 @@ async def test_fields_that_are_refused_are_left_out(served: OpenAIServer) -> Non
 async def test_a_server_may_want_the_new_name_of_the_limit(served: OpenAIServer) -> None:
     message = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
     served.script(Script(400, {"error": {"message": message, "param": "max_tokens"}}))
-    said = (await learned(served)).translate(BODY)
-    assert (said["max_completion_tokens"], "max_tokens" in said) == (1, False)
+    body = (await learned(served)).translate(BODY)
+    assert (body["max_completion_tokens"], "max_tokens" in body) == (1, False)
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -69,14 +69,14 @@ async def test_without_tokenize_the_length_is_by_proportion(served: OpenAIServer
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shared", "said"),
+    ("sizes", "shared", "expected"),
     [
         ([100, 7], 0, "7 are the chat template's, so the minimum is 8"),
         ([100], 95, "and 95 are shared, so the minimum is 103"),
     ],
 )
-async def test_prompts_that_cannot_be_are_refused(server: Server, sizes: list[int], shared: int, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+async def test_prompts_that_cannot_be_are_refused(server: Server, sizes: list[int], shared: int, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         await prompts(server, sizes, shared)
 
 

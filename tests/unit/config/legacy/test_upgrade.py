@@ -97,12 +97,12 @@ def test_a_file_of_the_last_generation(caplog: pytest.LogCaptureFixture) -> None
     assert config.max_model_len == 8192
     assert config.max_ongoing_requests == 64
     assert config.lora_config is None
-    for said in (
+    for expected in (
         "`input_modality` is ignored",
         "`json_mode` is ignored",
         "`engine_kwargs.tokenizer_pool_size` is ignored",
     ):
-        assert said in warnings
+        assert expected in warnings
 
 
 def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,17 +117,17 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
     assert (scaling.target_ongoing_requests, scaling.upscaling_factor, scaling.max_replicas) == (24, 0.5, 8)
     assert config.generation_config.prompt_format is not None
     assert config.deployment_config.ray_actor_options.resources == {}
-    for said in (
+    for expected in (
         "`engine_config.hf_model_id` is now `model_loading_config.model_source`",
         "`deployment_config.max_ongoing_requests`",
         "smoothing_factor",
         "num_cpus_per_worker",
     ):
-        assert said in warnings
+        assert expected in warnings
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "expected"),
     [
         ({"generation": {"stopping_sequences": ["x"]}}, "`generation` is now `generation_config`"),
         ({"prompt_format": {"use_hf_chat_templates": True}}, "use_hugging_face_chat_template"),
@@ -153,9 +153,9 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
         ({"standalone_function_calling_model": True}, "`standalone_function_calling_model` is ignored"),
     ],
 )
-def test_each_renaming_is_told(raw: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_renaming_is_told(raw: dict[str, Any], expected: str, caplog: pytest.LogCaptureFixture) -> None:
     _, warnings = load({"model_loading_config": {"model_id": "m"}} | raw, caplog)
-    assert said in warnings
+    assert expected in warnings
 
 
 def test_tools_of_an_early_prompt_format(caplog: pytest.LogCaptureFixture) -> None:
