@@ -28,7 +28,7 @@ def test_rows_become_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "expected"),
     [
         (RequestError("it  is\nwrong."), "it is wrong."),
         (EngineError("It died."), "It died."),
@@ -37,9 +37,9 @@ def test_rows_become_columns() -> None:
         (ValueError("\ud83d!"), "ValueError: ?!"),
     ],
 )
-def test_a_reason_is_one_line(error: Exception, message: str) -> None:
-    assert reason(error) == message
-    assert failed({"a": 1}, error) == {"a": 1, ERROR: message}
+def test_a_reason_is_one_line(error: Exception, expected: str) -> None:
+    assert reason(error) == expected
+    assert failed({"a": 1}, error) == {"a": 1, ERROR: expected}
 
 
 def test_a_reason_is_short() -> None:

@@ -45,7 +45,7 @@ def converted(raw: Mapping, folder: Path) -> ModelConfig:
     return load_model(file)
 
 
-def changes_of(report: Report, kind: str) -> dict[str, str]:
+def findings_of(report: Report, kind: str) -> dict[str, str]:
     return {note.key: note.text for note in report.changes if note.kind == kind}
 
 
@@ -88,7 +88,7 @@ def test_a_file_with_engine_config(tmp_path: Path) -> None:
 
 def test_notes_name_keys_as_the_file_has_them(tmp_path: Path) -> None:
     _, report = convert(ENGINE_CONFIG, tmp_path)
-    renamed, lost = changes_of(report, "renamed"), changes_of(report, "not_carried")
+    renamed, lost = findings_of(report, "renamed"), findings_of(report, "not_carried")
     assert renamed["engine_config.max_total_tokens"] == "is now `max_request_context_length`"
     assert renamed["scaling_config.num_workers"] == "is now `tensor_parallelism.degree`"
     assert "engine_config.generation.generate_kwargs.max_new_tokens" in renamed
@@ -111,7 +111,7 @@ def test_an_embedding_model_with_engine_config(tmp_path: Path) -> None:
     assert model.placement_group_config is None
     assert model.deployment_config.ray_actor_options.num_cpus == 2
     _, report = convert(EMBEDDING, tmp_path)
-    lost = changes_of(report, "not_carried")
+    lost = findings_of(report, "not_carried")
     for key in ("engine_config.max_batch_size", "engine_config.optimize", "scaling_config.num_gpus_per_worker"):
         assert key in lost
     assert "generation_config.prompt_format" not in lost
@@ -123,7 +123,7 @@ def test_workers_with_shares_and_resources_of_their_own(tmp_path: Path) -> None:
     config, report = convert(raw, tmp_path)
     expected = {"bundle_per_worker": {"GPU": 0.5, "rack": 0.1}, "strategy": "STRICT_PACK"}
     assert config["placement_group_config"] == expected
-    assert {"scaling_config.num_gpus_per_worker", "scaling_config.resources_per_worker.rack"} <= changes_of(
+    assert {"scaling_config.num_gpus_per_worker", "scaling_config.resources_per_worker.rack"} <= findings_of(
         report, "renamed"
     ).keys()
 
@@ -134,7 +134,7 @@ def test_a_mirror_goes_before_the_hub(mirror: str, uri: str, tmp_path: Path) -> 
     raw["engine_config"][mirror] = {"bucket_uri": uri}
     config, report = convert(raw, tmp_path)
     assert config["model_loading_config"]["model_source"] == {"bucket_uri": uri}
-    assert "the weights come from a mirror" in changes_of(report, "not_carried")["engine_config.hf_model_id"]
+    assert "the weights come from a mirror" in findings_of(report, "not_carried")["engine_config.hf_model_id"]
 
 
 @pytest.mark.parametrize("mirror", [{"bucket_uri": None}, {"bucket_uri": None, "extra_files": [{"x": "y"}]}])
@@ -143,7 +143,7 @@ def test_a_mirror_without_a_bucket_is_none(mirror: Mapping, tmp_path: Path) -> N
     raw["engine_config"]["s3_mirror_config"] = mirror
     config, report = convert(raw, tmp_path)
     assert config["model_loading_config"]["model_source"] == "org/chat-7b-hf"
-    assert "engine_config.s3_mirror_config" in changes_of(report, "not_carried")
+    assert "engine_config.s3_mirror_config" in findings_of(report, "not_carried")
 
 
 def test_a_file_of_rayllm_1(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_file_of_rayllm_1(tmp_path: Path) -> None:
 
 def test_what_rayllm_1_had_and_is_gone(tmp_path: Path) -> None:
     _, report = convert(EARLY, tmp_path)
-    lost, renamed = changes_of(report, "not_carried"), changes_of(report, "renamed")
+    lost, renamed = findings_of(report, "not_carried"), findings_of(report, "renamed")
     for key in (
         "input_modality",
         "json_mode",
@@ -217,11 +217,11 @@ def test_of_two_targets_the_newer_counts_unless_it_is_0(
 @pytest.mark.parametrize("generation", [{"prompt_format": None}, {"prompt_format": None, "stopping_sequences": ["x"]}])
 def test_chat_that_was_switched_off_is_told(generation: Mapping, tmp_path: Path) -> None:
     _, report = convert(minimal(generation=generation), tmp_path)
-    assert "null switched chat off" in changes_of(report, "not_carried")["generation.prompt_format"]
+    assert "null switched chat off" in findings_of(report, "not_carried")["generation.prompt_format"]
     raw = deepcopy(ENGINE_CONFIG)
     raw["engine_config"]["generation"] = generation
     _, report = convert(raw, tmp_path)
-    assert "null switched chat off" in changes_of(report, "not_carried")["engine_config.generation.prompt_format"]
+    assert "null switched chat off" in findings_of(report, "not_carried")["engine_config.generation.prompt_format"]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_file_of_ray_serve_llm(tmp_path: Path) -> None:
 
 def test_what_ray_serve_llm_has_and_rayllm_has_not(tmp_path: Path) -> None:
     _, report = convert(RAY_SERVE_LLM, tmp_path)
-    lost = changes_of(report, "not_carried")
+    lost = findings_of(report, "not_carried")
     for key in (
         "accelerator_config",
         "callback_config",
@@ -269,8 +269,8 @@ def test_what_ray_serve_llm_has_and_rayllm_has_not(tmp_path: Path) -> None:
         "server_cls",
     ):
         assert lost[key].startswith("is not carried over: ")
-    output = lost["deployment_config.request_router_config.request_router_class"]
-    assert "`args.router.routing: prefix_aware`" in output
+    said = lost["deployment_config.request_router_config.request_router_class"]
+    assert "`args.router.routing: prefix_aware`" in said
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ def test_the_downloader_of_ray_serve_llm_is_extra_files(tmp_path: Path) -> None:
     config, report = convert({"model_loading_config": loading, "callback_config": callback}, tmp_path)
     extra = [{"bucket_uri": "s3://b/cache", "destination_path": "/cache"}]
     assert config["model_loading_config"]["model_source"] == {"bucket_uri": "s3://b/m", "extra_files": extra}
-    assert "callback_config" in changes_of(report, "renamed")
+    assert "callback_config" in findings_of(report, "renamed")
     _, report = convert(minimal(callback_config=callback), tmp_path)
-    assert "callback_config" in changes_of(report, "not_carried")
+    assert "callback_config" in findings_of(report, "not_carried")
 
 
 def test_bundles_of_the_first_releases_of_ray_serve_llm(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_secrets_are_not_written(raw: Mapping, tmp_path: Path) -> None:
     everything = yaml.safe_dump(config) + str(report.changes)
     for secret in (TOKEN, "user:pass", "whoever-knows-this", "insert your token"):
         assert secret not in everything
-    assert changes_of(report, "secret")
+    assert findings_of(report, "secret")
 
 
 def test_references_stand_in_the_place_of_secrets(tmp_path: Path) -> None:
@@ -331,8 +331,8 @@ def test_references_stand_in_the_place_of_secrets(tmp_path: Path) -> None:
         "env_vars": {"HF_TOKEN": "${env:HF_TOKEN}", "TOKENIZERS_PARALLELISM": "false"},
         "pip": ["--index-url https://${env:PYPI_EXAMPLE_COM_CREDENTIALS}@pypi.example.com/simple"],
     }
-    assert "export HF_TOKEN before you deploy" in changes_of(report, "secret")["runtime_env.env_vars.HF_TOKEN"]
-    assert "PYPI_EXAMPLE_COM_CREDENTIALS" in changes_of(report, "secret")["runtime_env.pip.0"]
+    assert "export HF_TOKEN before you deploy" in findings_of(report, "secret")["runtime_env.env_vars.HF_TOKEN"]
+    assert "PYPI_EXAMPLE_COM_CREDENTIALS" in findings_of(report, "secret")["runtime_env.pip.0"]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_which_variables_are_secret(variables: Mapping, names: set[str], tmp_pat
     config, report = convert(minimal(runtime_env={"env_vars": variables}), tmp_path)
     expected = variables | {name: f"${{env:{name}}}" for name in names}
     assert config["runtime_env"]["env_vars"] == expected
-    assert changes_of(report, "secret").keys() == {f"runtime_env.env_vars.{name}" for name in names}
+    assert findings_of(report, "secret").keys() == {f"runtime_env.env_vars.{name}" for name in names}
 
 
 def test_a_secret_where_no_reference_is_read_is_refused(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "output"),
+    ("raw", "said"),
     [
         (ENGINE_CONFIG | {"engine_config": {"model_id": "m", "speed": 3}}, "engine_config.speed: unknown key"),
         (
@@ -406,10 +406,10 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
         ({"models": []}, "is neither a model nor a serve config"),
     ],
 )
-def test_faults_are_told_by_the_keys_of_the_file(raw: Mapping, output: str, tmp_path: Path) -> None:
+def test_faults_are_told_by_the_keys_of_the_file(raw: Mapping, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         convert(raw, tmp_path)
-    assert output in raised.value.message
+    assert said in raised.value.message
     assert raised.value.message.startswith(str(tmp_path / "old.yaml"))
 
 

@@ -29,7 +29,7 @@ def test_a_sound_file_has_no_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "code", "param", "message"),
+    ("raw", "code", "param", "expected"),
     [
         (b"{", "invalid_json_line", None, "not valid JSON"),
         (b"[" * 100_000, "invalid_json_line", None, "not valid JSON"),
@@ -57,12 +57,12 @@ def test_a_sound_file_has_no_faults() -> None:
         ),
     ],
 )
-def test_a_faulty_line_is_named(raw: bytes, code: str, param: str | None, message: str) -> None:
+def test_a_faulty_line_is_named(raw: bytes, code: str, param: str | None, expected: str) -> None:
     count, faults = check([*lines(request("first")), raw], CHAT, None)
     assert count == 2
     (fault,) = faults
     assert (fault.code, fault.line, fault.param) == (code, 2, param)
-    assert message in str(fault)
+    assert expected in str(fault)
 
 
 def test_every_request_needs_an_id_of_its_own() -> None:
@@ -82,11 +82,11 @@ def test_only_so_many_faults_are_told() -> None:
 
 
 def test_an_answer_has_openais_shape() -> None:
-    message = json.loads(response_line("a", 200, {"id": "x"}, None))
-    assert message["custom_id"] == "a"
-    assert message["response"]["status_code"] == 200
-    assert message["response"]["body"] == {"id": "x"}
-    assert message["error"] is None
+    expected = json.loads(response_line("a", 200, {"id": "x"}, None))
+    assert expected["custom_id"] == "a"
+    assert expected["response"]["status_code"] == 200
+    assert expected["response"]["body"] == {"id": "x"}
+    assert expected["error"] is None
     expired = json.loads(response_line("a", None, None, Fault("batch_expired", "too late")))
     assert expired["response"] is None
     assert expired["error"] == {"code": "batch_expired", "message": "too late"}

@@ -112,7 +112,7 @@ def test_an_old_file_keeps_what_is_not_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "overrides", "message"),
+    ("model", "said", "expected"),
     [
         ("org/a/b", {}, "`org/a/b` is neither a hub id like `organisation/name` nor a path"),
         ("./nothing", {}, "model_source: no such file or folder: .*nothing"),
@@ -125,9 +125,9 @@ def test_an_old_file_keeps_what_is_not_said(tmp_path: Path) -> None:
         (DEMO, {"runtime_env": {"env_vars": "A"}}, "runtime_env: `env_vars` must map names to strings"),
     ],
 )
-def test_faults_are_named(model: str | Path, overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        model_config(model, **overrides)
+def test_faults_are_named(model: str | Path, said: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        model_config(model, **said)
 
 
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:

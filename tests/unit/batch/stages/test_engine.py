@@ -75,7 +75,7 @@ class Worker:
         self.checks = 0
         self.got: list[tuple[str, dict[str, str], Any]] = []
         routes = [Route(path, self._answer, methods=["POST"]) for path in ("/score", CHAT)]
-        self.server = SimpleNamespace(direct=Direct(), app=Starlette(routes=routes))
+        self.server = SimpleNamespace(in_process=Direct(), app=Starlette(routes=routes))
         self.reply: Response = JSONResponse({})
 
     async def _answer(self, asked: Request) -> Response:
@@ -97,7 +97,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stage(task: str = "generate", detokenize: bool = False) -> tuple[VLLMEngineStage, Direct]:
     made = VLLMEngineStage(MODEL, task, "cpu", detokenize=detokenize)
-    return made, Worker.made.server.direct
+    return made, Worker.made.server.in_process
 
 
 def one(made: Any, row: Row) -> Row:
@@ -126,7 +126,7 @@ def test_what_the_engine_reads(row: Row, prompt: Prompt) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "expected"),
     [
         ({"messages": None}, "a row needs `messages`, a `prompt` or `prompt_token_ids`."),
         ({"prompt_token_ids": ["x"]}, "ValueError: "),
@@ -138,10 +138,10 @@ def test_what_the_engine_reads(row: Row, prompt: Prompt) -> None:
         ({"prompt": "a", "model": "m:none"}, "There is none."),
     ],
 )
-def test_a_row_that_cannot_be_asked(row: Row, message: str) -> None:
+def test_a_row_that_cannot_be_asked(row: Row, expected: str) -> None:
     made, _ = stage()
     bad, good = made([row, {"prompt": "a"}])
-    assert bad[ERROR].startswith(message)
+    assert bad[ERROR].startswith(expected)
     assert row.items() <= bad.items()
     assert good["generated_text"] == "hi"
 
@@ -263,7 +263,7 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "expected"),
     [
         ({}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
         ({"url": CHAT, "body": None}, "a row needs a `url`, such as `/v1/chat/completions`, and a `body`."),
@@ -274,6 +274,6 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
         ({"url": CHAT, "body": {**BODY, "stream": True}}, "batches do not stream; leave `stream` out."),
     ],
 )
-def test_a_row_that_is_no_request(row: Row, message: str) -> None:
-    assert message in one(EngineRequestStage(MODEL, "cpu"), row)[ERROR]
+def test_a_row_that_is_no_request(row: Row, expected: str) -> None:
+    assert expected in one(EngineRequestStage(MODEL, "cpu"), row)[ERROR]
     assert Worker.made.got == []

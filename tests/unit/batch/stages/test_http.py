@@ -98,17 +98,17 @@ def test_what_is_sent(row: Row, sent: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "expected"),
     [
         ({"body": 1, "model": "m", "n": 2}, "a row with a `body` must have no other key, but this one has model, n."),
         ({"body": {"x": b"bytes"}}, "a value of type bytes cannot be sent as JSON."),
         ({"body": datetime.now(UTC)}, "a value of type datetime cannot be sent as JSON."),
     ],
 )
-def test_what_cannot_be_sent_is_its_rows_fault(row: Row, message: str) -> None:
+def test_what_cannot_be_sent_is_its_rows_fault(row: Row, expected: str) -> None:
     with Endpoint() as endpoint:
         bad, good = asked(endpoint, row, {"n": 1})
-    assert bad[ERROR] == message
+    assert bad[ERROR] == expected
     assert good["status_code"] == 200
     assert len(endpoint.got) == 1
 

@@ -70,7 +70,7 @@ def colors(row: Row) -> list[Any]:
     return [image.getpixel((0, 0)) for image in row["images"]]
 
 
-def error_of(stage: PrepareImageStage, image: Any) -> str:
+def said(stage: PrepareImageStage, image: Any) -> str:
     """Why an image cannot be had."""
     (row,) = stage([{"images": [image], "n": 1}])
     assert row["n"] == 1
@@ -92,7 +92,7 @@ def test_an_image_may_lie_in_a_bucket(stage: PrepareImageStage, s3: S3Server, pl
     s3.put(place, {"some/red.png": picture()})
     (row,) = stage([{"images": f"s3://{place}/some/red.png"}])
     assert colors(row) == [RED]
-    assert "cannot be read" in error_of(stage, f"s3://{place}/some/none.png")
+    assert "cannot be read" in said(stage, f"s3://{place}/some/none.png")
 
 
 def test_images_of_messages_come_first_in_their_order(stage: PrepareImageStage) -> None:
@@ -139,13 +139,13 @@ def test_the_cache_has_an_end(stage: PrepareImageStage, web: Pictures, monkeypat
 
 def test_what_could_not_be_had_is_asked_for_again(stage: PrepareImageStage, tmp_path: Path) -> None:
     path = tmp_path / "late.png"
-    assert "cannot be read: No such file or directory" in error_of(stage, str(path))
+    assert "cannot be read: No such file or directory" in said(stage, str(path))
     path.write_bytes(picture())
     assert colors(stage([{"images": str(path)}])[0]) == [RED]
 
 
 @pytest.mark.parametrize(
-    ("image", "message"),
+    ("image", "expected"),
     [
         (b"no picture", "images: the bytes cannot be read as an image."),
         (picture()[:50], "images: the bytes cannot be read as an image."),
@@ -158,13 +158,13 @@ def test_what_could_not_be_had_is_asked_for_again(stage: PrepareImageStage, tmp_
         (np.zeros((2, 2, 9), dtype=np.uint8), "images: an array must be (height, width, 3) bytes, not (2, 2, 9)."),
     ],
 )
-def test_a_broken_image_is_its_rows_fault(stage: PrepareImageStage, image: Any, message: str) -> None:
-    assert message in error_of(stage, image)
+def test_a_broken_image_is_its_rows_fault(stage: PrepareImageStage, image: Any, expected: str) -> None:
+    assert expected in said(stage, image)
 
 
 def test_a_server_that_has_none(stage: PrepareImageStage, web: Pictures) -> None:
-    assert error_of(stage, f"{web.url}/missing") == f"images: `{web.url}/missing` answered 404."
-    assert error_of(stage, f"{web.url}/text") == f"images: `{web.url}/text` cannot be read as an image."
+    assert said(stage, f"{web.url}/missing") == f"images: `{web.url}/missing` answered 404."
+    assert said(stage, f"{web.url}/text") == f"images: `{web.url}/text` cannot be read as an image."
     bad, good = stage([{"images": f"{web.url}/missing"}, {"images": f"{web.url}/red"}])
     assert ERROR in bad
     assert colors(good) == [RED]

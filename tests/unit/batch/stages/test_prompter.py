@@ -123,7 +123,7 @@ def test_an_answer_may_be_continued_or_left_closed(chat: ChatTemplateStage) -> N
 
 
 @pytest.mark.parametrize(
-    ("messages", "message"),
+    ("messages", "expected"),
     [
         ([], "`messages` must be a text, or a list of messages that is not empty."),
         (7, "`messages` must be a text, or a list of messages that is not empty."),
@@ -140,8 +140,8 @@ def test_an_answer_may_be_continued_or_left_closed(chat: ChatTemplateStage) -> N
         ),
     ],
 )
-def test_wrong_messages_are_their_rows_fault(chat: ChatTemplateStage, messages: Any, message: str) -> None:
-    assert message in fault(chat, {"messages": messages, "x": 1})
+def test_wrong_messages_are_their_rows_fault(chat: ChatTemplateStage, messages: Any, expected: str) -> None:
+    assert expected in fault(chat, {"messages": messages, "x": 1})
 
 
 def test_rows_without_messages_are_left_alone(chat: ChatTemplateStage) -> None:
@@ -245,19 +245,19 @@ def test_an_adapters_prompt_has_one_bos_too(adapters: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "expected"),
     [
         ("rayllm-demo:none", "The model `rayllm-demo` has no adapter `none`."),
         ("other", "This job has no model `other`; it runs `rayllm-demo`."),
         ("rayllm-demo:wrong", "The adapter `rayllm-demo:wrong` cannot be used: .*prompt_fromat"),
     ],
 )
-def test_an_adapter_that_cannot_be_had(adapters: ModelConfig, name: str, message: str) -> None:
+def test_an_adapter_that_cannot_be_had(adapters: ModelConfig, name: str, expected: str) -> None:
     good = {"messages": "hi"}
     bad, other = ChatTemplateStage(adapters)([{"messages": "hi", "model": name}, good])
-    assert re.search(message, bad[ERROR])
+    assert re.search(expected, bad[ERROR])
     assert ERROR not in other
-    assert re.search(message, fault(TokenizeStage(adapters), {"prompt": "hi", "model": name}))
+    assert re.search(expected, fault(TokenizeStage(adapters), {"prompt": "hi", "model": name}))
 
 
 # Templates of models.
@@ -304,10 +304,10 @@ def test_images_need_a_template_that_takes_parts(tmp_path: Path) -> None:
 
 
 def test_the_configuration_may_say_how_a_template_takes_content(tmp_path: Path) -> None:
-    options = {"engine_kwargs": {"chat_template_content_format": "string"}}
-    assert rendered(tmp_path, BOTH, "hello", **options)["prompt"] == "hello"
-    options = {"engine_kwargs": {"chat_template_content_format": "openai"}}
-    assert rendered(tmp_path, BOTH, "hello", **options)["prompt"] == "<text>hello"
+    said = {"engine_kwargs": {"chat_template_content_format": "string"}}
+    assert rendered(tmp_path, BOTH, "hello", **said)["prompt"] == "hello"
+    said = {"engine_kwargs": {"chat_template_content_format": "openai"}}
+    assert rendered(tmp_path, BOTH, "hello", **said)["prompt"] == "<text>hello"
 
 
 def test_a_configured_template_goes_before_the_models_own(tmp_path: Path) -> None:
@@ -315,8 +315,8 @@ def test_a_configured_template_goes_before_the_models_own(tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_template_takes_prompts_alone(tmp_path: Path) -> None:
-    message = rendered(tmp_path, None, "hello")[ERROR]
-    assert message.startswith("the model has no chat template; give rows a `prompt` instead of `messages`")
+    expected = rendered(tmp_path, None, "hello")[ERROR]
+    assert expected.startswith("the model has no chat template; give rows a `prompt` instead of `messages`")
     (row,) = TokenizeStage(model(tmp_path))([{"prompt": "hello"}])
     assert row["prompt_token_ids"] == [0, WORDS.index("hello")]
 
