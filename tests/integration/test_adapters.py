@@ -61,7 +61,7 @@ def test_a_base_id_may_hold_a_colon(http: httpx.Client) -> None:
             f"{PLAIN}:cut-short",
             400,
             "adapter_broken",
-            "adapter_model.safetensors: its size is not what its header says",
+            "adapter_model.safetensors: it is truncated or no safetensors file",
         ),
     ],
 )
