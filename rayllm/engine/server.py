@@ -86,6 +86,7 @@ class EngineServer:
         """
         model = self._model
         self._workers = workers
+        await asyncio.to_thread(vllm_engine.import_vllm)
         self._guided = await self._start_guided(host)
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)

@@ -6,14 +6,17 @@ If its parent is killed, by the OOM killer or `kill -9`, vLLM's engine keeps run
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
-import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess as ParentProcess
 
 # Set only by RayLLM, so that other users of vLLM in the same environment are unaffected.
 PARENT = "_RAYLLM_ENGINE_PARENT"
-_PERIOD_S = 1.0
 
 
 def mark_as_parent() -> None:
@@ -22,14 +25,13 @@ def mark_as_parent() -> None:
 
 
 def follow_parent() -> None:
-    """End this process soon after its marked parent has died."""
-    parent = os.environ.get(PARENT)
-    if parent is None or parent != str(os.getppid()):
+    """End this process as soon as its marked parent has died."""
+    parent = multiprocessing.parent_process()
+    if parent is None or os.environ.get(PARENT) != str(parent.pid):
         return
-    threading.Thread(target=_watch, args=(int(parent),), name="follow-parent", daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), name="follow-parent", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_PERIOD_S)
+def _watch(parent: ParentProcess) -> None:
+    parent.join()
     os.kill(os.getpid(), signal.SIGKILL)

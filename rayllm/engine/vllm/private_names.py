@@ -49,7 +49,7 @@ PRIVATE_NAMES = {
     "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),
     "vllm.v1.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "vllm.v1.engine.core_client": ("BackgroundResources.engine_manager",),
-    "vllm.v1.engine.utils": ("CoreEngineProcManager.shutdown",),
+    "vllm.v1.engine.utils": ("CoreEngineProcManager.shutdown", "get_mp_context"),
     "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.async_llm": (

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-import stat
-import tempfile
 import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
-from rayllm.errors import ClusterError
 from rayllm.headers import FULL
 from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
+from rayllm.sockets import socket_folder
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +33,7 @@ class Receiver:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.path = _folder() / f"{uuid.uuid4().hex}.sock"
+        self.path = socket_folder() / f"{uuid.uuid4().hex}.sock"
         # Exchanges by number, by the channel to their router.
         self._channels: dict[Channel, dict[int, _Exchange]] = {}
         self._refused: dict[Channel, None] = {}
@@ -247,16 +243,6 @@ class _Exchange:
 def _tell(channel: Channel, message: Message) -> None:
     if channel.is_open:
         channel.send(message)
-
-
-def _folder() -> Path:
-    """The socket folder, accessible to this user only. Its path is short: the kernel's limit is 107 bytes."""
-    folder = Path(tempfile.gettempdir()) / f"rayllm-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ClusterError(f"{folder} must be a directory that only this user can access; remove it.")
-    return folder
 
 
 def _headers(start: AsgiMessage) -> list[tuple[bytes, bytes]]:

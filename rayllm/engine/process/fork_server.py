@@ -1,0 +1,168 @@
+"""A process that has imported the engine's modules and forks engine processes, which then need not import them.
+
+The imports of vLLM take several seconds of CPU, and every engine of a node needs the same ones. The server imports
+them once and forks a child for each connection of a client (`rayllm.engine.process.forking`). It never starts a thread
+nor touches a device, so that forking it is safe. It ends when it has had no child for a minute; an end of any other
+kind leaves its children alone.
+
+On one connection, the server sends the child's process ID with a pidfd, and the child's exit code when it has ended.
+The child itself reads the client's request from the same connection.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pickle
+import select
+import socket
+import struct
+import sys
+from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker, spawn
+from pathlib import Path
+from typing import Any
+
+IDLE_S = 60.0
+NUMBER = struct.Struct("!q")
+# Descriptors that come with a request before those of the process object: the parent's pipe, the resource tracker,
+# standard output and standard error.
+OWN_DESCRIPTORS = 4
+MAX_DESCRIPTORS = 64
+
+
+def main(path: str, modules: list[str]) -> None:
+    """Import the modules and serve until idle, in a process of its own; returns when that one listens.
+
+    Args:
+        path: path of the Unix socket.
+        modules: names of the modules.
+    """
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        # Clients may connect now; their children start when the imports are done.
+        listener.listen(128)
+        if os.fork():
+            return
+        os.setsid()
+        try:
+            _import(modules)
+            ForkServer(listener).run()
+        finally:
+            # Before the listener is closed: then nobody has another server there yet.
+            Path(path).unlink(missing_ok=True)
+
+
+def _import(modules: list[str]) -> None:
+    # Most collections during the imports find nothing, and take a quarter of the time.
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    with suppress(ImportError):
+        # Also because the module works in children only if it is set up before their environment is replaced.
+        from setproctitle import setproctitle
+
+        setproctitle("rayllm::ForkServer")
+    # Objects in the permanent generation are not visited, so their pages stay shared with the children.
+    gc.freeze()
+
+
+class ForkServer:
+    """Forks a child for each connection.
+
+    Args:
+        listener: a listening Unix socket.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        # Process ID and client's connection of each child, by pidfd.
+        self._children: dict[int, tuple[int, socket.socket]] = {}
+
+    def run(self) -> None:
+        """Serve until there has been neither a child nor a connection for `IDLE_S` seconds."""
+        while True:
+            listening = self._listener.fileno()
+            ready, _, _ = select.select([listening, *self._children], [], [], None if self._children else IDLE_S)
+            if not ready:
+                return
+            for descriptor in ready:
+                if descriptor == listening:
+                    self._fork()
+                else:
+                    self._reap(descriptor)
+
+    def _fork(self) -> None:
+        connection, _ = self._listener.accept()
+        process_id = os.fork()
+        if process_id == 0:
+            self._run_child(connection)
+        pidfd = os.pidfd_open(process_id)
+        self._children[pidfd] = process_id, connection
+        with suppress(OSError):  # the client is gone; its child notices, too
+            socket.send_fds(connection, [NUMBER.pack(process_id)], [pidfd])
+
+    def _run_child(self, connection: socket.socket) -> None:
+        """Run a client's process object in this process, and end it."""
+        code = 1
+        try:
+            self._listener.close()
+            for pidfd, (_, other) in self._children.items():
+                os.close(pidfd)
+                other.close()
+            code = run_request(connection)
+        except EOFError:
+            pass  # the client is gone
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _reap(self, pidfd: int) -> None:
+        process_id, connection = self._children.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(process_id, 0)
+        with suppress(OSError), connection:
+            connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def run_request(connection: socket.socket) -> int:
+    """Read a request, take on the client's environment and run its process object; returns the exit code.
+
+    Raises:
+        EOFError: the client went away.
+    """
+    gc.enable()
+    header, descriptors, _, _ = socket.recv_fds(connection, NUMBER.size, MAX_DESCRIPTORS)
+    if len(header) < NUMBER.size:
+        raise EOFError
+    parent, tracker, output, errors, *inherited = descriptors
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    os.close(output)
+    os.close(errors)
+    request = pickle.loads(_receive(connection, *NUMBER.unpack(header)))
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.sched_setaffinity(0, request["cores"])
+    resources: Any = resource_tracker
+    resources._resource_tracker._fd = tracker
+    server: Any = forkserver
+    server._forkserver._inherited_fds = inherited
+    main_of_spawned: Any = spawn
+    return int(main_of_spawned._main(connection.detach(), parent))
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,206 @@
+"""Client of the fork server: a multiprocessing context whose processes are forked by it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import context, popen_forkserver, popen_spawn_posix, reduction, resource_tracker, spawn, util
+from pathlib import Path
+from typing import Any
+
+from rayllm.engine.process import fork_server, parent_watch
+from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS
+from rayllm.errors import ClusterError
+from rayllm.sockets import socket_folder
+
+logger = logging.getLogger(__name__)
+
+# The server may still be importing when a client connects.
+_START_S = 120.0
+# Between the end of a child and its exit code.
+_EXIT_CODE_S = 5.0
+# Variables that differ from process to process, and that no import reads.
+_PER_PROCESS = {
+    "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "RAY_JOB_ID", "RAY_RAYLET_PID", "SHLVL", "_", parent_watch.PARENT,
+}  # fmt: skip
+_OWN_PREFIX = "RAYLLM_"
+
+
+class ForkContext(context.SpawnContext):
+    """A context like `spawn`'s, whose processes are forked by a server that has imported `modules`.
+
+    If the server cannot be started or reached, they are spawned.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = tuple(modules)
+
+    def Process(self, *args: Any, **kwargs: Any) -> ForkedProcess:  # type: ignore[override]  # noqa: N802
+        """A process like `multiprocessing.Process`."""
+        process = ForkedProcess(*args, **kwargs)
+        process.modules = self._modules
+        return process
+
+
+class ForkedProcess(context.SpawnProcess):
+    """A process that the fork server starts."""
+
+    modules: tuple[str, ...] = ()
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802  (multiprocessing's name)
+        try:
+            return _Popen(process_obj, process_obj.modules)
+        except (OSError, EOFError, ClusterError) as error:
+            logger.warning("The fork server failed (%s): the engine's process imports vLLM itself.", error)
+            return popen_spawn_posix.Popen(process_obj)
+
+
+def is_supported() -> bool:
+    """Whether this platform has what the fork server needs."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+class _Popen(popen_forkserver.Popen):
+    """A process object running in a child of the fork server."""
+
+    _fds: list[int]
+
+    def __init__(self, process_obj: Any, modules: Sequence[str]) -> None:
+        self._modules = modules
+        super().__init__(process_obj)
+
+    def _launch(self, process_obj: Any) -> None:
+        payload = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj._name), payload)
+            reduction.dump(process_obj, payload)
+        finally:
+            context.set_spawning_popen(None)
+        if len(self._fds) > MAX_DESCRIPTORS - OWN_DESCRIPTORS:
+            raise OSError(f"the process would inherit {len(self._fds)} descriptors")
+        # The child sees the end of this process as the end of the pipe.
+        parent, alive = os.pipe()
+        try:
+            self._connection, self.pid, self.sentinel = _request_child(self._modules)
+            self.finalizer = util.Finalize(self, _close, (self._connection, alive, self.sentinel))
+            request = pickle.dumps({"environment": dict(os.environ), "cores": os.sched_getaffinity(0)})
+            descriptors: list[Any] = [parent, resource_tracker.getfd(), 1, 2, *self._fds]
+            socket.send_fds(self._connection, [NUMBER.pack(len(request))], descriptors)
+            self._connection.sendall(request)
+            self._connection.sendall(payload.getbuffer())
+        finally:
+            os.close(parent)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """The exit code; None while the process runs. With `flag` 0, wait for its end."""
+        if self.returncode is None:
+            from multiprocessing.connection import wait
+
+            if not wait([self.sentinel], 0 if flag == os.WNOHANG else None):
+                return None
+            self.returncode = self._exit_code()
+        return self.returncode
+
+    def _exit_code(self) -> int:
+        """What the server says of the child; 255 if the server has ended before it, as in multiprocessing."""
+        try:
+            self._connection.settimeout(_EXIT_CODE_S)
+            return int(NUMBER.unpack(_receive_number(self._connection))[0])
+        except (OSError, EOFError):
+            return 255
+
+
+def _close(connection: socket.socket, *descriptors: int) -> None:
+    connection.close()
+    util.close_fds(*descriptors)  # type: ignore[attr-defined]
+
+
+def _request_child(modules: Sequence[str]) -> tuple[socket.socket, int, int]:
+    """Have the server of this environment fork; returns the connection, the child's process ID and a pidfd of it.
+
+    Raises:
+        OSError, EOFError: the server cannot be started, or failed in its imports.
+    """
+    path = socket_folder() / f"{_key(modules)}.sock"
+    # A server that becomes idle may end just when a client connects.
+    with suppress(ConnectionError, EOFError):
+        return _receive_child(_connect(path, modules))
+    return _receive_child(_connect(path, modules))
+
+
+def _connect(path: Path, modules: Sequence[str]) -> socket.socket:
+    """Connect to the server, started if there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError, ConnectionRefusedError):
+                connection.connect(str(path))
+                return connection
+            path.unlink(missing_ok=True)
+            _start(path, modules)
+            connection.connect(str(path))
+            return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _start(path: Path, modules: Sequence[str]) -> None:
+    """Start a server. Returns when it listens."""
+    command = [sys.executable, "-m", fork_server.__name__, str(path), *modules]
+    environment = {name: value for name, value in os.environ.items() if name not in _PER_PROCESS}
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, cwd="/", check=False)
+
+
+def _receive_child(connection: socket.socket) -> tuple[socket.socket, int, int]:
+    try:
+        connection.settimeout(_START_S)
+        header, descriptors, _, _ = socket.recv_fds(connection, NUMBER.size, 1)
+        if not header:
+            raise EOFError("it ended")
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, NUMBER.unpack(header)[0], descriptors[0]
+
+
+def _receive_number(connection: socket.socket) -> bytes:
+    data = b""
+    while len(data) < NUMBER.size:
+        part = connection.recv(NUMBER.size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def _key(modules: Sequence[str]) -> str:
+    """Digest of all that the imports depend on: the interpreter, the packages and the environment."""
+    environment = sorted(
+        (name, value)
+        for name, value in os.environ.items()
+        if name not in _PER_PROCESS and not name.startswith(_OWN_PREFIX)
+    )
+    packages = [(name, _modified_at(sys.modules.get(name.partition(".")[0]))) for name in ("rayllm", *modules)]
+    facts = (sys.executable, sys.version, packages, environment)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _modified_at(package: Any) -> int:
+    """When the package was installed, so that another version gets another server."""
+    with suppress(OSError, AttributeError, TypeError):
+        return os.stat(package.__file__).st_mtime_ns
+    return 0
