@@ -69,6 +69,7 @@ class OpenAIServer(WebServer):
         self.key = key
         self.refuses = refuses
         self.models: Any = {"object": "list", "data": list(MODELS)}
+        self.batches: dict[str, Any] = {}
         self.has_tokenize = True
         self.tells_usage = True
         self.got: list[Got] = []
@@ -96,6 +97,10 @@ class OpenAIServer(WebServer):
             return _refusal(401, "Incorrect API key provided.", code="invalid_api_key")
         if request.path == "/v1/models":
             return _reply(self.models)
+        if request.path == "/v1/batches":
+            return _reply({"object": "list", "data": list(self.batches.values())})
+        if (batch := self.batches.get(request.path.removeprefix("/v1/batches/"))) is not None:
+            return _reply(batch)
         if request.path == "/tokenize" and self.has_tokenize:
             return _reply({"count": _prompt_tokens(body)})
         if request.path in ("/v1/chat/completions", "/v1/completions"):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.deployment.cluster import find
+from rayllm.cli.client.server_options import server_options
+from rayllm.cli.deployment.cluster import connected
 from rayllm.cli.terminal.signals import interrupt_on_signals
-from rayllm.errors import ClusterError, ConfigError
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
+from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from rayllm.batch.files.job import Job
@@ -72,7 +74,10 @@ def run(
     job = _job(input_file, work, model, concurrency, max_pending, accelerator_type, quiet)
     _check(job, input_file)
     _State(str(input_file.absolute()), model, job.counts.total, os.getpid(), socket.gethostname()).write(work)
-    with _cluster(address):
+    with connected(address):
+        interrupt_on_signals()
+        # Ray Data logs each plan that it runs; errors are raised.
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         job.run()
     counts = job.finish()
     _publish(work, output, errors)
@@ -88,11 +93,11 @@ def run(
     Without WHAT, all batches of the service are listed.""",
 )
 @click.argument("what", required=False)
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the service.")
+@server_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def status(what: str | None, url: str, as_json: bool) -> None:
+def status(what: str | None, url: Address, key: ApiKey, as_json: bool) -> None:
     is_local = what is not None and not what.startswith("batch_")
-    batches = [_local(Path(str(what)))] if is_local else _remote(url, what)
+    batches = [_local(Path(str(what)))] if is_local else asyncio.run(_remote(url, key, what))
     if as_json:
         click.echo(json.dumps(batches[0] if what else batches, indent=1))
         return
@@ -157,29 +162,6 @@ def _check(job: Job, input_file: Path) -> None:
         raise ConfigError(f"{lines}\nhint: nothing was run; fix these lines and run it again.")
 
 
-@contextmanager
-def _cluster(address: str | None) -> Iterator[None]:
-    import ray
-
-    was_connected = ray.is_initialized()
-    if not was_connected:
-        try:
-            # A cluster that ends with the job needs no dashboard.
-            options = {} if address else {"include_dashboard": False}
-            resolved = find(address) if address else "local"
-            ray.init(address=resolved, log_to_driver=False, logging_level="ERROR", **options)
-            interrupt_on_signals()
-            # Ray Data logs each plan that it runs; errors are raised.
-            logging.getLogger("ray.data").setLevel(logging.ERROR)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ClusterError(f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}") from None
-    try:
-        yield
-    finally:
-        if not was_connected:
-            ray.shutdown()
-
-
 def _publish(work: Path, output: Path, errors: Path) -> None:
     """Move the results to their paths. The output is last, since its existence means that the job is done."""
     from rayllm.batch.files.results import ERRORS, OUTPUT
@@ -212,21 +194,13 @@ def _local(output: Path) -> dict[str, Any]:
     }
 
 
-def _remote(url: str, batch_id: str | None) -> list[dict[str, Any]]:
-    import urllib3
+async def _remote(url: Address, key: ApiKey, batch_id: str | None) -> list[dict[str, Any]]:
+    from rayllm.client.api.server import Server
 
-    endpoint = f"{url.rstrip('/')}/v1/batches" + (f"/{batch_id}" if batch_id else "")
-    try:
-        response = urllib3.request("GET", endpoint, timeout=30, retries=False)
-    except urllib3.exceptions.HTTPError as error:
-        raise ClusterError(f"{url}: cannot connect: {error}\nhint: --url names the service.") from None
-    try:
-        content = response.json()
-    except ValueError:
-        raise ClusterError(f"{url}: it is not a RayLLM service.") from None
-    if response.status >= 400:
-        raise ClusterError(f"{url}: {content.get('error', {}).get('message', response.status)}")
-    return [content] if batch_id else list(content["data"])
+    async with Server(url, key) as server:
+        if batch_id:
+            return [await server.get(f"batches/{batch_id}", id=str, status=str, request_counts=dict)]
+        return list((await server.get("batches", data=list))["data"])
 
 
 def _summary_line(summary: dict[str, Any]) -> str:

@@ -12,11 +12,11 @@ from rayllm.errors import ClusterError
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
+def connected(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster for the duration of the block.
 
     Args:
-        address: the cluster's address; `auto` is the one on this machine.
+        address: the cluster's address; `auto` is the one on this machine, None one that ends with the block.
 
     Raises:
         ClusterError: there is no cluster at the address.
@@ -27,7 +27,9 @@ def connected(address: str) -> Iterator[None]:
     was_connected = ray.is_initialized()
     if not was_connected:
         try:
-            ray.init(address=find(address), namespace="serve", log_to_driver=False, logging_level="ERROR")
+            # A cluster that ends with the block needs no dashboard.
+            options = {"address": find(address)} if address else {"address": "local", "include_dashboard": False}
+            ray.init(namespace="serve", log_to_driver=False, logging_level="ERROR", **options)
         except (OSError, ValueError, RuntimeError) as error:
             where = "on this machine" if address == "auto" else f"at {address}"
             raise ClusterError(

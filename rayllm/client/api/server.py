@@ -28,7 +28,7 @@ CHAT: Endpoint = "chat/completions"
 COMPLETIONS: Endpoint = "completions"
 
 _CONNECT_S = 10.0
-_LIST_S = 30.0
+_GET_S = 30.0
 # Below the keep-alive of servers (Uvicorn 5 s), so that no connection is reused while the server closes it.
 _KEEP_ALIVE_S = 3.0
 _MAX_ERROR_BYTES = 65536
@@ -68,15 +68,30 @@ class Server:
         Raises:
             ServerError: the request fails, or the response is invalid.
         """
-        timeout = aiohttp.ClientTimeout(total=_LIST_S, sock_connect=_CONNECT_S)
+        listed = await self.get("models", data=list)
+        return [card for entry in listed["data"] if (card := ModelCard.parse(entry))]
+
+    async def get(self, path: str, **fields: type) -> dict[str, Any]:
+        """Read a path of the API, such as `models`, and return the JSON object of the response.
+
+        Args:
+            path: the path.
+            fields: types of fields that the object must have.
+
+        Raises:
+            ServerError: the request fails, or the response is not such an object.
+        """
+        timeout = aiohttp.ClientTimeout(total=_GET_S, sock_connect=_CONNECT_S)
         try:
-            async with self._request("GET", self.address.api("models"), timeout=timeout) as response:
-                listed = await self._json(response)
-                if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
+            async with self._request("GET", self.address.api(path), timeout=timeout) as response:
+                content = await self._json(response)
+                if not isinstance(content, dict) or not all(
+                    isinstance(content.get(name), kind) for name, kind in fields.items()
+                ):
                     raise not_openai(self.address, response.status, response.headers)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise connection_error(self.address, error) from None
-        return [card for entry in listed["data"] if (card := ModelCard.parse(entry))]
+        return content
 
     async def post(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request to a URL of this server, and return the JSON object of the response.

@@ -89,11 +89,11 @@ class _Popen(popen_forkserver.Popen):
             context.set_spawning_popen(None)
         if len(self._fds) > MAX_DESCRIPTORS - OWN_DESCRIPTORS:
             raise OSError(f"the process would inherit {len(self._fds)} descriptors")
+        self._connection, self.pid, self.sentinel = _request_child(self._modules)
         # The child sees the end of this process as the end of the pipe.
         parent, alive = os.pipe()
+        self.finalizer = util.Finalize(self, _close, (self._connection, alive, self.sentinel))
         try:
-            self._connection, self.pid, self.sentinel = _request_child(self._modules)
-            self.finalizer = util.Finalize(self, _close, (self._connection, alive, self.sentinel))
             request = pickle.dumps({"environment": dict(os.environ), "cores": os.sched_getaffinity(0)})
             descriptors: list[Any] = [parent, resource_tracker.getfd(), 1, 2, *self._fds]
             socket.send_fds(self._connection, [NUMBER.pack(len(request))], descriptors)
