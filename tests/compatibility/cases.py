@@ -213,7 +213,7 @@ RESPONSE_CASES = [
     _response("`top_logprobs`", include=["message.output_text.logprobs"], top_logprobs=2),
     _response("`stop`", stop=["Paris"]),
     replace(
-        _response("`store: true`", store=True), deviation="nothing is stored, so nothing is promised", vllm_status=200
+        _response("`store: true`", store=True), deviation="nothing is stored", vllm_status=200
     ),
 ]
 MESSAGE_CASES = [

@@ -12,7 +12,7 @@ _HEAD = """\
 
 Each request below was sent to RayLLM and to vLLM's own server with the same weights, chat template and engine
 arguments, and both gave the same answer: the same text, log-probabilities, tool calls, usage and finish reasons, or
-the same status where the request is wrong. What differs is said so. Generated from a run of the tests:
+the same status where the request is wrong. Deviations are marked. Generated from a run of the tests:
 `python -m pytest tests/integration/test_compatibility.py --write-docs`.
 """
 

@@ -48,6 +48,7 @@ def main(path: str, modules: list[str]) -> None:
         os.setsid()
         try:
             _import(modules)
+            os.chdir("/")
             ForkServer(listener).run()
         finally:
             # Before the listener is closed: then nobody has another server there yet.

@@ -17,7 +17,7 @@ from multiprocessing import context, popen_forkserver, popen_spawn_posix, reduct
 from pathlib import Path
 from typing import Any
 
-from rayllm.engine.process import fork_server, parent_watch
+from rayllm.engine.process import fork_server
 from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS
 from rayllm.errors import ClusterError
 from rayllm.sockets import socket_folder
@@ -28,11 +28,19 @@ logger = logging.getLogger(__name__)
 _START_S = 120.0
 # Between the end of a child and its exit code.
 _EXIT_CODE_S = 5.0
-# Variables that differ from process to process, and that no import reads.
-_PER_PROCESS = {
-    "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "RAY_JOB_ID", "RAY_RAYLET_PID", "SHLVL", "_", parent_watch.PARENT,
-}  # fmt: skip
-_OWN_PREFIX = "RAYLLM_"
+# Variables that differ between engines and that no import reads, by name and by prefix.
+_PER_ENGINE = {
+    "OLDPWD",
+    "PWD",
+    "PYTEST_CURRENT_TEST",
+    "RAY_JOB_ID",
+    "RAY_RAYLET_PID",
+    "SHLVL",
+    "VLLM_MAX_STOP_STRINGS",
+    "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
+    "_",
+}
+_PER_ENGINE_PREFIXES = ("NIM_", "RAYLLM_", "_RAYLLM_")
 
 
 class ForkContext(context.SpawnContext):
@@ -160,8 +168,8 @@ def _connect(path: Path, modules: Sequence[str]) -> socket.socket:
 def _start(path: Path, modules: Sequence[str]) -> None:
     """Start a server. Returns when it listens."""
     command = [sys.executable, "-m", fork_server.__name__, str(path), *modules]
-    environment = {name: value for name, value in os.environ.items() if name not in _PER_PROCESS}
-    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, cwd="/", check=False)
+    environment = _import_environment()
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, check=False)
 
 
 def _receive_child(connection: socket.socket) -> tuple[socket.socket, int, int]:
@@ -189,14 +197,18 @@ def _receive_number(connection: socket.socket) -> bytes:
 
 def _key(modules: Sequence[str]) -> str:
     """Digest of all that the imports depend on: the interpreter, the packages and the environment."""
-    environment = sorted(
-        (name, value)
-        for name, value in os.environ.items()
-        if name not in _PER_PROCESS and not name.startswith(_OWN_PREFIX)
-    )
     packages = [(name, _modified_at(sys.modules.get(name.partition(".")[0]))) for name in ("rayllm", *modules)]
-    facts = (sys.executable, sys.version, packages, environment)
+    facts = (sys.executable, sys.version, packages, sorted(_import_environment().items()))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _import_environment() -> dict[str, str]:
+    """The environment, without variables that no import reads."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _PER_ENGINE and not name.startswith(_PER_ENGINE_PREFIXES)
+    }
 
 
 def _modified_at(package: Any) -> int:
