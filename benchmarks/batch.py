@@ -25,6 +25,7 @@ import ray
 
 from benchmarks.batch_systems import BATCH, LOGICAL_CPUS, SYSTEMS
 from benchmarks.compare import publish
+from benchmarks.processes import engines_of
 from rayllm.batch import ActorStage, Processor, ProcessorConfig
 
 ROUNDS = 3
@@ -159,7 +160,8 @@ def _sampled(samples: list[tuple[float, float]]) -> Iterator[None]:
     def sample() -> None:
         while not stop:
             own, store = 0, 0
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            members = {psutil.Process(), *psutil.Process().children(recursive=True)}
+            for process in members.union(engines_of(members)):
                 try:
                     found = process.memory_info()
                 except psutil.Error:

@@ -25,6 +25,7 @@ import yaml
 from ray import serve
 
 from benchmarks.compare import PAGE, publish
+from benchmarks.processes import engines_of, titled
 from benchmarks.servers import DEMO, free_port
 from rayllm import build_app
 
@@ -142,20 +143,21 @@ class Cluster:
 
     def replicas(self) -> list[psutil.Process]:
         """The model's."""
-        return _processes(f"ray::ServeReplica:{APP}:{MODEL}")
+        return titled(f"ray::ServeReplica:{APP}:{MODEL}")
 
     def routers(self) -> list[psutil.Process]:
         """The router's."""
-        return _processes(f"ray::ServeReplica:{APP}:Router")
+        return titled(f"ray::ServeReplica:{APP}:Router")
 
     def controller(self) -> psutil.Process:
         """Ray Serve's controller."""
-        [found] = _processes("ray::ServeController")
+        [found] = titled("ray::ServeController")
         return found
 
     def engine(self, replica: psutil.Process) -> psutil.Process:
         """The engine of a replica."""
-        return next(child for child in replica.children(recursive=True) if "EngineCore" in child.name())
+        [engine] = engines_of([replica])
+        return engine
 
     def is_whole(self) -> bool:
         """Whether every replica and every router is up, and the controller knows it."""
@@ -165,17 +167,6 @@ class Cluster:
             return False
         running = {name: one.replica_states.get("RUNNING", 0) for name, one in application.deployments.items()}
         return running == {"Router": ROUTERS, MODEL: REPLICAS}
-
-
-def _processes(title: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if " ".join(process.cmdline()).startswith(title) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return sorted(found, key=lambda process: process.pid)
 
 
 def _kill_replica(cluster: Cluster) -> None:

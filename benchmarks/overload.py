@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import psutil
 import ray
 import yaml
 from ray import serve
 
 from benchmarks.compare import PAGE, publish
 from benchmarks.load import percentile
+from benchmarks.processes import titled
 from benchmarks.servers import DEMO, free_port
 from rayllm import build_app
 
@@ -83,11 +83,7 @@ async def _overloaded(session: aiohttp.ClientSession, url: str, rate: float) -> 
 
 
 def _router_bytes() -> int:
-    [router] = [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if " ".join(process.info["cmdline"] or ()).startswith(f"ray::ServeReplica:{APP}:Router")
-    ]
+    [router] = titled(f"ray::ServeReplica:{APP}:Router")
     return int(router.memory_info().rss)
 
 

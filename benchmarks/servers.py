@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 import yaml
 
+from benchmarks.processes import engines_of
 from rayllm.config import LocalSource, ModelConfig, load_model
 from rayllm.engine.arguments import STRUCTURED_OUTPUTS
 from rayllm.prompt import compile_template
@@ -66,7 +67,9 @@ class Server:
         return held
 
     def _processes(self) -> list[psutil.Process]:
-        return [self.process, *self.process.children(recursive=True)]
+        members = [self.process, *self.process.children(recursive=True)]
+        engines = [engine for engine in engines_of(members) if engine not in members]
+        return [*members, *engines, *{server for engine in engines if (server := engine.parent())}]
 
     def _kind(self, member: psutil.Process) -> str:
         command = member.cmdline() or [member.name()]

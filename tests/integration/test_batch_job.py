@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.processes import titled
 from tests.integration import paced_job
 from tests.integration.service import DEMO, ROOT
 
 CHAT = "/v1/chat/completions"
+ENGINE = "VLLM::EngineCore"
 CAPITALS = {"France": "Paris", "Germany": "Berlin", "Japan": "Tokyo"}
 
 
@@ -33,9 +35,9 @@ def no_leftovers() -> Iterator[None]:
     """What a failed test has started takes nothing from the next ones."""
     yield
     while _started:
-        process = _started.pop()
-        if process.poll() is None:
-            kill(process)
+        with _started.pop() as process:
+            if process.poll() is None:
+                kill(process)
 
 
 def start(*command: str) -> subprocess.Popen[str]:
@@ -133,7 +135,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_file_of_requests_killed_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    count = 1500
+    count, before = 1500, set(titled(ENGINE))
     given, output = write(tmp_path / "in.jsonl", requests(count)), tmp_path / "out.jsonl"
     run = ("rayllm", "batch", "run", str(given), "-o", str(output), "--model", str(DEMO), "--json")
     work = tmp_path / "out.jsonl.work"
@@ -167,8 +169,8 @@ def test_a_file_of_requests_killed_in_the_middle_loses_and_doubles_nothing(tmp_p
     assert failure["response"]["status_code"] == 400
     assert failure["response"]["body"]["error"]["param"] == "temperature"
     assert not work.exists()
-    engines = [p for p in psutil.process_iter(["name", "cmdline"]) if "EngineCore" in " ".join(p.info["cmdline"] or [])]
-    assert not [p for p in engines if os.getsid(p.pid) in (first.pid, again.pid)]
+    _, left = psutil.wait_procs(set(titled(ENGINE)) - before, timeout=30)
+    assert not left
 
 
 def fails(*arguments: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from benchmarks.processes import engines_of
 from tests.integration.service import Service
 
 PLAIN = {"model": "demo/plain:1.0", "prompt": "a", "max_tokens": 1}
@@ -45,7 +46,7 @@ def test_the_router_has_loaded_no_engine(service: Service) -> None:
 
 def test_an_engine_that_dies_is_replaced_and_the_other_model_goes_on(service: Service, http: httpx.Client) -> None:
     replica = process("ray::ServeReplica:rayllm:demo--plain")
-    engine = next(child for child in replica.children(recursive=True) if "EngineCore" in child.name())
+    [engine] = engines_of([replica])
     engine.kill()
     with ThreadPoolExecutor(1) as pool:
         # The model has one replica: the request waits for the one that takes its place.
