@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-floors lint format generate lock bench
 BIN := .venv/bin
+# A process for each core; the real stack gets the machine to itself.
+PARALLEL := --numprocesses logical --maxprocesses 8
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -13,14 +15,15 @@ run: setup ## serve the bundled demo model on 127.0.0.1:8000
 	@$(BIN)/rayllm run serve_configs/demo.yaml
 
 test: setup ## run the whole test suite, the real stack included
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	@$(BIN)/python -m pytest tests/integration
 
 test-fast: setup ## run the tests that need neither Ray nor an engine
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
 
 test-floors: ## run the fast tests on the lowest versions that pyproject.toml allows
 	@VENV=.venv-floors FLOORS=1 scripts/setup.sh
-	@.venv-floors/bin/python -m pytest tests/unit
+	@.venv-floors/bin/python -m pytest $(PARALLEL) tests/unit
 
 lint: setup ## check style, types, import contracts, dependencies and generated files
 	@$(BIN)/ruff check .
