@@ -212,9 +212,7 @@ RESPONSE_CASES = [
     _response("`store: false`", store=False),
     _response("`top_logprobs`", include=["message.output_text.logprobs"], top_logprobs=2),
     _response("`stop`", stop=["Paris"]),
-    replace(
-        _response("`store: true`", store=True), deviation="nothing is stored", vllm_status=200
-    ),
+    replace(_response("`store: true`", store=True), deviation="nothing is stored", vllm_status=200),
 ]
 MESSAGE_CASES = [
     _message("a question", True),

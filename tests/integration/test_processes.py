@@ -44,6 +44,15 @@ def test_the_router_has_loaded_no_engine(service: Service) -> None:
     assert "libtorch" in loaded_libraries(process("ray::ServeReplica:rayllm:rayllm-demo"))
 
 
+def test_engines_are_forked_by_one_server(service: Service) -> None:
+    replicas = [process(f"ray::ServeReplica:rayllm:{name}") for name in ("rayllm-demo", "demo--plain")]
+    engines = engines_of(replicas)
+    assert len(engines) == len(replicas)
+    [server] = {engine.parent() for engine in engines}
+    assert server is not None
+    assert _title(server).startswith("rayllm::ForkServer")
+
+
 def test_an_engine_that_dies_is_replaced_and_the_other_model_goes_on(service: Service, http: httpx.Client) -> None:
     replica = process("ray::ServeReplica:rayllm:demo--plain")
     [engine] = engines_of([replica])
