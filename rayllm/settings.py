@@ -50,7 +50,7 @@ class Settings:
     )
     engine_stall_timeout_s: float = _setting(  # type: ignore[assignment]
         10.0,
-        "Seconds an engine with requests in hand may neither answer nor use a processor before it counts as hung "
+        "Seconds an engine with unfinished requests may neither respond nor use CPU before it counts as hung "
         "and its replica ends.",
     )
     connect_timeout_s: float = _setting(  # type: ignore[assignment]
@@ -72,7 +72,7 @@ class Settings:
         "What was not used for longest makes room, what is in use never does.",
     )
     adapter_refresh_s: float = _setting(  # type: ignore[assignment]
-        30.0, "Seconds after which the place of an adapter in use is asked for a newer version."
+        30.0, "Seconds between checks of the source of a used adapter for a newer version."
     )
     download_threads: int = _setting(16, "Ranges that a node fetches at once.")  # type: ignore[assignment]
     download_tries: int = _setting(  # type: ignore[assignment]

@@ -14,7 +14,7 @@ def socket_folder() -> Path:
     """A folder that only this user can access. Its path is short: the kernel's limit for a socket is 107 bytes.
 
     Raises:
-        ClusterError: something else, or somebody else's, is at its place.
+        ClusterError: its path is not a directory, or other users can access it.
     """
     folder = Path(tempfile.gettempdir()) / f"rayllm-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -43,7 +43,7 @@ def configure_on_gpu(arguments: VllmArguments) -> Any:
 
 def _group() -> PlacementGroup:
     group = get_current_placement_group()
-    assert group is not None  # noqa: S101  (Serve starts every replica in the group that composition asked for)
+    assert group is not None  # noqa: S101  (Serve starts every replica in the group that composition requests)
     return group
 
 

@@ -173,7 +173,7 @@ def _redis(options: ManifestOptions) -> dict[str, Any]:
 
 
 def _worker_group(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
-    # All that Ray's autoscaler knows about pods that are not running yet.
+    # The autoscaler's only information about pods that are not running yet.
     resources = {"CPU": options.cpus_of(group), **group.custom, group.resource: 1}
     if group.gpus:
         resources["GPU"] = group.gpus

@@ -55,7 +55,7 @@ def measure_info(info: ModelInfo, is_outline: bool, dtype: str = "auto") -> Meas
 
 
 def inspect_or_outline(source: Source, texts: Iterable[str] = ()) -> tuple[ModelInfo, bool]:
-    """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag says so.
+    """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag is then set.
 
     Raises:
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.

@@ -19,7 +19,7 @@ STREAMS = 5
 
 
 def ongoing(deployment: str = "rayllm-demo") -> list[int]:
-    """Requests that each replica's actor says it has in hand, as Serve's routers and controller ask it."""
+    """Ongoing requests of each replica, as its actor reports them to Serve's routers and controller."""
     controller: Any = serve.context._get_global_client()._controller
     infos = ray.get(controller._all_running_replicas.remote())
     actors = [

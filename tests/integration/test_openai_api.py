@@ -201,7 +201,7 @@ def test_probes_and_version(http: httpx.Client) -> None:
         (COMPLETIONS, {"model": PLAIN, "prompt": "word " * 3000}, 400, "prompt", "maximum context"),
         (COMPLETIONS, {"model": PLAIN}, 400, "prompt", "prompt"),
         (CHAT, {"model": PLAIN, "messages": [USER]}, 400, "messages", "no chat template"),
-        ("/v1/embeddings", {"model": "rayllm-demo", "input": "x"}, 400, "model", "does not do embeddings (/v1/emb"),
+        ("/v1/embeddings", {"model": "rayllm-demo", "input": "x"}, 400, "model", "does not support embeddings (/v1/"),
         (CHAT, {**ASK, "user": "x" * (32 << 20)}, 413, None, "33554432 bytes"),
         ("/v1/nothing", ASK, 404, None, "There is no POST /v1/nothing"),
     ],

@@ -118,7 +118,7 @@ def test_what_a_model_cannot_do_is_answered_with_what_it_can(
 ) -> None:
     status, error = failure(kinds.post(path, json={"model": model, **body}))
     assert (status, error["param"]) == (400, "model")
-    assert f"The model `{model}` does not do" in error["message"]
+    assert f"The model `{model}` does not support" in error["message"]
     assert said in error["message"]
 
 

@@ -57,7 +57,7 @@ def test_a_port_in_use() -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         line = failure(rayllm("run", "serve_configs/demo.yaml", "--port", port))
-    assert f"127.0.0.1:{port} cannot be listened on: Address already in use" in line
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
 
 
 def test_gpus_that_are_not_there(service: Service) -> None:

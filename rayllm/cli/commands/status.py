@@ -88,7 +88,7 @@ def _live(views: Iterator[Any]) -> None:
 def _text(models: Sequence[ModelReport], rates: dict[_Name, float]) -> str:
     if not models:
         return "Nothing is served by RayLLM in this cluster."
-    table = Table(["model", "status", "replicas", "in hand", "waiting", "tokens/s", "KV cache", "adapters"])
+    table = Table(["model", "status", "replicas", "ongoing", "waiting", "tokens/s", "KV cache", "adapters"])
     for model in models:
         running = model.running
         table.add(
@@ -123,7 +123,7 @@ def _state(replica: ReplicaReport) -> str:
     if replica.state != "STARTING":
         return replica.state.lower()
     if (start := replica.start) is None:
-        return f"{'starting' if replica.node else 'has no place yet'} since {replica.age_s:.0f} s"
+        return f"{'starting' if replica.node else 'waiting for resources'} since {replica.age_s:.0f} s"
     share = f", {start.done / start.size:.0%} of {start.size / 1e9:.1f} GB" if start.size else ""
     return f"starting: {start.phase.replace('_', '-')} since {time.time() - start.since:.0f} s{share}"
 

@@ -80,7 +80,7 @@ def check_free(addresses: list[Listener]) -> None:
                 probe.bind((listener.host, listener.port))
             except OSError as error:
                 raise ClusterError(
-                    f"{listener} cannot be listened on: {error.strerror}. Stop what uses it, or choose another --port."
+                    f"cannot listen on {listener}: {error.strerror}. Stop what uses it, or choose another --port."
                 ) from None
 
 

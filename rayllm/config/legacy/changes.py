@@ -8,7 +8,7 @@ from typing import Literal
 from rayllm.config.legacy.nested import Mapping
 
 Kind = Literal["renamed", "added", "not_carried", "secret"]
-"""`renamed`: another key or value says it now; `added`: an older default, written out; `not_carried`: dropped;
+"""`renamed`: another key or value replaces it; `added`: an older default, written out; `not_carried`: dropped;
 `secret`: replaced by a reference."""
 
 

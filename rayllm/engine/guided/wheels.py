@@ -49,7 +49,7 @@ def check(wheels: Sequence[Path]) -> None:
     """Refuse wheels that this Python cannot use.
 
     Raises:
-        ConfigError: as `unpack` says.
+        ConfigError: as for `unpack`.
     """
     fitting = frozenset(sys_tags())
     seen: dict[str, Path] = {}

@@ -37,4 +37,5 @@ class TaskMiddleware:
             paths.setdefault(endpoint.does, []).append(endpoint.path)
         able = "; ".join(f"{does} ({', '.join(where)})" for does, where in paths.items())
         wanted = BY_PATH[path].does if path in BY_PATH else path
-        return RequestError(f"The model `{self._model_id}` does not do {wanted} ({path}). It does {able}.", "model")
+        message = f"The model `{self._model_id}` does not support {wanted} ({path}). It supports {able}."
+        return RequestError(message, "model")

@@ -51,7 +51,7 @@ def main(path: str, modules: list[str]) -> None:
             os.chdir("/")
             ForkServer(listener).run()
         finally:
-            # Before the listener is closed: then nobody has another server there yet.
+            # Before the listener is closed, when no client can have started another server at this path.
             Path(path).unlink(missing_ok=True)
 
 

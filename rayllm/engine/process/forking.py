@@ -121,7 +121,7 @@ class _Popen(popen_forkserver.Popen):
         return self.returncode
 
     def _exit_code(self) -> int:
-        """What the server says of the child; 255 if the server has ended before it, as in multiprocessing."""
+        """The exit code that the server reports; 255 if the server ended first, as in multiprocessing."""
         try:
             self._connection.settimeout(_EXIT_CODE_S)
             return int(NUMBER.unpack(_receive_number(self._connection))[0])

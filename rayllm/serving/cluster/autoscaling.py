@@ -93,7 +93,7 @@ class EngineLoadPolicy:
         return sum(min(count / self._target_tokens, 2.0) for count in tokens.values())
 
     def _for_kv(self, kv: Recorded, ongoing: Recorded) -> float:
-        """Replicas for the KV cache in use. A request alone in its engine does not count: nobody needs its cache."""
+        """Replicas for the KV cache in use. A request alone in its engine does not count."""
         if not self._target_kv:
             return 0.0
         return sum(use / self._target_kv for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)

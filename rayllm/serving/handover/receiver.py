@@ -134,7 +134,7 @@ class _Exchange:
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
-            # If the reply had not started, the router knows: it was never told so.
+            # If the reply had not started, the router has received no START message.
             self._end(Kind.BROKEN)
 
     def abort(self) -> None:
@@ -198,7 +198,7 @@ class _Exchange:
                 self._end(Kind.DONE)
 
     async def _begin(self, body: bytes, is_last: bool) -> None:
-        assert self._start is not None  # noqa: S101  (told by the caller)
+        assert self._start is not None  # noqa: S101  (callers check it)
         if not body and not is_last:
             return
         start, self._start = self._start, None
@@ -214,7 +214,7 @@ class _Exchange:
 
     async def _refuse(self, body: bytes) -> None:
         start = self._start
-        assert start is not None  # noqa: S101  (told by the caller)
+        assert start is not None  # noqa: S101  (callers check it)
         if not self._channel.is_open:
             await self._connection.start(start["status"], self._reply_headers(start), body, True)
             self._end(Kind.DONE)

@@ -25,7 +25,7 @@ class Outcome(Enum):
     ANSWERED = "answered"
     """The client has the complete reply."""
     REFUSED = "refused"
-    """Nothing was sent; the replica says what to answer."""
+    """Nothing was sent to the client; the replica returns the response for it."""
     LOST = "lost"
     """The replica died or failed before it sent anything."""
     BROKEN = "broken"
@@ -115,7 +115,7 @@ class Sender:
             try:
                 connection.connect(self._path)
             except (ConnectionRefusedError, FileNotFoundError):
-                # The socket belongs to one process, and nobody listens on it.
+                # The socket belongs to one process, which no longer listens on it.
                 connection.close()
                 raise ReplicaGoneError from None
             except OSError:

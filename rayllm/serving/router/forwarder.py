@@ -106,7 +106,7 @@ class Forwarder:
         if not resolved.adapter or resolved.path or name in self._models.modules or self._lookup.is_known(name):
             return
         replicas = self._dispatcher.replicas(resolved.model_id)
-        # Without a replica there is nobody to ask: the request is queued like any other.
+        # Without a replica, the request is queued like any other.
         if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
             await unless_disconnected(client.request.receive, self._lookup.check(name))
 

@@ -94,7 +94,7 @@ class ModelRegistry:
             return ResolvedModel(entry.base, entry.adapter, entry.path)
         adapter = self.parse_adapter(name) or self._modules.get(name)
         if adapter and (entry := registered.get(adapter.adapter)) and entry.base == adapter.base:
-            # The engine knows an adapter by its full id, even if it was loaded under its own name alone.
+            # The engine identifies an adapter by its full id, even if it was loaded under its own name alone.
             return ResolvedModel(entry.base, entry.adapter, entry.path)
         if adapter is None:
             self.raise_not_found(name)

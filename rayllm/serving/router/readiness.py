@@ -19,7 +19,7 @@ from rayllm.serving.cluster.background import in_background
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 3.0
-# Seconds before an unresponsive controller, which is restarting, is asked again.
+# Seconds between attempts to reach a controller that is restarting.
 _REST_S = 2.0
 
 Statuses = Mapping[str, str]

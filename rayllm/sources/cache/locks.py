@@ -36,7 +36,7 @@ def exclusive(path: Path, on_wait: Callable[[float], None]) -> Iterator[None]:
 
 @contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock for the `with` block if nobody else holds or shares it; yields whether that is so."""
+    """Hold an exclusive lock for the `with` block if no other process holds or shares it; yields whether it does."""
     descriptor = _open(path)
     try:
         yield _try_exclusive(descriptor)

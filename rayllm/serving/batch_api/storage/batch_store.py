@@ -100,7 +100,7 @@ class BatchStore:
         return batch
 
     def cancelled_at(self, batch_id: str) -> int | None:
-        """When a client cancelled the batch; None if nobody did."""
+        """When a client cancelled the batch; None if none did."""
         try:
             return int(self._folder.read(f"cancellations/{batch_id}"))
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class BatchStore:
                 self._folder.delete(f"unfinished/{entry.id}.{entry.expires_at}")
 
     def _attempts(self) -> dict[str, Attempts]:
-        """Of each batch that somebody works on. A runner may have died between two marks: the latest counts."""
+        """The mark of each batch in progress. A runner may have died between two marks: the latest counts."""
         attempts: dict[str, Attempts] = {}
         for name in self._folder.names("attempts"):
             batch_id, count, answered = name.split(".")

@@ -16,7 +16,7 @@ _DELETE = "delete files that nobody needs (DELETE /v1/files/{id}), or upload wit
 class StorageQuota:
     """Limits on the number of files, bytes and batches.
 
-    Uploads in progress count; each router knows its own.
+    Uploads in progress count; each router counts its own.
 
     Args:
         stores: the stores.

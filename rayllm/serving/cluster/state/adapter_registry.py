@@ -20,7 +20,7 @@ _TIMEOUT_S = 10.0
 _REFRESH_TIMEOUT_S = 2.0
 # Seconds after which other processes see a change.
 _MAX_AGE_S = 1.0
-# Seconds before an unresponsive actor is asked again.
+# Seconds between attempts to reach an unresponsive actor.
 _RETRY_S = 10.0
 
 

@@ -16,7 +16,7 @@ from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_put
 logger = logging.getLogger(__name__)
 
 _PREFIX = "rayllm-starting/"
-# Downloads report every chunk; nobody reads that often.
+# Downloads report every chunk, more often than is read.
 _PERIOD_S = 1.0
 
 

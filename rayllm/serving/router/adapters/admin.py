@@ -78,7 +78,7 @@ class AdapterAdmin:
             message = f"The adapter `{name}` is loaded already; send `load_inplace: true` to replace it."
             raise RequestError(message, "lora_name")
         for other, entry in registered.items():
-            # The engine knows an adapter by its full id: two entries would evict each other.
+            # The engine identifies an adapter by its full id: two entries would evict each other.
             if other != name and (entry.base, entry.adapter) == (adapter.base, adapter.adapter):
                 raise RequestError(f"This adapter is loaded already, as `{other}`; unload that first.", "lora_name")
         await self._validate(name, adapter)

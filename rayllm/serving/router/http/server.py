@@ -172,7 +172,7 @@ async def open_http_server(app: ASGIApp, app_name: str, config: RouterConfig) ->
     try:
         await server.start()
     except OSError as error:
-        raise ClusterError(f"{address[0]}:{address[1]} cannot be listened on: {error.strerror}.") from None
+        raise ClusterError(f"cannot listen on {address[0]}:{address[1]}: {error.strerror}.") from None
     return server
 
 

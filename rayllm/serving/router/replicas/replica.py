@@ -69,7 +69,7 @@ class Replica:
 
     @property
     def free_slots(self) -> int:
-        """Requests that it would accept, as far as this router knows."""
+        """Requests that it would accept, by this router's own count."""
         if not self.is_open:
             return 0
         free = self.candidate.capacity - self.candidate.requests

@@ -109,10 +109,10 @@ def _start_handover(
 async def _await_outcome(
     sender: Sender, connection: Connection, handover: Handover, deadline: asyncio.Timeout
 ) -> Outcome:
-    """How the handover ended. On cancellation, the replica is stopped before anybody else answers the client.
+    """How the handover ended. On cancellation, the replica is stopped before another answer goes to the client.
 
     Raises:
-        ClientDisconnect: cancelled after the replica had started its reply, so that nobody else can answer.
+        ClientDisconnect: cancelled after the replica had started its reply, so that no other answer is possible.
     """
     try:
         await handover.started.wait()

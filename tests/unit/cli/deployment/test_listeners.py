@@ -66,7 +66,7 @@ def test_a_port_in_use_is_said(host: str, family: socket.AddressFamily) -> None:
         taken.bind((host, 0))
         taken.listen()
         found = listeners(with_address(application(), host, taken.getsockname()[1]))
-        with pytest.raises(ClusterError, match="cannot be listened on: Address already in use"):
+        with pytest.raises(ClusterError, match=r"cannot listen on .*: Address already in use"):
             check_free(found)
     check_free(found)
 

@@ -32,8 +32,8 @@ async def test_what_it_does_not_is_answered_with_what_it_does() -> None:
     error = json.loads(body["body"])["error"]
     assert (start["status"], error["param"]) == (400, "model")
     assert error["message"] == (
-        "The model `m` does not do chat (/v1/chat/completions). It does embeddings (/v1/embeddings, /v2/embed); "
-        "pooling (/pooling); tokenization (/tokenize, /detokenize)."
+        "The model `m` does not support chat (/v1/chat/completions). It supports embeddings (/v1/embeddings, /v2/embed)"
+        "; pooling (/pooling); tokenization (/tokenize, /detokenize)."
     )
 
 
