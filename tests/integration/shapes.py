@@ -103,4 +103,4 @@ def count(root: Path) -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     parameters = make(folder)
-    print(json.dumps({name: {**told, "parameters": parameters[name]} for name, told in count(folder).items()}))
+    print(json.dumps({name: {**counts, "parameters": parameters[name]} for name, counts in count(folder).items()}))

@@ -65,9 +65,9 @@ def test_a_tool_is_called_and_its_result_heard(service: Service, tmp_path: Path)
     tools = tmp_path / "tools.json"
     tools.write_text(json.dumps([TOOL]))
     lines = "What's the temperature in Paris?\n22.0\n"
-    called, told = run(chat, service, "--temperature", "0", "--tools", str(tools), stdin=lines).stdout.splitlines()
-    assert called.startswith('→ get_current_temperature({"location": "Paris, France"')
-    assert "22" in told
+    tool_call, answer = run(chat, service, "--temperature", "0", "--tools", str(tools), stdin=lines).stdout.splitlines()
+    assert tool_call.startswith('→ get_current_temperature({"location": "Paris, France"')
+    assert "22" in answer
 
 
 def test_ctrl_c_stops_the_answer_and_the_engines_work(service: Service) -> None:

@@ -20,7 +20,7 @@ SCHEMA = {"type": "string", "pattern": "a{1,255}"}
 
 
 class Engine:
-    """Stands for AsyncLLM: its outputs end as they are told to."""
+    """A fake AsyncLLM with scripted outputs."""
 
     def __init__(self, *finish_reasons: str | None) -> None:
         self._finish_reasons = finish_reasons

@@ -1,4 +1,4 @@
-"""What KubeRay does with a manifest, done here: Ray is started with a group's resources, and its dashboard is told."""
+"""A manifest without KubeRay: Ray is started with a group's resources, and the dashboard gets the application."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ def planned(*arguments: str) -> dict[str, Any]:
 
 
 def test_the_demo() -> None:
-    told = planned(str(DEMO), "--gpu", "t4", "--tensor-parallelism", "2")
-    assert (told["family"], told["tokens"]) == ("llama", 1024)
-    [gpu] = told["gpus"]
+    result = planned(str(DEMO), "--gpu", "t4", "--tensor-parallelism", "2")
+    assert (result["family"], result["tokens"]) == ("llama", 1024)
+    [gpu] = result["gpus"]
     assert (gpu["gpu"], gpu["fits"], gpu["tensor_parallelism"], gpu["longest"]) == ("T4", True, 2, 2048)
     text = plan(str(DEMO)).stdout.splitlines()
     assert text[0].startswith("rayllm-demo: llama, 4 layers")
@@ -116,8 +116,8 @@ def test_engine_arguments_count_or_are_said_not_to(tmp_path: Path) -> None:
     assert one == pytest.approx(2 * two, rel=0.01)
     assert four == pytest.approx(two / 2, rel=0.01)
     assert cache(gpu_memory_utilization=0.5) < two
-    told = planned(with_arguments(tmp_path, quantization="fp8"), "--gpu", "T4")
-    assert told["not_counted"] == ["quantization"]
+    result = planned(with_arguments(tmp_path, quantization="fp8"), "--gpu", "T4")
+    assert result["not_counted"] == ["quantization"]
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

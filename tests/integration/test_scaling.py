@@ -137,7 +137,7 @@ async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> N
         async with clients(seen, url, 0) as client:
             first = [asyncio.create_task(ask(client, seen, index % 2 == 0, 8)) for index in range(FIRST)]
             await until(lambda: seen.most_starting_from_none > 0, 60)
-            # As many wait as may: whoever comes now is told when to come again.
+            # The queue is full: another request gets 503 with Retry-After.
             late = await ask(client, Watched(), False, 8)
             assert (late.status_code, late.json()["error"]["type"]) == (503, "overloaded_error")
             assert int(late.headers["retry-after"]) > 0

@@ -81,8 +81,8 @@ def test_reasoning_has_a_field_of_its_own(kinds: httpx.Client, stream: bool) -> 
 )
 def test_templates_from_a_file_and_in_the_configuration(kinds: httpx.Client, model: str, prompt: str) -> None:
     tokens = kinds.post("/tokenize", json={"model": model, "messages": [USER]}).json()["tokens"]
-    told = kinds.post("/detokenize", json={"model": model, "tokens": tokens}).json()["prompt"]
-    assert told.removeprefix("<|begin_of_text|>").startswith(prompt)
+    detokenized = kinds.post("/detokenize", json={"model": model, "tokens": tokens}).json()["prompt"]
+    assert detokenized.removeprefix("<|begin_of_text|>").startswith(prompt)
 
 
 def test_a_shipped_template_for_tools_stands_beside_the_models_own(kinds: httpx.Client) -> None:

@@ -109,9 +109,9 @@ def test_adapters_of_a_store_have_options_of_downloads(lora: dict[str, Any]) -> 
 def test_the_router_has_only_digests_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADMIN_KEY", "s3cret")
     router = deployments(config(), admin_keys=["${env:ADMIN_KEY}"])["Router"]
-    told = router._deployment_config.user_config
-    assert told["admin_digests"] == [sha256(b"s3cret").hexdigest()]
-    assert "s3cret" not in repr(told)
+    user_config = router._deployment_config.user_config
+    assert user_config["admin_digests"] == [sha256(b"s3cret").hexdigest()]
+    assert "s3cret" not in repr(user_config)
 
 
 def test_a_key_that_is_not_there_is_named() -> None:

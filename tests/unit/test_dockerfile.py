@@ -1,4 +1,4 @@
-"""The image's recipe, as far as it can be told without an engine that builds it."""
+"""The image's recipe, as far as it can be checked without building it."""
 
 from __future__ import annotations
 

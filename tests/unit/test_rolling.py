@@ -46,9 +46,11 @@ def versions(*models: dict[str, Any], **router: Any) -> dict[str, DeploymentVers
 def version(bound: Any) -> DeploymentVersion:
     # Copied as `build_app` of Serve copies it, and sent with the version of the application.
     copied = bound.options(name=bound.name)
-    told = get_deploy_args(copied.name, copied._replica_config, False, False, copied._deployment_config, "of-the-app")
-    told.pop("ingress")
-    info = deploy_args_to_deployment_info(**told, app_name="app")
+    arguments = get_deploy_args(
+        copied.name, copied._replica_config, False, False, copied._deployment_config, "of-the-app"
+    )
+    arguments.pop("ingress")
+    info = deploy_args_to_deployment_info(**arguments, app_name="app")
     assert info.version != "of-the-app"
     replica: ReplicaConfig = info.replica_config
     return DeploymentVersion(

@@ -1,4 +1,4 @@
-"""What processors can be told, and what they refuse."""
+"""Options of processors, and those that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of older forms become today's: what loads, what is told, what is refused."""
+"""Conversion of older model files: what loads, what is reported, what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.conversion.forms import (
 
 
 def convert(raw: Mapping, folder: Path) -> tuple[Mapping, Report]:
-    """The mapping that one file becomes, and what is told of it."""
+    """The converted mapping of one file, and the notes about it."""
     file = folder / "old.yaml"
     file.write_text(yaml.safe_dump(raw, sort_keys=False))
     conversion = convert_files([file], Target())

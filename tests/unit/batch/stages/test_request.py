@@ -16,7 +16,7 @@ ROW = {"url": "/v1/chat/completions", "body": {"model": "m"}}
 
 
 class Router:
-    """A handle whose router does, call by call, what it was told to."""
+    """A handle of a router with a scripted reply to each call."""
 
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)

@@ -1,4 +1,4 @@
-"""Where `rayllm run` listens, who is told so, and what it refuses."""
+"""Where `rayllm run` listens, what it prints, and what it refuses."""
 
 from __future__ import annotations
 

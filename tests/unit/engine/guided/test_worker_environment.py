@@ -13,11 +13,11 @@ from rayllm.settings import Settings
 
 
 def test_a_worker_reads_what_the_replica_set(tmp_path: Path) -> None:
-    told = WorkerEnvironment(tmp_path, Path("/cache"), "10.0.0.1:7")
-    variables = told.variables({"VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "NIM_,X_"})
-    assert WorkerEnvironment.read(variables) == told
+    environment = WorkerEnvironment(tmp_path, Path("/cache"), "10.0.0.1:7")
+    variables = environment.variables({"VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "NIM_,X_"})
+    assert WorkerEnvironment.read(variables) == environment
     assert variables["VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"] == "NIM_,X_,_RAYLLM_GUIDED_"
-    assert told.variables(variables) == variables
+    assert environment.variables(variables) == variables
     # They are no settings, so they are not refused as unknown ones.
     Settings.from_environment(variables)
 

@@ -210,7 +210,7 @@ async def test_an_empty_file_is_refused(client: AsyncOpenAI) -> None:
 
 async def test_a_file_may_be_so_large_and_no_larger(client: AsyncOpenAI, storage: str) -> None:
     assert (await upload(client, b"x" * LIMIT)).bytes == LIMIT
-    # Just above, and told beforehand by the length.
+    # Just above, as the Content-Length header shows.
     for size in (LIMIT + 1, LIMIT + 200_000):
         with pytest.raises(openai.APIStatusError) as caught:
             await upload(client, b"x" * size)

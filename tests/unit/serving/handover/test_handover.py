@@ -107,8 +107,8 @@ class Router:
             connection.answered()
         elif outcome is Outcome.REFUSED:
             assert handover.refusal
-            told = handover.refusal
-            self.refusals.append((told.head["status"], told.head["headers"], told.body))
+            refusal = handover.refusal
+            self.refusals.append((refusal.head["status"], refusal.head["headers"], refusal.body))
             await plain(500, b"refused")(receive, send)
         elif outcome is Outcome.BROKEN:
             connection.break_off(b"data: broken\n\n")

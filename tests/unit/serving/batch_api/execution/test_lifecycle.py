@@ -44,8 +44,8 @@ def content(stores: Stores, file_id: str | None) -> str | None:
 
 
 def counts(batch: Batch) -> tuple[int, int, int]:
-    told = batch.request_counts
-    return told.total, told.completed, told.failed
+    counts = batch.request_counts
+    return counts.total, counts.completed, counts.failed
 
 
 def left_over(storage: str) -> set[str]:
@@ -219,7 +219,7 @@ def test_progress_is_seen_on_the_way(runners: Runners, stores: Stores) -> None:
 
 
 def test_a_job_that_tells_late_is_not_heard(stores: Stores) -> None:
-    told: list[Callable[[Counts], None]] = []
+    callbacks: list[Callable[[Counts], None]] = []
 
     class Late(Runners):
         def _job(self, batch: Batch) -> Job:
@@ -227,7 +227,7 @@ def test_a_job_that_tells_late_is_not_heard(stores: Stores) -> None:
             run = job.run
 
             def heard(on_progress: Callable[[Counts], None]) -> None:
-                told.append(on_progress)
+                callbacks.append(on_progress)
                 run(on_progress)
 
             job.run = heard  # type: ignore[method-assign]
@@ -235,7 +235,7 @@ def test_a_job_that_tells_late_is_not_heard(stores: Stores) -> None:
 
     made = create(stores)
     Late(stores).run(made.id)
-    told[0](Counts(4, 1, 0))
+    callbacks[0](Counts(4, 1, 0))
     assert (stores.batches.get(made.id).status, counts(stores.batches.get(made.id))) == ("completed", (4, 3, 1))
 
 

@@ -182,10 +182,10 @@ async def test_a_bare_name_is_for_the_only_base_there_is() -> None:
     service = RouterApplication("q")
     await service.post(LOAD, X | {"lora_name": "mine"})
     assert service.loaded.known == {"mine": RegisteredAdapter("q", "mine", "/x")}
-    for bases, told in ((("q", "r"), "`q:<name>`, `r:<name>`"), ((), "no model here has a `lora_config`")):
+    for bases, hint in ((("q", "r"), "`q:<name>`, `r:<name>`"), ((), "no model here has a `lora_config`")):
         status, param, message = await refusal(RouterApplication(*bases), LOAD, X | {"lora_name": "mine"})
         assert (status, param) == (400, "lora_name")
-        assert told in message
+        assert hint in message
 
 
 async def test_one_adapter_has_one_name() -> None:

@@ -40,13 +40,13 @@ class Queue:
         self.count -= 1
 
 
-def told(name: str, capacity: int) -> ReplicaUpdate:
+def replica_update(name: str, capacity: int) -> ReplicaUpdate:
     return ReplicaUpdate(name, capacity, {"address": "http://x", "key": "k", "socket": "", "node_id": "far"}, {})
 
 
 def replica_set(queue: Queue, *capacities: int, queue_timeout_s: float = 10) -> ReplicaSet:
     made = ReplicaSet("m", queue, "here", "least_loaded", queue_timeout_s)
-    made.update([told(f"r{index}", capacity) for index, capacity in enumerate(capacities)])
+    made.update([replica_update(f"r{index}", capacity) for index, capacity in enumerate(capacities)])
     return made
 
 
@@ -305,7 +305,7 @@ async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_
     await settle()
     assert replicas.sent["r0"] <= 5
     assert not replicas.dispatcher.has_replicas("m")
-    replicas.replica_set.update([told("r0", 10), told("new", 10)])
+    replicas.replica_set.update([replica_update("r0", 10), replica_update("new", 10)])
     assert await asyncio.gather(*asked) == ["new"] * 5
 
 
