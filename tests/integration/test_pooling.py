@@ -109,7 +109,7 @@ def test_a_reranker_scores_pairs(kinds: httpx.Client) -> None:
         ("classifier", "/v1/embeddings", {"input": "x"}, "classification (/classify)"),
         ("classifier", "/v1/messages", {"messages": [], "max_tokens": 3}, "classification"),
         ("reranker", "/v1/completions", {"prompt": "x"}, "reranking (/rerank"),
-        ("extras", "/v1/rerank", {"query": "x", "documents": []}, "It does chat (/v1/chat/completions"),
+        ("extras", "/v1/rerank", {"query": "x", "documents": []}, "It supports chat (/v1/chat/completions"),
         ("whisper", "/v1/embeddings", {"input": "x"}, "transcription (/v1/audio/transcriptions)"),
     ],
 )

@@ -12,14 +12,17 @@ from typing import Any
 
 import httpx
 import pytest
+import ray
 import yaml
 from ray import serve
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayllm import build_app
 from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
 
 APP = MODEL = "elastic"
+WAITING = "waiting"
 FIRST = 200
 MANY = 24
 PATH = "v1/chat/completions"
@@ -33,7 +36,6 @@ class Watched:
     most_running: int = 0
     running: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
-    heartbeats: int = 0
 
 
 def model() -> dict[str, Any]:
@@ -59,11 +61,24 @@ def model() -> dict[str, Any]:
     return demo
 
 
+def waiting() -> dict[str, Any]:
+    """A model whose replica cannot be placed while a placement group holds the cluster's GPUs."""
+    scaling = {"min_replicas": 0, "max_replicas": 1, "target_ongoing_requests": 1}
+    return model() | {
+        "model_loading_config": model()["model_loading_config"] | {"model_id": WAITING},
+        "deployment_config": {"autoscaling_config": scaling},
+        "accelerator_type": "A10G",
+    }
+
+
 @pytest.fixture(scope="module")
 def url(proxy_url: str) -> Iterator[str]:
     """The address of the application's own routers."""
     listen = f"127.0.0.1:{free_port()}"
-    args = {"llm_configs": [model()], "router": {"listen": listen, "num_replicas": 1, "queue_timeout_s": 400}}
+    args = {
+        "llm_configs": [model(), waiting()],
+        "router": {"listen": listen, "num_replicas": 1, "queue_timeout_s": 400},
+    }
     serve.run(build_app(args), name=APP, route_prefix="/elastic")
     yield f"http://{listen}/elastic"
     serve.delete(APP)
@@ -75,7 +90,6 @@ async def ask(client: httpx.AsyncClient, seen: Watched, stream: bool, tokens: in
     length = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
     reply = await client.post(PATH, json={"model": MODEL, "messages": messages, "stream": stream, **length})
     seen.statuses[reply.status_code] += 1
-    seen.heartbeats += reply.text.startswith(": ")
     if stream and reply.status_code == 200:
         assert reply.text.endswith("data: [DONE]\n\n")
         assert '"error"' not in reply.text
@@ -143,7 +157,6 @@ async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> N
             assert int(late.headers["retry-after"]) > 0
             await asyncio.gather(*first)
         assert seen.statuses == {200: FIRST}
-        assert seen.heartbeats == FIRST / 2
         assert seen.most_starting_from_none == 1
 
         async with clients(seen, url, MANY):
@@ -155,3 +168,29 @@ async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> N
         await until(lambda: seen.running == 0, 150)
         assert seen.statuses.keys() == {200}
         assert seen.most_running == 2
+
+
+@pytest.fixture
+def held_gpus(cluster: None) -> Iterator[None]:
+    """A placement group that holds all GPUs of the cluster."""
+    group = placement_group([{"GPU": ray.cluster_resources()["GPU"]}])
+    ray.get(group.ready(), timeout=60)
+    yield
+    remove_placement_group(group)
+
+
+@pytest.mark.usefixtures("held_gpus")
+async def test_a_stream_gets_heartbeats_while_it_waits_for_a_replica(url: str) -> None:
+    body = {"model": WAITING, "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=400) as client,
+        client.stream("POST", PATH, json=body) as reply,
+    ):
+        assert reply.status_code == 200
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        lines = reply.aiter_lines()
+        assert [await anext(lines), await anext(lines), await anext(lines)] == [
+            ": waiting for a replica",
+            "",
+            ": waiting for a replica",
+        ]

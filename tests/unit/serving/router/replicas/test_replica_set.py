@@ -324,20 +324,24 @@ async def test_a_replica_that_fails_where_others_do_not_is_left_out_until_it_is_
     monkeypatch.setattr(replica_module, "_LONGEST_EJECTION_S", 3600.0)
     replicas = Replicas(10, 10)
     replicas.bad = {"r0"}
-    asked = [await replicas.ask() for _ in range(40)]
-    assert asked.count("r0") < 12
-    assert set(asked[-20:]) == {"r1"}
+    failing = replicas.replica_set.replicas["r0"]
+    # Which replica a request goes to is chance, and an ejection takes a number of failures and of successes elsewhere.
+    for _ in range(1000):
+        if failing._is_ejected:
+            break
+        await replicas.ask()
+    assert {await replicas.ask() for _ in range(20)} == {"r1"}
     replicas.bad = set()
-    replicas.replica_set.replicas["r0"]._readmit()
-    assert "r0" in {await replicas.ask() for _ in range(20)}
+    failing._readmit()
+    assert "r0" in {await replicas.ask() for _ in range(100)}
 
 
 async def test_replicas_that_all_fail_are_all_kept() -> None:
     replicas = Replicas(10, 10)
     replicas.bad = {"r0", "r1"}
-    for _ in range(60):
+    for _ in range(200):
         await replicas.ask()
-    assert min(replicas.sent["r0"], replicas.sent["r1"]) > 10
+    assert min(replicas.sent["r0"], replicas.sent["r1"]) > 20
 
 
 async def test_the_only_replica_is_kept_however_it_fails() -> None:
