@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from benchmarks.compare import publish, take_turns
+from benchmarks.compare import publish, read_options, take_turns
 from benchmarks.load import Seen, run
 from benchmarks.servers import Server, bare_vllm, rayllm
 
@@ -46,6 +46,7 @@ def rows(concurrency: int, rounds: list[list[Seen]]) -> list[str]:
 
 
 def main() -> None:
+    read_options(__doc__)
     head = "| load | measure | RayLLM: adapter / base | vLLM: adapter / base | RayLLM / vLLM |"
     table = [head, "|---|---|--:|--:|--:|"]
     with rayllm() as ours, bare_vllm() as theirs:

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from benchmarks.compare import publish, rows, take_turns
+from benchmarks.compare import publish, read_options, rows, take_turns
 from benchmarks.servers import DEMO, Server, bare_vllm, rayllm
 
 CONCURRENCY = (1, 8)
@@ -110,6 +110,7 @@ def embedder(folder: Path) -> Path:
 
 
 def main() -> None:
+    read_options(__doc__)
     table = ["| request | measure | RayLLM | vLLM | ratio | range |", "|---|---|--:|--:|--:|---|"]
     with tempfile.TemporaryDirectory() as folder:
         table += measure(embedder(Path(folder)), "32 embeddings", "/v1/embeddings", EMBEDDINGS)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.compare import ROUNDS, publish
+from benchmarks.compare import ROUNDS, publish, read_options
 
 ROOT = Path(__file__).parent.parent
 COMMAND = str(Path(sys.executable).with_name("rayllm"))
@@ -22,6 +22,7 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.ya
 
 def main() -> None:
     """Measure, and print or publish the table."""
+    read_options(__doc__)
     commands = {
         "`rayllm --help`": ["--help"],
         f"`rayllm validate` of all {len(FILES)} shipped files": ["validate", *map(str, FILES)],

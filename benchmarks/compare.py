@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import statistics
 import sys
@@ -9,8 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from rayllm.sizing.cpu import this_cpu
+
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 ROUNDS = 5
+# The instruction sets that decide how fast a model runs on a CPU.
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 Asked = TypeVar("Asked")
 Round = TypeVar("Round")
 
@@ -38,8 +44,25 @@ def rows(
     return made
 
 
+def read_options(description: str | None) -> None:
+    """Read the command line of a benchmark whose only option is `--write`; prints its help, or refuses the rest."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="also write the table to the docs")
+    parser.parse_args()
+
+
+def machine() -> str:
+    """What a table was measured on: cores, CPU, the instructions that matter, and how engines compute by default."""
+    cpu, cores = this_cpu(), len(os.sched_getaffinity(0))
+    if cpu is None:
+        return f"Measured on {cores} cores."
+    instructions = " ".join(name for name in _INSTRUCTIONS if name in cpu.flags)
+    return f"Measured on {cores} cores of {cpu.name} ({instructions}); engines compute in {cpu.dtype} with one thread."
+
+
 def publish(name: str, table: str, page: Path = PAGE) -> None:
     """Print a table; with `--write` on the command line also put it between its marks in a page of the docs."""
+    table = f"{machine()}\n\n{table}"
     print(table)
     if "--write" in sys.argv:
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

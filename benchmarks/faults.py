@@ -24,7 +24,7 @@ import ray
 import yaml
 from ray import serve
 
-from benchmarks.compare import PAGE, publish
+from benchmarks.compare import PAGE, publish, read_options
 from benchmarks.processes import engines_of, titled
 from benchmarks.servers import DEMO, free_port
 from rayllm import build_app
@@ -291,6 +291,7 @@ def _table(seen: dict[str, Tally]) -> str:
 
 def main() -> None:
     """Measure, and print or write the table."""
+    read_options(__doc__)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, namespace="serve")
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": free_port()})

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from benchmarks.compare import publish
+from benchmarks.compare import publish, read_options
 from benchmarks.connection import Answer, Connection
 from benchmarks.load import CHAT, chat
 from benchmarks.servers import rayllm
@@ -152,6 +152,7 @@ async def table(url: str) -> str:
 
 
 def main() -> None:
+    read_options(__doc__)
     with rayllm() as server:
         ray.init("auto", namespace="serve", log_to_driver=False)
         try:

@@ -18,7 +18,7 @@ import ray
 import yaml
 from ray import serve
 
-from benchmarks.compare import PAGE, publish
+from benchmarks.compare import PAGE, publish, read_options
 from benchmarks.load import percentile
 from benchmarks.processes import titled
 from benchmarks.servers import DEMO, free_port
@@ -122,6 +122,7 @@ def _table(phases: dict[str, Seen], grown: int) -> str:
 
 def main() -> None:
     """Measure, and print or write the table."""
+    read_options(__doc__)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, namespace="serve")
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": free_port()})

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.compare import publish
+from benchmarks.compare import publish, read_options
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.measure import measure
@@ -25,6 +25,7 @@ _CACHE_BYTES, _TOKENS = 2**30, 256
 
 def main() -> None:
     """Count, and print or publish the table."""
+    read_options(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, "-m", _PROGRAM, folder], stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])

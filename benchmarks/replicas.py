@@ -20,7 +20,7 @@ import uvloop
 import yaml
 from ray import serve
 
-from benchmarks.compare import publish, take_turns
+from benchmarks.compare import publish, read_options, take_turns
 from benchmarks.connection import Connection
 from benchmarks.load import CHAT, percentile
 from benchmarks.servers import DEMO, free_port
@@ -150,6 +150,7 @@ def table(rounds: list[list[Seen]]) -> str:
 
 
 def main() -> None:
+    read_options(__doc__)
     port = free_port()
     ray.init(address="local", namespace="serve", num_cpus=8, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="Disabled")

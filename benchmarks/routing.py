@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import traffic
-from benchmarks.compare import publish
+from benchmarks.compare import publish, read_options
 from benchmarks.fleet import Fleet, Outcome, Shape, Turn
 from rayllm.routing import POLICIES, Candidate, Policy, RoutingRequest, create_policy
 from rayllm.routing.policies.least_loaded import LeastLoaded
@@ -133,6 +133,7 @@ def _cell(outcome: Outcome, at: int) -> str:
 
 def main() -> None:
     """Serve each load under each policy."""
+    read_options(__doc__)
     rows = [
         "| load | policy | saved | most / mean load | first token, mean ms | p90 ms |",
         "|---|---|--:|--:|--:|--:|",

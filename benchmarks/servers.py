@@ -25,6 +25,7 @@ import yaml
 from benchmarks.processes import engines_of
 from rayllm.config import LocalSource, ModelConfig, load_model
 from rayllm.engine.arguments import STRUCTURED_OUTPUTS
+from rayllm.engine.cpu import with_cpu_dtype
 from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
@@ -142,7 +143,7 @@ def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType
             "--model": model.source.path,
             "--served-model-name": model.model_id,
             "--max-model-len": str(model.max_model_len),
-            "--dtype": model.engine_kwargs["dtype"],
+            "--dtype": _dtype(model, model.source),
             "--max-num-seqs": str(model.engine_kwargs["max_num_seqs"]),
             "--port": str(port),
             "--host": "127.0.0.1",
@@ -194,8 +195,12 @@ def _ray_serve_llm(
 ) -> Iterator[Server]:
     model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
-    engine = {**model.engine_kwargs, "max_model_len": model.max_model_len}
+    engine = {**model.engine_kwargs, "dtype": _dtype(model, model.source), "max_model_len": model.max_model_len}
     engine["structured_outputs_config"] = STRUCTURED_OUTPUTS
+    if model.lora_config:
+        # The engine computes adapters, as the others do; they are listed in a bucket, which none of the loads needs.
+        slots = model.lora_config.max_num_adapters_per_replica
+        engine |= {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
     if prompt_format := model.generation_config.prompt_format:
         engine["chat_template"] = compile_template(prompt_format)
     config = {
@@ -208,6 +213,11 @@ def _ray_serve_llm(
     command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
     with _running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
         yield server
+
+
+def _dtype(model: ModelConfig, source: LocalSource) -> str:
+    """The type that RayLLM has the model computed in, so that all do."""
+    return str(with_cpu_dtype(model, Path(source.path)).engine_kwargs.get("dtype", "auto"))
 
 
 def _engine_variables(model: ModelConfig) -> dict[str, str]:

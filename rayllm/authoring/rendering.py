@@ -12,6 +12,7 @@ from rayllm.authoring.profile import ModelProfile
 from rayllm.config import BucketSource, HubSource, ModelConfig
 from rayllm.config.load import model_from
 from rayllm.config.yaml import dump_yaml
+from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.fit import Fit
 from rayllm.sizing.gpus import GIB
 
@@ -159,7 +160,5 @@ def _cpu_cache_gib(profile: ModelProfile, answers: Answers) -> int:
     """GiB of KV cache for a few requests, since vLLM's default on CPUs is a large share of the memory."""
     if not profile.measured:
         return 4
-    per_token = sum(
-        cache.token_bytes(1, profile.measured.element_bytes) for cache in profile.measured.architecture.caches
-    )
-    return max(1, ceil(4 * (answers.context or _TYPICAL_TOKENS) * per_token / GIB))
+    token_bytes = profile.measured.on_cpu(this_cpu()).token_bytes
+    return max(1, ceil(4 * (answers.context or _TYPICAL_TOKENS) * token_bytes / GIB))

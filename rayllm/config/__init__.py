@@ -1,7 +1,7 @@
 """The configuration: frozen schemas, and loading YAML into them."""
 
 from rayllm.config.app import AppConfig, BatchesConfig, CorsConfig, RouterConfig
-from rayllm.config.load import load_app, load_model, load_serve_file, model_from
+from rayllm.config.load import load_app, load_model, load_serve_file, model_from, yaml_files
 from rayllm.config.model import GenerationConfig, LoraConfig, ModelConfig
 from rayllm.config.named import named_model
 from rayllm.config.source import AwsCredentials, BucketSource, ExtraFile, HubSource, LocalSource, Source
@@ -25,4 +25,5 @@ __all__ = [
     "load_serve_file",
     "model_from",
     "named_model",
+    "yaml_files",
 ]

@@ -80,7 +80,8 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
 
     Args:
         args: `llm_configs` (paths, folders, globs or mappings) and, optionally, `router`.
-        folder: folder to look up relative paths in, before the working directory.
+        folder: folder of the serve config. Relative paths are looked up in it, in the folder above it, as for a config
+            in `serve_configs` beside `models`, and in the working directory.
 
     Raises:
         ConfigError: lists every fault of every file, one a line.
@@ -91,7 +92,7 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     for key in args.keys() - {"llm_configs", "router"}:
         hint = did_you_mean(key, ["llm_configs", "router"]) or "; known here: llm_configs, router."
         faults.append(f"args.{key}: unknown key{hint}")
-    folders = tuple(filter(None, (folder, Path.cwd())))
+    folders = tuple(dict.fromkeys((*((folder, folder.parent) if folder else ()), Path.cwd())))
     models = _models(args.get("llm_configs"), folders, faults)
     router = _router(args.get("router") or {}, folders, faults)
     if faults:
@@ -100,6 +101,15 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
         return AppConfig(models=tuple(models), router=router)
     except ValidationError as error:
         raise config_error("args", AppConfig, error) from None
+
+
+def yaml_files(text: str) -> list[Path]:
+    """The .yaml and .yml files of a path, folder or glob, as `llm_configs` takes them.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    return _files(text, text, (Path.cwd(),))
 
 
 def load_serve_file(path: Path | str) -> list[dict[str, Any]]:

@@ -23,9 +23,12 @@ _HEAD = """\
 
 Generated from the schema by `make generate`.
 
-Unknown keys are refused, with a suggestion. Relative paths are looked up beside the file that holds them, then in the
-working directory. `prompt_format` may also be at the top level, and `stopping_sequences` and `stopping_tokens` inside
-`prompt_format`. `prompt_format: {use_hugging_face_chat_template: true}` selects the model's own chat template.
+Unknown keys are refused, with a suggestion. Relative paths are looked up beside the file that holds them, then, for a
+serve config, in the folder above it, then in the working directory. `serve run` does not say where its config is, so
+there only the working directory counts.
+
+`prompt_format` may also be at the top level, and `stopping_sequences` and `stopping_tokens` inside `prompt_format`.
+`prompt_format: {use_hugging_face_chat_template: true}` selects the model's own chat template.
 
 Editors with the YAML language server check a model's file against [model.schema.json](model.schema.json) if its first
 line is `# yaml-language-server: $schema=../docs/model.schema.json`.

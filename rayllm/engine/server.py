@@ -21,6 +21,7 @@ from rayllm.endpoints import BY_PATH
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
+from rayllm.engine.cpu import with_cpu_dtype
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
@@ -84,6 +85,8 @@ class EngineServer:
             ConfigError: vLLM refuses the configuration.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
+        if workers == "cpu":
+            self._model = await asyncio.to_thread(with_cpu_dtype, self._model, Path(weights))
         model = self._model
         self._workers = workers
         await asyncio.to_thread(vllm_engine.import_vllm)

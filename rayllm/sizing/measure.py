@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rayllm.config import HubSource, Source
 from rayllm.sizing.architecture import Architecture, dtype_bytes, read_architecture
+from rayllm.sizing.cpu import Cpu
 from rayllm.sizing.known_models import known_config, outline_tensors
 from rayllm.sizing.weights import Weights
 from rayllm.sources import UnreachableError
@@ -26,6 +27,19 @@ class Measured:
     weights: Weights
     element_bytes: int
     is_outline: bool = False
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the KV cache for one token, on one GPU or CPU."""
+        return sum(cache.token_bytes(1, self.element_bytes) for cache in self.architecture.caches)
+
+    def on_cpu(self, cpu: Cpu | None) -> Measured:
+        """The same model in the type that a CPU computes in, if nobody has set one; None is an unknown CPU."""
+        if cpu is None or self.architecture.is_quantized:
+            return self
+        element_bytes = dtype_bytes(cpu.dtype)
+        weights = Weights(self.weights.tensors, self.architecture, element_bytes)
+        return replace(self, weights=weights, element_bytes=element_bytes)
 
 
 def measure(source: Source, dtype: str = "auto") -> Measured:

@@ -13,6 +13,7 @@ import yaml
 
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
+from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.measure import measure
 from tests.integration import shapes
 from tests.integration.service import DEMO, ROOT
@@ -58,6 +59,7 @@ def planned(*arguments: str) -> dict[str, Any]:
 def test_the_demo() -> None:
     result = planned(str(DEMO), "--gpu", "t4", "--tensor-parallelism", "2")
     assert (result["family"], result["tokens"]) == ("llama", 1024)
+    assert result["cpu"] is None
     [gpu] = result["gpus"]
     assert (gpu["gpu"], gpu["fits"], gpu["tensor_parallelism"], gpu["longest"]) == ("T4", True, 2, 2048)
     text = plan(str(DEMO)).stdout.splitlines()
@@ -65,7 +67,26 @@ def test_the_demo() -> None:
     assert text[2].split() == [
         *("GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", "at", "1,024"),
     ]
-    assert len(text) == 13
+    assert text[-1].startswith("on this machine's CPU: ")
+    assert len(text) == 14
+
+
+def test_on_the_cpu_of_this_machine(tmp_path: Path) -> None:
+    processor = this_cpu()
+    assert processor is not None
+    by_default = planned(str(DEMO))["cpu"]
+    assert by_default["dtype"] == processor.dtype
+    demo = yaml.safe_load(DEMO.read_text())
+    demo["model_loading_config"]["model_source"] = str(DEMO.parent / demo["model_loading_config"]["model_source"])
+    sizes = {}
+    for dtype in ("bfloat16", "float32"):
+        demo["engine_kwargs"]["dtype"] = dtype
+        file = tmp_path / f"{dtype}.yaml"
+        file.write_text(yaml.safe_dump(demo))
+        sizes[dtype] = planned(str(file))["cpu"]
+    assert sizes["float32"]["weights"] == 2 * sizes["bfloat16"]["weights"]
+    assert sizes["float32"]["cache_of_one_token"] == 2 * sizes["bfloat16"]["cache_of_one_token"]
+    assert sizes[processor.dtype] == by_default | {"reason": "`engine_kwargs.dtype` says so"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rayllm.cli.terminal.table import Table
 from rayllm.sizing.fit import EngineSettings, Fit
@@ -30,6 +31,20 @@ def introduction(model_id: str, measured: Measured) -> str:
     if shape.has_vision:
         parts.append("memory for encoding images is not included")
     return "\n".join(parts)
+
+
+def cpu_line(figures: Mapping[str, Any]) -> str:
+    """Describe what a model takes on this machine's CPU.
+
+    Args:
+        figures: `dtype`, `reason`, and bytes: `weights`, `cache_of_one_token`, `memory`.
+    """
+    weights, memory = _gib(figures["weights"]), _gib(figures["memory"])
+    cache = f"{figures['cache_of_one_token'] / 1024:.1f} KiB of cache a token"
+    return (
+        f"on this machine's CPU: {figures['dtype']}, since {figures['reason']}; "
+        f"{weights} GiB of weights and {cache}, of {memory} GiB of memory"
+    )
 
 
 def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
 from rayllm.config.model import canonical_accelerator
 from rayllm.errors import ConfigError, SourceError
+from rayllm.sizing.cpu import memory_bytes, this_cpu
 from rayllm.sizing.fit import Fit
 from rayllm.sizing.gpus import GPUS, Gpu, find_gpu
 from rayllm.sizing.known_models import known_models
@@ -255,8 +255,7 @@ def _runs_on_cpu(profile: ModelProfile) -> bool:
     """Whether this machine has vLLM's CPU build, and enough memory for the model."""
     if profile.measured is None or not has_cpu_engine():
         return False
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return profile.measured.weights.bytes < _MAX_MEMORY_SHARE * memory
+    return profile.measured.on_cpu(this_cpu()).weights.bytes < _MAX_MEMORY_SHARE * memory_bytes()
 
 
 def _introduce(profile: ModelProfile) -> None:

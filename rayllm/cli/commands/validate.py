@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import sys
 from pathlib import Path
@@ -10,16 +11,21 @@ from typing import Any
 import click
 
 from rayllm.cli.deployment.application import is_serve_file
-from rayllm.config import load_app, load_model, load_serve_file
+from rayllm.config import load_app, load_model, load_serve_file, yaml_files
 from rayllm.config.yaml import read_yaml
 from rayllm.errors import ConfigError
 
 
-@click.command("validate", help="Check serve configs and model files; prints every fault of every file, one per line.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.command(
+    "validate",
+    help="""Check serve configs and model files; prints every fault of every file, one per line.
+
+    FILES are files, folders of them, or globs.""",
+)
+@click.argument("files", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def command(files: tuple[Path, ...], as_json: bool) -> None:
-    checked = [_check(path) for path in files]
+def command(files: tuple[str, ...], as_json: bool) -> None:
+    checked = [result for name in files for result in _check_all(name)]
     faults = sum(len(result["faults"]) for result in checked)
     if as_json:
         click.echo(json.dumps({"files": checked, "faults": faults}, indent=1))
@@ -27,6 +33,16 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
         _print(checked, faults)
     if faults:
         sys.exit(1)
+
+
+def _check_all(name: str) -> list[dict[str, Any]]:
+    """Check a file, or those of a folder or glob."""
+    if not Path(name).is_dir() and not glob.has_magic(name):
+        return [_check(Path(name))]
+    try:
+        return [_check(path) for path in yaml_files(name)]
+    except ConfigError as error:
+        return [{"file": name, "models": [], "faults": [error.message]}]
 
 
 def _check(path: Path) -> dict[str, Any]:

@@ -36,9 +36,9 @@ What about Germany?<|eot_id|><|start_header_id|>assistant<|end_header_id|>
 """
 
 
-def rayllm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def rayllm(*arguments: str, stdin: str = "", folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rayllm", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
 
 
 def format_prompt(text: str, model: Path = LLAMA3) -> subprocess.CompletedProcess[str]:
@@ -105,6 +105,26 @@ def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
     assert done.stdout == f"{good}: ok, model m\n"
     for expected in ("first: unknown key", "second: unknown key", "none.yaml: cannot be read", "3 faults found"):
         assert expected in done.stderr
+
+
+def test_validate_takes_folders_and_globs(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yml", "c.yaml"):
+        (tmp_path / name).write_text(f"model_loading_config: {{model_id: {name[0]}}}")
+    (tmp_path / "notes.txt").write_text("not a model")
+    (tmp_path / "empty").mkdir()
+    done = rayllm("validate", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["a", "b", "c"]
+    assert rayllm("validate", f"{tmp_path}/[ab].*").stdout.count(": ok, model ") == 2
+    done = rayllm("validate", f"{tmp_path}/none*.yaml", f"{tmp_path}/empty")
+    assert done.returncode == 1
+    for expected in ("none*.yaml: no such file or folder", "empty holds no .yaml or .yml file", "2 faults found"):
+        assert expected in done.stderr
+
+
+def test_the_bundled_configs_are_read_from_anywhere(tmp_path: Path) -> None:
+    done = rayllm("validate", str(ROOT / "serve_configs"), folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "serve_configs").glob("*.yaml")), ids=lambda path: path.stem)

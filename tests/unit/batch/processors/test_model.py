@@ -72,7 +72,7 @@ def test_what_is_said_wins_key_by_key() -> None:
         accelerator_type="l4",
     )
     assert (model.task, model.accelerator_type) == ("embed", "L4")
-    assert model.engine_kwargs == {"dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 2, "seed": 1}
+    assert model.engine_kwargs == {"enforce_eager": True, "max_num_seqs": 2, "seed": 1}
     assert model.runtime_env["pip"] == ["x"]
     assert model.runtime_env["env_vars"] == {
         "VLLM_CPU_KVCACHE_SPACE": "1",

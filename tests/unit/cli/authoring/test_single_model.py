@@ -12,6 +12,7 @@ from rayllm.cli.authoring import interview
 from rayllm.cli.authoring import single_model as module
 from rayllm.cli.authoring.single_model import single_model
 from rayllm.errors import ClusterError, ConfigError
+from rayllm.sizing import cpu as sizing_cpu
 
 WEIGHTS = Path(__file__).parents[4] / "models" / "rayllm-demo" / "weights"
 
@@ -37,10 +38,9 @@ def test_it_runs_as_the_machine_can() -> None:
 
 
 def test_what_is_too_large_for_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interview.os, "sysconf", lambda name: 1000)
-    with pytest.raises(
-        ClusterError, match=r"weights: its weights, 0\.0 GiB, are more than half.*\nhint: `rayllm plan`"
-    ):
+    monkeypatch.setattr(sizing_cpu.os, "sysconf", lambda name: 1000)
+    too_large = r"weights: its weights, 0\.0 GiB, are more than half of this machine's memory, 0\.0 GiB\."
+    with pytest.raises(ClusterError, match=too_large + "\nhint: `rayllm plan`"):
         single_model(str(WEIGHTS), None, None)
 
 
