@@ -51,18 +51,18 @@ def read_options(description: str | None) -> None:
     parser.parse_args()
 
 
-def machine() -> str:
+def machine(threads: str = "one thread") -> str:
     """What a table was measured on: cores, CPU, the instructions that matter, and how engines compute by default."""
     cpu, cores = this_cpu(), len(os.sched_getaffinity(0))
     if cpu is None:
         return f"Measured on {cores} cores."
     instructions = " ".join(name for name in _INSTRUCTIONS if name in cpu.flags)
-    return f"Measured on {cores} cores of {cpu.name} ({instructions}); engines compute in {cpu.dtype} with one thread."
+    return f"Measured on {cores} cores of {cpu.name} ({instructions}); engines compute in {cpu.dtype} with {threads}."
 
 
-def publish(name: str, table: str, page: Path = PAGE) -> None:
+def publish(name: str, table: str, page: Path = PAGE, threads: str = "one thread") -> None:
     """Print a table; with `--write` on the command line also put it between its marks in a page of the docs."""
-    table = f"{machine()}\n\n{table}"
+    table = f"{machine(threads)}\n\n{table}"
     print(table)
     if "--write" in sys.argv:
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

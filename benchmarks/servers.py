@@ -106,7 +106,7 @@ def rayllm(
         yaml.safe_dump({"proxy_location": proxy_location, "applications": [application]}, config)
         config.flush()
         command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
-        with _running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
+        with running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
             yield server
 
 
@@ -156,7 +156,7 @@ def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType
         if model.task == "embed":
             options |= {"--runner": "pooling", "--convert": "embed"}
         command += [word for option in options.items() for word in option] + _features(model)
-        with _running("vllm", command, port, os.environ | _engine_variables(model) | dict(variables)) as server:
+        with running("vllm", command, port, os.environ | _engine_variables(model) | dict(variables)) as server:
             yield server
 
 
@@ -211,7 +211,7 @@ def _ray_serve_llm(
         "runtime_env": {"env_vars": _engine_variables(model)},
     }
     command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
-    with _running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
+    with running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
         yield server
 
 
@@ -244,7 +244,8 @@ def _adapters(model: ModelConfig) -> list[tuple[str, Path]]:
 
 
 @contextmanager
-def _running(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[Server]:
+def running(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[Server]:
+    """A server in a process group of its own, once it answers. Its output goes to a file in the temporary folder."""
     log = Path(tempfile.gettempdir()) / f"rayllm-benchmark-{name.replace(' ', '-')}.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)

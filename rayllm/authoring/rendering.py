@@ -12,6 +12,7 @@ from rayllm.authoring.profile import ModelProfile
 from rayllm.config import BucketSource, HubSource, ModelConfig
 from rayllm.config.load import model_from
 from rayllm.config.yaml import dump_yaml
+from rayllm.sizing.cores import engine_threads, this_machine
 from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.fit import Fit
 from rayllm.sizing.gpus import GIB
@@ -132,7 +133,7 @@ def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     if answers.lora:
         engine["max_lora_rank"] = answers.lora.rank
     if answers.on_cpu:
-        # On CPUs, compilation takes minutes and helps little.
+        # On CPUs, compilation takes a minute and gains at most a tenth: docs/performance.md.
         engine["enforce_eager"] = True
     length = {"max_request_context_length": answers.context} if answers.context else {}
     yield length | ({"engine_kwargs": engine} if engine else {})
@@ -152,6 +153,10 @@ def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     if answers.on_cpu:
         variables["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib(profile, answers))
         variables["TORCHDYNAMO_DISABLE"] = "1"
+        if threads := engine_threads(this_machine()):
+            # vLLM would keep a core to itself for its HTTP server, and binds the rest.
+            variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+            variables["OMP_NUM_THREADS"] = str(threads)
     if variables:
         yield {"runtime_env": {"env_vars": variables}}
 

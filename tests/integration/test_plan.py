@@ -78,6 +78,8 @@ def test_on_the_cpu_of_this_machine(tmp_path: Path) -> None:
     assert by_default["dtype"] == processor.dtype
     demo = yaml.safe_load(DEMO.read_text())
     demo["model_loading_config"]["model_source"] = str(DEMO.parent / demo["model_loading_config"]["model_source"])
+    adapters = demo["lora_config"]["dynamic_lora_loading_path"]
+    demo["lora_config"]["dynamic_lora_loading_path"] = str(DEMO.parent / adapters)
     sizes = {}
     for dtype in ("bfloat16", "float32"):
         demo["engine_kwargs"]["dtype"] = dtype
