@@ -108,12 +108,12 @@ def _weights() -> str:
 
 
 def _engine() -> dict[str, Any]:
-    return {**_demo()["engine_kwargs"], "max_model_len": 1024}
+    return {**_demo()["engine_kwargs"], "max_model_len": 1024, "enforce_eager": True}
 
 
 def _environment() -> dict[str, str]:
-    variables: dict[str, str] = _demo()["runtime_env"]["env_vars"]
-    return variables
+    # The last two are what RayLLM sets on a CPU.
+    return _demo()["runtime_env"]["env_vars"] | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
 
 
 def _generate_tuned(rows: int) -> dict[str, float]:

@@ -83,6 +83,16 @@ class Connection(asyncio.Protocol):
         Raises:
             ConnectionError: the connection broke before it.
         """
+        reused = self._transport is not None and not self._transport.is_closing()
+        try:
+            return await self._ask(request)
+        except ConnectionError:
+            # Servers may close a connection between two requests.
+            if not reused or self.answer.status:
+                raise
+            return await self._ask(request)
+
+    async def _ask(self, request: bytes) -> Answer:
         if self._transport is None or self._transport.is_closing():
             await asyncio.get_running_loop().create_connection(lambda: self, self._host, self._port)
         assert self._transport is not None

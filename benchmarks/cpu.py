@@ -1,51 +1,105 @@
-"""The file that `rayllm gen-config` writes for a CPU, beside `vllm serve` with its defaults, on a 0.5 B model.
+"""A model of 0.5 billion parameters on this machine's CPU: RayLLM without a file, `vllm serve` and llama.cpp's server.
 
-The model has Qwen2.5-0.5B's shape, random weights in bfloat16 and the demo's tokenizer.
+Each server has its defaults, and the machine to itself: an idle vLLM takes CPU from the others. The model has
+Qwen2.5-0.5B's shape, random weights in bfloat16 and the demo's tokenizer. llama.cpp takes part if `llama-server` is on
+PATH, with the same weights in bfloat16 and in Q4_0; that needs the package `gguf`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.compare import publish, read_options, rows, take_turns
-from benchmarks.servers import ROOT, Server, free_port, rayllm, running
+from benchmarks.compare import publish, read_options
+from benchmarks.servers import PATIENCE, ROOT, Server, free_port, running
 from benchmarks.turns import Round, Running, streams_turn
 
 STREAMS = (1, 8, 32)
 TOKENS = 48
-ROUNDS = 4
+# Starts of each server, and turns for each number of streams after each start.
+STARTS, TURNS = 2, 3
 NAME = "half-billion"
-CONTEXT = 2048
+CONTEXT = 4096
 MEASURES = ("tokens/s", "first token p50, ms", "gap p50, ms", "CPU s / 1000 tokens")
 _WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
-_VOCABULARY = 151_936
+_SHAPE = {
+    "vocab_size": 151_936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+Start = Callable[[], AbstractContextManager[Server]]
 
 
 def main() -> None:
     read_options(__doc__)
+    measure()
+
+
+def measure() -> None:
+    """Measure all servers, and publish the table."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_checkpoint(Path(folder) / NAME)
-        with rayllm(generated_file(checkpoint), name="rayllm cpu") as ours, vllm_serve(checkpoint) as theirs:
-            servers = [Running("rayllm", ours, NAME), Running("vllm", theirs, NAME)]
-            table = ["| streams | measure | RayLLM | vLLM | ratio | range |", "|---|---|--:|--:|--:|---|"]
-            for streams in STREAMS:
-                rounds = take_turns(servers, partial(streams_turn, streams=streams, tokens=TOKENS), ROUNDS)
-                table += rows(str(streams), *rounds, {name: partial(_measure, name) for name in MEASURES})
-                print(f"{streams} streams: done", file=sys.stderr)
-    publish("cpu", "\n".join(table))
+        servers: dict[str, Start] = {
+            "RayLLM": partial(rayllm_run, checkpoint),
+            "vLLM": partial(vllm_serve, checkpoint),
+        }
+        if shutil.which("llama-server"):
+            for kind in ("BF16", "Q4_0"):
+                servers[f"llama.cpp {kind}"] = partial(llama_server, write_gguf(checkpoint, kind), kind)
+        turns = _run_all(servers)
+    publish("cpu", "\n".join(_table(list(servers), turns)), threads=f"{len(os.sched_getaffinity(0))} threads or fewer")
 
 
-def _measure(name: str, one: Round) -> float:
-    return one[name]
+def _run_all(servers: dict[str, Start]) -> dict[tuple[str, int], list[Round]]:
+    """The turns of each server by number of streams; those for 0 streams are the starts."""
+    turns: dict[tuple[str, int], list[Round]] = defaultdict(list)
+    for _ in range(STARTS):
+        for name, start in servers.items():
+            began = time.monotonic()
+            with start() as server:
+                turns[name, 0].append({"ready after, s": time.monotonic() - began})
+                asked = Running(name, server, NAME)
+                for streams in STREAMS:
+                    streams_turn(asked, streams, TOKENS)
+                    turns[name, streams] += [streams_turn(asked, streams, TOKENS) for _ in range(TURNS)]
+            print(f"{name}: done", file=sys.stderr)
+    return turns
+
+
+def _table(names: Sequence[str], turns: dict[tuple[str, int], list[Round]]) -> list[str]:
+    """Medians of each server, and RayLLM's over vLLM's."""
+    others = names[2:]
+    table = [
+        f"| {' | '.join(['streams', 'measure', *names[:2], 'ratio', *others])} |",
+        f"|---|---|{'--:|' * (len(names) + 1)}",
+    ]
+    for streams in (0, *STREAMS):
+        for measure_name in MEASURES if streams else ("ready after, s",):
+            medians = [statistics.median(turn[measure_name] for turn in turns[name, streams]) for name in names]
+            cells = [f"{value:.4g}" for value in medians]
+            row = [str(streams or "-"), measure_name, *cells[:2], f"{medians[0] / medians[1]:.2f}", *cells[2:]]
+            table.append(f"| {' | '.join(row)} |")
+    return table
 
 
 def make_checkpoint(folder: Path) -> Path:
@@ -54,19 +108,7 @@ def make_checkpoint(folder: Path) -> Path:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=_VOCABULARY,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE)).to(torch.bfloat16)
     with torch.no_grad():
         # So that greedy answers consist of tokens that the demo's tokenizer has.
         model.model.embed_tokens.weight[3000:] = 0
@@ -77,25 +119,82 @@ def make_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def generated_file(checkpoint: Path) -> Path:
-    """The model's file as `rayllm gen-config` writes it for this machine."""
-    options = ["--model-id", NAME, "--model-source", str(checkpoint), "--accelerator-type", "none"]
-    options += ["--max-model-len", str(CONTEXT), "--output-dir", str(checkpoint.parent)]
-    subprocess.run([sys.executable, "-m", "rayllm", "gen-config", "--non-interactive", *options], check=True)
-    [file] = (checkpoint.parent / "model_config").glob("*.yaml")
-    return file
-
-
-@contextmanager
-def vllm_serve(checkpoint: Path) -> Iterator[Server]:
-    """`vllm serve` as it comes, but for a KV cache of 4 GiB instead of most of the memory."""
+def rayllm_run(checkpoint: Path) -> AbstractContextManager[Server]:
+    """`rayllm run FOLDER`."""
     port = free_port()
-    # What `vllm serve` starts; the command itself wants a package named vllm, which the CPU build is not.
+    command = [sys.executable, "-m", "rayllm", "run", str(checkpoint), "--port", str(port)]
+    return running("rayllm cpu", command, port, os.environ | PATIENCE)
+
+
+def vllm_serve(checkpoint: Path) -> AbstractContextManager[Server]:
+    """`vllm serve FOLDER`."""
+    port = free_port()
+    # What `vllm serve` starts; the command itself wants a package named vllm, which the CPU build is not. It takes
+    # nearly all memory for its KV cache, and does not start if any is in use; 4 GiB are the most that it needs.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint)]
     command += ["--served-model-name", NAME, "--port", str(port), "--host", "127.0.0.1"]
     variables = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with running("vllm serve", command, port, os.environ | variables) as server:
+    return running("vllm serve", command, port, os.environ | variables)
+
+
+@contextmanager
+def llama_server(file: Path, kind: str) -> Iterator[Server]:
+    """`llama-server` with a slot for each stream."""
+    port = free_port()
+    most = max(STREAMS)
+    command = ["llama-server", "--model", str(file), "--alias", NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--parallel", str(most), "--ctx-size", str(most * 512), "--no-webui"]
+    with running(f"llama {kind}", command, port, dict(os.environ), health="/health") as server:
         yield server
+
+
+def write_gguf(checkpoint: Path, kind: str) -> Path:
+    """Write the checkpoint as llama.cpp reads it, its matrices as `kind`; returns the file."""
+    import gguf
+    import torch
+    from safetensors.torch import load_file
+
+    file = checkpoint.parent / f"{NAME}.{kind}.gguf"
+    writer = gguf.GGUFWriter(file, "qwen2")
+    _write_shape(writer)
+    _write_tokenizer(writer, checkpoint)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, _SHAPE["num_hidden_layers"])
+    quantization = gguf.GGMLQuantizationType[kind]
+    for name, tensor in load_file(checkpoint / "model.safetensors").items():
+        values = tensor.to(torch.float32).numpy()
+        title = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if values.ndim == 1:
+            writer.add_tensor(title, values)
+        else:
+            writer.add_tensor(title, gguf.quants.quantize(values, quantization), raw_dtype=quantization)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _write_shape(writer: Any) -> None:
+    writer.add_context_length(_SHAPE["max_position_embeddings"])
+    writer.add_embedding_length(_SHAPE["hidden_size"])
+    writer.add_feed_forward_length(_SHAPE["intermediate_size"])
+    writer.add_block_count(_SHAPE["num_hidden_layers"])
+    writer.add_head_count(_SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(_SHAPE["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10_000.0)
+
+
+def _write_tokenizer(writer: Any, checkpoint: Path) -> None:
+    """The demo's tokenizer, with placeholders for the rest of the vocabulary."""
+    model = json.loads((checkpoint / "tokenizer.json").read_text())["model"]
+    by_id = {number: token for token, number in model["vocab"].items()}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([by_id.get(number, f"[PAD{number}]") for number in range(_SHAPE["vocab_size"])])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]])
+    writer.add_eos_token_id(_SHAPE["eos_token_id"])
+    writer.add_chat_template(_TEMPLATE)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import yaml
@@ -25,7 +26,7 @@ import yaml
 from benchmarks.processes import engines_of
 from rayllm.config import LocalSource, ModelConfig, load_model
 from rayllm.engine.arguments import STRUCTURED_OUTPUTS
-from rayllm.engine.cpu import with_cpu_dtype
+from rayllm.engine.cpu import CPU_VARIABLES, with_cpu_defaults
 from rayllm.prompt import compile_template
 
 ROOT = Path(__file__).parent.parent
@@ -137,14 +138,15 @@ def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType
     """vLLM's own server on the same weights, template and engine arguments."""
     model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
+    arguments, environment = _on_this_cpu(model)
     with ExitStack() as files:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
         options = {
             "--model": model.source.path,
             "--served-model-name": model.model_id,
             "--max-model-len": str(model.max_model_len),
-            "--dtype": _dtype(model, model.source),
-            "--max-num-seqs": str(model.engine_kwargs["max_num_seqs"]),
+            "--dtype": arguments["dtype"],
+            "--max-num-seqs": str(arguments["max_num_seqs"]),
             "--port": str(port),
             "--host": "127.0.0.1",
         }
@@ -156,7 +158,7 @@ def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType
         if model.task == "embed":
             options |= {"--runner": "pooling", "--convert": "embed"}
         command += [word for option in options.items() for word in option] + _features(model)
-        with running("vllm", command, port, os.environ | _engine_variables(model) | dict(variables)) as server:
+        with running("vllm", command, port, os.environ | environment | dict(variables)) as server:
             yield server
 
 
@@ -195,7 +197,8 @@ def _ray_serve_llm(
 ) -> Iterator[Server]:
     model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
-    engine = {**model.engine_kwargs, "dtype": _dtype(model, model.source), "max_model_len": model.max_model_len}
+    arguments, environment = _on_this_cpu(model)
+    engine = {**arguments, "max_model_len": model.max_model_len}
     engine["structured_outputs_config"] = STRUCTURED_OUTPUTS
     if model.lora_config:
         # The engine computes adapters, as the others do; they are listed in a bucket, which none of the loads needs.
@@ -208,22 +211,20 @@ def _ray_serve_llm(
         "placement_group_config": {"bundles": [{"CPU": 1}]},
         "engine_kwargs": engine,
         "experimental_configs": experimental,
-        "runtime_env": {"env_vars": _engine_variables(model)},
+        "runtime_env": {"env_vars": environment},
     }
     command = [sys.executable, "-m", "benchmarks.serve_llm", json.dumps(config), str(port)]
     with running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
         yield server
 
 
-def _dtype(model: ModelConfig, source: LocalSource) -> str:
-    """The type that RayLLM has the model computed in, so that all do."""
-    return str(with_cpu_dtype(model, Path(source.path)).engine_kwargs.get("dtype", "auto"))
-
-
-def _engine_variables(model: ModelConfig) -> dict[str, str]:
-    variables = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"]}
-    # Ray gives an actor as many threads as it has CPUs, here one; the other servers get the same.
-    return {**variables, "OMP_NUM_THREADS": "1"}
+def _on_this_cpu(model: ModelConfig) -> tuple[dict[str, Any], dict[str, str]]:
+    """Engine arguments and environment variables of the model's engine, with RayLLM's choices for this CPU: for all."""
+    assert isinstance(model.source, LocalSource)
+    with patch.dict(os.environ, model.runtime_env["env_vars"]):
+        arguments = with_cpu_defaults(model, Path(model.source.path)).engine_kwargs
+        chosen = {name: os.environ[name] for name in CPU_VARIABLES if name in os.environ}
+    return arguments, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **model.runtime_env["env_vars"], **chosen}
 
 
 def _features(model: ModelConfig) -> list[str]:
@@ -244,14 +245,16 @@ def _adapters(model: ModelConfig) -> list[tuple[str, Path]]:
 
 
 @contextmanager
-def running(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[Server]:
-    """A server in a process group of its own, once it answers. Its output goes to a file in the temporary folder."""
+def running(
+    name: str, command: list[str], port: int, environment: dict[str, str], health: str = "/v1/models"
+) -> Iterator[Server]:
+    """A server in a process group of its own, once `health` answers. Its output goes to a temporary file."""
     log = Path(tempfile.gettempdir()) / f"rayllm-benchmark-{name.replace(' ', '-')}.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
     try:
         server = Server(name, f"http://127.0.0.1:{port}", psutil.Process(process.pid))
-        _wait(server, process, log)
+        _wait(server, process, log, health)
         yield server
     finally:
         _stop(process)
@@ -272,13 +275,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         member.kill()
 
 
-def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(server: Server, process: subprocess.Popen[bytes], log: Path, health: str) -> None:
     end = time.monotonic() + 600
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RuntimeError(f"{server.name} ended while it was starting: {_last_line(log)} (see {log})")
         try:
-            urllib.request.urlopen(f"{server.url}/v1/models", timeout=5).close()
+            urllib.request.urlopen(f"{server.url}{health}", timeout=5).close()
             return
         except OSError:
             time.sleep(1)

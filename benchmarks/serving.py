@@ -4,10 +4,11 @@ python -m benchmarks.serving                                   all parts, beside
 python -m benchmarks.serving paced flood --peers rayllm,vllm   some parts and servers
 python -m benchmarks.serving --write                           also put the tables into docs/performance.md
 
-Parts: demo (a real engine), and on an engine that only keeps a pace: idle (memory of streams that wait), unary (short
-answers that are no streams), arrivals (streams that come by chance), paced (streams of which each waits for another's
-end), large (a prompt of 100,000 tokens beside small streams), flood (requests for a model that there is not) and ways
-(those of a reply that RayLLM does not take, or only where it must).
+Parts: cpu (`benchmarks.cpu`, a larger model on this machine's CPU), demo (a real engine), and on an engine that only
+keeps a pace: idle (memory of streams that wait), unary (short answers that are no streams), arrivals (streams that come
+by chance), paced (streams of which each waits for another's end), large (a prompt of 100,000 tokens beside small
+streams), flood (requests for a model that there is not) and ways (those of a reply that RayLLM does not take, or only
+where it must).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks import paced
+from benchmarks import cpu, paced
 from benchmarks.compare import publish, take_turns
 from benchmarks.servers import (
     DEMO,
@@ -205,7 +206,7 @@ def run_parts(engine: str, parts: Sequence[str], peers: Sequence[str], options: 
 
 def main() -> None:
     # In this order: the other parts would leave memory behind for `idle`.
-    parts = ["demo", "idle", "unary", "arrivals", "paced", "large", "flood", "ways"]
+    parts = ["cpu", "demo", "idle", "unary", "arrivals", "paced", "large", "flood", "ways"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", choices=[*parts, []], help=", ".join(parts))
     parser.add_argument("--peers", type=lambda text: text.split(","), help=", ".join(PEERS))
@@ -215,7 +216,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     options = parser.parse_args()
     chosen = [part for part in parts if part in (options.parts or parts)]
-    together = [part for part in chosen if part not in ("demo", "ways")]
+    together = [part for part in chosen if part not in ("cpu", "demo", "ways")]
+    if "cpu" in chosen:
+        cpu.measure()
     run_parts("demo", [part for part in chosen if part == "demo"], options.peers or USUAL, options)
     run_parts("paced", together, options.peers or USUAL, options)
     run_parts("paced", [part for part in chosen if part == "ways"], options.peers or WAYS, options)

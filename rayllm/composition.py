@@ -19,7 +19,7 @@ from ray.serve.config import RequestRouterConfig
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
-from rayllm.cluster.placement import Placement, place
+from rayllm.cluster.placement import Placement, cpu_neighbors, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
 from rayllm.errors import ClusterError, ConfigError
@@ -30,6 +30,7 @@ from rayllm.serving.cluster.request_router import WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import Router
 from rayllm.settings import settings
+from rayllm.sizing.cores import Neighbors
 from rayllm.sources import find_weights
 
 # Seconds between replicas' reports to routers: load and loaded adapters.
@@ -56,8 +57,10 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     check_capacity(config)
     placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])
+    neighbors = cpu_neighbors(config.models, placements)
     replicas = [
-        _deployment(model, names[model.model_id], placements[model.model_id], config) for model in config.models
+        _deployment(model, names[model.model_id], placements[model.model_id], neighbors[model.model_id], config)
+        for model in config.models
     ]
     return _router(config, names, replicas)
 
@@ -92,7 +95,9 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
     return versioned(router, None).bind(*replicas)
 
 
-def _deployment(model: ModelConfig, name: str, placement: Placement, config: AppConfig) -> Application:
+def _deployment(
+    model: ModelConfig, name: str, placement: Placement, neighbors: Neighbors, config: AppConfig
+) -> Application:
     options = model.deployment_config
     max_ongoing = model.max_ongoing_requests
     first = placement.bundles[0]
@@ -129,7 +134,8 @@ def _deployment(model: ModelConfig, name: str, placement: Placement, config: App
         raise ConfigError(f"model `{model.model_id}`: deployment_config: Ray Serve refuses it: {error}") from None
     part = process_part(model)
     depends_on = [part.model_dump(mode="json"), aliases, placement.gpu_share]
-    return versioned(deployment, depends_on).bind(part, tuple(aliases), placement.gpu_share)
+    # Not the neighbors: a model that comes or goes restarts no other.
+    return versioned(deployment, depends_on).bind(part, tuple(aliases), placement.gpu_share, neighbors)
 
 
 def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:

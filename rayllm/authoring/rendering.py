@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,8 +11,6 @@ from rayllm.authoring.profile import ModelProfile
 from rayllm.config import BucketSource, HubSource, ModelConfig
 from rayllm.config.load import model_from
 from rayllm.config.yaml import dump_yaml
-from rayllm.sizing.cores import engine_threads, this_machine
-from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.fit import Fit
 from rayllm.sizing.gpus import GIB
 
@@ -132,9 +129,6 @@ def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     engine: dict[str, Any] = {"max_num_seqs": answers.sequences} if answers.sequences else {}
     if answers.lora:
         engine["max_lora_rank"] = answers.lora.rank
-    if answers.on_cpu:
-        # On CPUs, compilation takes a minute and gains at most a tenth: docs/performance.md.
-        engine["enforce_eager"] = True
     length = {"max_request_context_length": answers.context} if answers.context else {}
     yield length | ({"engine_kwargs": engine} if engine else {})
 
@@ -150,20 +144,5 @@ def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     variables = {}
     if profile.is_gated:
         variables["HF_TOKEN"] = "${env:HF_TOKEN}"
-    if answers.on_cpu:
-        variables["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib(profile, answers))
-        variables["TORCHDYNAMO_DISABLE"] = "1"
-        if threads := engine_threads(this_machine()):
-            # vLLM would keep a core to itself for its HTTP server, and binds the rest.
-            variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-            variables["OMP_NUM_THREADS"] = str(threads)
     if variables:
         yield {"runtime_env": {"env_vars": variables}}
-
-
-def _cpu_cache_gib(profile: ModelProfile, answers: Answers) -> int:
-    """GiB of KV cache for a few requests, since vLLM's default on CPUs is a large share of the memory."""
-    if not profile.measured:
-        return 4
-    token_bytes = profile.measured.on_cpu(this_cpu()).token_bytes
-    return max(1, ceil(4 * (answers.context or _TYPICAL_TOKENS) * token_bytes / GIB))

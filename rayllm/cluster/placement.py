@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayllm.config import ModelConfig
 from rayllm.config.scaling import Bundle
+from rayllm.engine.cpu import configured_threads
+from rayllm.sizing.cores import Neighbors
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,34 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
         return Placement(({**actor, "CPU": max(options.num_cpus, float(workers))},), strategy)
     worker = _with_accelerator({"GPU": 1.0}, model.accelerator_type)
     return Placement((actor, *(dict(worker) for _ in range(workers))), strategy)
+
+
+def cpu_neighbors(models: Sequence[ModelConfig], placements: Mapping[str, Placement]) -> dict[str, Neighbors]:
+    """How the engines of an application share the cores of a machine, by model.
+
+    Assumes that all engines on CPUs run on one machine, each model's smallest number of replicas.
+
+    Args:
+        models: the models.
+        placements: their placements, by model.
+    """
+    on_cpu = {model.model_id: model for model in models if not placements[model.model_id].gpu_share}
+    configured = {name: configured_threads(model) for name, model in on_cpu.items()}
+    reserved = sum((configured[name] or 0) * _replicas(model) for name, model in on_cpu.items())
+    sharing = {name: _replicas(model) for name, model in on_cpu.items() if configured[name] is None}
+    engines, index = max(1, sum(sharing.values())), 0
+    neighbors = {model.model_id: Neighbors() for model in models}
+    for name, replicas in sharing.items():
+        neighbors[name] = Neighbors(engines, index, reserved)
+        index += replicas
+    return neighbors
+
+
+def _replicas(model: ModelConfig) -> int:
+    """The smallest number of replicas, but at least 1."""
+    options = model.deployment_config
+    least = options.autoscaling_config.min_replicas if options.autoscaling_config else options.num_replicas
+    return max(1, least or 1)
 
 
 def _with_accelerator(bundle: Bundle, accelerator_type: str | None) -> Bundle:

@@ -62,6 +62,9 @@ _SERVER = frozenset(
     ]
 )
 
+DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
+"""Types that vLLM computes in, by its names."""
+
 
 @cache
 def vllm_names() -> dict[str, frozenset[str]]:
@@ -110,6 +113,9 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
         value = engine_kwargs.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             faults.append(f"`{name}` must be a whole number of at least 1, not {value!r}")
+    if (dtype := engine_kwargs.get("dtype", "auto")) not in DTYPES:
+        hint = did_you_mean(str(dtype), DTYPES).rstrip("?") or f"; use {', '.join(DTYPES)}"
+        faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in{hint}")
     if engine_kwargs.get("prefill_context_parallel_size", 1) != 1:
         faults.append("`prefill_context_parallel_size` is not supported; use tensor_parallelism")
     return faults

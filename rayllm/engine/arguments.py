@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -102,7 +103,7 @@ def _cpu_executor(model: ModelConfig, is_alone: bool) -> str:
     A single worker that binds no threads needs none: in the engine's process it starts sooner and takes less memory.
     vLLM would replace the short name "uni".
     """
-    binds = model.runtime_env.get("env_vars", {}).get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
+    binds = os.environ.get("VLLM_CPU_OMP_THREADS_BIND") != "nobind"
     return "mp" if binds or not is_alone else "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 

@@ -1,38 +1,157 @@
-"""Defaults of an engine that runs on a CPU."""
+"""What an engine on a CPU does where the model's file is silent: type, threads, compilation and KV cache."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
-from rayllm.config import ModelConfig
+from rayllm.config import LocalSource, ModelConfig
+from rayllm.errors import ConfigError, SourceError
+from rayllm.settings import settings
+from rayllm.sizing.cores import ALONE, Cores, Neighbors, core_share, this_machine
 from rayllm.sizing.cpu import Cpu, cpu_dtype, slow_dtype, this_cpu
+from rayllm.sizing.cpu_cache import cache_bytes, free_memory
+from rayllm.sizing.gpus import GIB
+from rayllm.sizing.measure import Measured, measure
 
 logger = logging.getLogger(__name__)
 
+_BIND, _THREADS, _CACHE = "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"
+# Without it, sampling is compiled even if the model is not.
+_NO_COMPILATION = "TORCHDYNAMO_DISABLE"
+CPU_VARIABLES = (_BIND, _THREADS, _NO_COMPILATION)
+"""Environment variables that `with_cpu_defaults` may set."""
+# Arguments that say whether the model is compiled.
+_COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
+# Arguments that say how large the KV cache is.
+_CACHE_ARGUMENTS = {"kv_cache_memory_bytes", "gpu_memory_utilization"}
 
-def with_cpu_dtype(model: ModelConfig, weights: Path) -> ModelConfig:
-    """Set `dtype` to what this CPU computes fastest in, unless the model's file sets it. Logs the choice and why.
+
+def check_cpu_limits(model: ModelConfig) -> None:
+    """Check what the model's file wants of this machine's CPU and memory, before its weights are fetched.
+
+    Raises:
+        ConfigError: it wants more threads than there are cores, or a KV cache larger than the memory.
+    """
+    variables = model.runtime_env.get("env_vars", {})
+    if threads := _whole_number(variables, _THREADS):
+        logical = this_machine().logical
+        if threads > logical:
+            raise ConfigError(
+                f"runtime_env.env_vars.{_THREADS}: {threads} threads are more than this machine's {logical} CPUs; "
+                f"set at most {logical}, or leave it out."
+            )
+    if gib := _whole_number(variables, _CACHE):
+        free = free_memory()
+        if gib * GIB > free:
+            raise ConfigError(
+                f"runtime_env.env_vars.{_CACHE}: {gib} GiB are more than the {free / GIB:.1f} GiB of memory that are "
+                "free; set less, or leave it out."
+            )
+
+
+def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = ALONE) -> ModelConfig:
+    """Choose for this machine's CPU what the model's file leaves open. Logs the choices.
+
+    Sets environment variables, so call it before vLLM is imported.
 
     Args:
         model: the model.
         weights: the folder of its weights.
+        neighbors: the engines that share the cores.
+
+    Returns:
+        The model, with more `engine_kwargs`.
+
+    Raises:
+        ConfigError: the model does not fit in the memory.
     """
+    _choose_threads(model, neighbors)
+    model = _with(model, **_compilation(model))
+    model = _with(model, **_dtype(model, weights))
+    return _with(model, **_cache(model, weights, neighbors))
+
+
+def engine_threads() -> int:
+    """Threads of the engine that this process configured."""
+    bound = os.environ.get(_BIND, "")
+    if bound and bound != "nobind":
+        return len(bound.split(","))
+    return int(os.environ.get(_THREADS) or 1)
+
+
+def configured_threads(model: ModelConfig) -> int | None:
+    """Threads that the model's file gives its engine; None if it leaves them open, 0 if it leaves them to vLLM."""
+    variables = model.runtime_env.get("env_vars", {})
+    if variables.get(_BIND, "nobind") != "nobind":
+        return 0
+    if threads := _whole_number(variables, _THREADS):
+        return threads
+    # Ray sets the variable to the CPUs of an actor.
+    cpus = int(model.deployment_config.ray_actor_options.num_cpus)
+    return cpus if cpus > 1 else None
+
+
+def _with(model: ModelConfig, **arguments: Any) -> ModelConfig:
+    return model.model_copy(update={"engine_kwargs": {**model.engine_kwargs, **arguments}}) if arguments else model
+
+
+def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
+    """Set the environment variables of the threads, unless the file, or Ray for `num_cpus`, has set them."""
+    workers = model.tensor_parallel_size * model.pipeline_parallel_size
+    cores = this_machine()
+    if os.environ.get(_BIND, "nobind") != "nobind" or (workers > 1 and len(cores.nodes) > 1):
+        # vLLM binds the threads: as the file says, or each worker's to a memory node.
+        return
+    # Ray sets it to the CPUs of the actor, which are one unless the file says otherwise.
+    if _THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(_THREADS, "1") == "1":
+        share = core_share(cores, neighbors)
+        os.environ[_THREADS] = str(max(1, share.threads // workers))
+        if share.cpus:
+            os.environ[_BIND] = ",".join(map(str, share.cpus))
+    # vLLM would keep a core to itself for its HTTP server, and bind the rest in a process of their own.
+    os.environ.setdefault(_BIND, "nobind")
+    logger.info("Model `%s` runs on %s: %s.", model.model_id, _threads_text(), _cores_text(cores, neighbors))
+
+
+def _threads_text() -> str:
+    threads = engine_threads()
+    return f"{threads} thread{'s' if threads != 1 else ''}"
+
+
+def _cores_text(cores: Cores, neighbors: Neighbors) -> str:
+    text = f"this machine has {cores.available} cores"
+    return text if neighbors.engines == 1 else f"{text} for {neighbors.engines} engines"
+
+
+def _compilation(model: ModelConfig) -> dict[str, Any]:
+    """Do not compile: on CPUs it takes a minute and gains little, see docs/performance.md."""
+    configured = model.engine_kwargs.keys() & _COMPILATION_ARGUMENTS
+    if configured and not model.engine_kwargs.get("enforce_eager"):
+        # Compiled code outlives the replica, as weights do.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings().cache_path / "inductor"))
+        return {}
+    os.environ.setdefault(_NO_COMPILATION, "1")
+    return {"enforce_eager": True}
+
+
+def _dtype(model: ModelConfig, weights: Path) -> dict[str, Any]:
     cpu = this_cpu()
     if cpu is None:
-        return model
+        return {}
     configured = str(model.engine_kwargs.get("dtype", "auto"))
     if configured != "auto":
         _warn_if_slow(model.model_id, configured, cpu)
-        return model
+        return {}
     chosen = cpu_dtype(_read_config(weights), model.task, cpu)
     if chosen is None:
-        return model
+        return {}
     reason = cpu.reason if chosen == cpu.dtype else "its weights are stored in it"
     logger.info("Model `%s` computes in %s: %s.", model.model_id, chosen, reason)
-    return model.model_copy(update={"engine_kwargs": {**model.engine_kwargs, "dtype": chosen}})
+    return {"dtype": chosen}
 
 
 def _warn_if_slow(model_id: str, configured: str, cpu: Cpu) -> None:
@@ -44,6 +163,33 @@ def _warn_if_slow(model_id: str, configured: str, cpu: Cpu) -> None:
             cpu.dtype,
             cpu.reason,
         )
+
+
+def _cache(model: ModelConfig, weights: Path, neighbors: Neighbors) -> dict[str, Any]:
+    if _CACHE in os.environ or _CACHE_ARGUMENTS & model.engine_kwargs.keys():
+        return {}
+    size = cache_bytes(
+        _measured(model, weights), free_memory() // neighbors.engines, model.max_model_len, model.max_ongoing_requests
+    )
+    logger.info("Model `%s` takes %.1f GiB for its KV cache.", model.model_id, size / GIB)
+    return {"kv_cache_memory_bytes": size}
+
+
+def _measured(model: ModelConfig, weights: Path) -> Measured | None:
+    try:
+        return measure(LocalSource(path=str(weights)), str(model.engine_kwargs.get("dtype", "auto")))
+    except (ConfigError, SourceError):
+        # An architecture that we cannot compute, or weights that are streamed.
+        return None
+
+
+def _whole_number(variables: dict[str, str], name: str) -> int | None:
+    text = variables.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"runtime_env.env_vars.{name}: must be a whole number above 0, not {text!r}.")
+    return int(text)
 
 
 def _read_config(weights: Path) -> dict[str, Any]:

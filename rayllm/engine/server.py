@@ -21,7 +21,7 @@ from rayllm.endpoints import BY_PATH
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.cpu import with_cpu_dtype
+from rayllm.engine.cpu import check_cpu_limits, engine_threads, with_cpu_defaults
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
@@ -40,6 +40,7 @@ from rayllm.engine.vllm import per_request as vllm_per_request
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
+from rayllm.sizing.cores import ALONE, Neighbors
 from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,14 @@ class EngineServer:
         self.app: ASGIApp
         self.in_process: InProcessClient
 
+    def check_cpu_limits(self) -> None:
+        """Check that this machine has the cores and the memory that the model's file wants for an engine on the CPU.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        check_cpu_limits(self._model)
+
     async def start(
         self,
         weights: str,
@@ -70,6 +79,7 @@ class EngineServer:
         host: str = "127.0.0.1",
         progress: Callable[[], Progress] = LoggedProgress,
         workers: Workers = "cpu",
+        neighbors: Neighbors = ALONE,
     ) -> None:
         """Start the engine and build the application.
 
@@ -80,13 +90,14 @@ class EngineServer:
             host: address of this machine for the engine's workers.
             progress: creates an observer of an adapter's download.
             workers: where the engine's workers run.
+            neighbors: the engines that share the cores of a machine with this one.
 
         Raises:
             ConfigError: vLLM refuses the configuration.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
         if workers == "cpu":
-            self._model = await asyncio.to_thread(with_cpu_dtype, self._model, Path(weights))
+            self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
         model = self._model
         self._workers = workers
         await asyncio.to_thread(vllm_engine.import_vllm)
@@ -188,6 +199,15 @@ class EngineServer:
         except Exception as error:
             logger.error("The engine died: %r", error)
             raise EngineError("The engine died.") from None
+
+    @property
+    def compute(self) -> str:
+        """The type that the engine computes in and, on a CPU, its threads."""
+        dtype = str(self._engine.model_config.dtype).removeprefix("torch.")
+        if self._workers != "cpu":
+            return dtype
+        threads = engine_threads()
+        return f"{dtype}, {threads} thread{'s' if threads != 1 else ''}"
 
     @property
     def has_died(self) -> bool:

@@ -1,13 +1,14 @@
-"""The cores that this machine really gives, and how many threads of an engine they take."""
+"""The cores that this machine really gives, and how the engines on it share them."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 _SYSTEM = Path("/sys")
-# From so many cores on, one is left to the router, Ray and the replica. On fewer, an engine that waits for a core is
+# From so many cores on, one is left to the router, Ray and the replicas. On fewer, an engine that waits for a core is
 # still faster than one with a thread less (docs/performance.md).
 _ENOUGH_FOR_A_SPARE = 4
 
@@ -16,21 +17,70 @@ _ENOUGH_FOR_A_SPARE = 4
 class Cores:
     """The cores that a process may use.
 
-    `physical` counts cores, not their hyperthreads, that the process's affinity includes; `quota` is the limit of its
-    control group in CPUs, None without one; `numa_nodes` is the number of memory nodes that they belong to.
+    `nodes` has the cores of each memory node, by the number of one of their logical CPUs; `logical` counts all logical
+    CPUs, hyperthreads included; `quota` is the limit of the control group in CPUs, None without one.
     """
 
-    physical: int
+    nodes: tuple[tuple[int, ...], ...]
+    logical: int
     quota: float | None = None
-    numa_nodes: int = 1
+
+    @property
+    def available(self) -> int:
+        """Cores that can be busy at once; at least 1."""
+        physical = sum(len(node) for node in self.nodes)
+        return max(1, physical if self.quota is None else min(physical, int(self.quota)))
 
 
-def engine_threads(cores: Cores) -> int | None:
-    """Threads of the only engine on a machine. None if vLLM should bind them itself, to one memory node."""
-    if cores.numa_nodes > 1:
-        return None
-    available = cores.physical if cores.quota is None else min(cores.physical, int(cores.quota))
-    return max(1, available - (available >= _ENOUGH_FOR_A_SPARE))
+@dataclass(frozen=True)
+class Neighbors:
+    """The engines of one application that run on CPUs, as one of them sees them.
+
+    `engines` share the cores, this one included, and this is the one with number `index`; other engines take
+    `reserved` threads, which their files set.
+    """
+
+    engines: int = 1
+    index: int = 0
+    reserved: int = 0
+
+
+@dataclass(frozen=True)
+class CoreShare:
+    """Threads of an engine, and the logical CPUs that they are bound to; none if the system places them."""
+
+    threads: int
+    cpus: tuple[int, ...] = ()
+
+
+ALONE = Neighbors()
+
+
+def core_share(cores: Cores, neighbors: Neighbors = ALONE) -> CoreShare:
+    """The part of a machine's cores for one engine. Without overlap, as long as there are as many cores as engines.
+
+    On a machine with several memory nodes, an engine stays on one of them, where its memory is.
+    """
+    if len(cores.nodes) > 1:
+        return _share_of_node(cores, neighbors)
+    free = cores.available - _spare(cores.available) - neighbors.reserved
+    return CoreShare(max(1, free // neighbors.engines))
+
+
+def _share_of_node(cores: Cores, neighbors: Neighbors) -> CoreShare:
+    number, position = neighbors.index % len(cores.nodes), neighbors.index // len(cores.nodes)
+    node = cores.nodes[number]
+    if number == len(cores.nodes) - 1 and len(node) > 1:
+        # The last node has the spare core: the first engine gets a whole node.
+        node = node[_spare(cores.available) :]
+    engines_of_node = len(range(number, neighbors.engines, len(cores.nodes)))
+    size = max(1, min(len(node) // engines_of_node, cores.available // neighbors.engines))
+    start = position * size % len(node)
+    return CoreShare(size, node[start : start + size])
+
+
+def _spare(available: int) -> int:
+    return int(available >= _ENOUGH_FOR_A_SPARE)
 
 
 def this_machine(system: Path = _SYSTEM, allowed: set[int] | None = None) -> Cores:
@@ -42,9 +92,18 @@ def this_machine(system: Path = _SYSTEM, allowed: set[int] | None = None) -> Cor
     """
     if allowed is None:
         allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    folders = [system / "devices" / "system" / "cpu" / f"cpu{number}" for number in sorted(allowed)]
-    nodes = {node.name for folder in folders for node in folder.glob("node[0-9]*")}
-    return Cores(len({_core(folder) for folder in folders}), _quota(system / "fs" / "cgroup"), max(1, len(nodes)))
+    first_of_core: dict[tuple[str, str], int] = {}
+    for number in sorted(allowed):
+        first_of_core.setdefault(_core(_cpu_folder(system, number)), number)
+    nodes = defaultdict(list)
+    for number in first_of_core.values():
+        nodes[_memory_node(_cpu_folder(system, number))].append(number)
+    by_node = tuple(tuple(cpus) for _, cpus in sorted(nodes.items()))
+    return Cores(by_node, len(allowed), _quota(system / "fs" / "cgroup"))
+
+
+def _cpu_folder(system: Path, number: int) -> Path:
+    return system / "devices" / "system" / "cpu" / f"cpu{number}"
 
 
 def _core(folder: Path) -> tuple[str, str]:
@@ -54,6 +113,11 @@ def _core(folder: Path) -> tuple[str, str]:
         return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()
     except OSError:
         return folder.name, ""
+
+
+def _memory_node(folder: Path) -> int:
+    """The memory node of a logical CPU; 0 if the kernel does not say."""
+    return min((int(node.name.removeprefix("node")) for node in folder.glob("node[0-9]*")), default=0)
 
 
 def _quota(groups: Path) -> float | None:

@@ -17,6 +17,7 @@ from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.errors import EngineError
 from rayllm.observability.logs import set_up_logging
 from rayllm.settings import settings
+from rayllm.sizing.cores import Neighbors
 from rayllm.sources import fetch
 
 _HEALTH_CHECK_S = 60.0
@@ -31,22 +32,27 @@ class EngineWorker:
         workers: where the engine's own workers run.
         gpu_share: share of a GPU for each of them, if Ray places them.
         max_pending: rows in the engine at once; None is 10 % more than it runs concurrently.
+        engines: engines of the job, which share the cores if they run on CPUs.
 
     Raises:
         RayLLMError: the model cannot be fetched, or vLLM refuses its configuration.
     """
 
-    def __init__(self, model: ModelConfig, workers: Workers, gpu_share: float, max_pending: int | None) -> None:
+    def __init__(
+        self, model: ModelConfig, workers: Workers, gpu_share: float, max_pending: int | None, engines: int = 1
+    ) -> None:
         set_up_logging(settings().log_level)
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         self._rows = RowLoop()
         model = _without_stats(model)
         self.server = EngineServer(model)
-        self._rows.call(self._start(model, workers))
+        self._rows.call(self._start(model, workers, Neighbors(engines)))
         self._rows.limit(max_pending or ceil(1.1 * self.server.in_process.max_concurrent))
 
-    async def _start(self, model: ModelConfig, workers: Workers) -> None:
+    async def _start(self, model: ModelConfig, workers: Workers, neighbors: Neighbors) -> None:
+        if workers == "cpu":
+            self.server.check_cpu_limits()
         loading = model.model_loading_config
         is_distributed = workers == "ray"
         weights = model.streamed_from
@@ -59,7 +65,7 @@ class EngineWorker:
             tokenizer = (await asyncio.to_thread(fetch, tokenizer_source, model.model_id, weights=False)).folder
         configure = configure_on_gpu if is_distributed else None
         async with asyncio.timeout(settings().engine_start_timeout_s):
-            await self.server.start(weights, tokenizer, configure, workers=workers)
+            await self.server.start(weights, tokenizer, configure, workers=workers, neighbors=neighbors)
 
     def close(self) -> None:
         """Stop the engine, once no row is in it."""

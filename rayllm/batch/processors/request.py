@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.batch.config import RequestProcessorConfig
+from rayllm.batch.config import RequestProcessorConfig, pool_size
 from rayllm.batch.execution.placement import EnginePlacement
 from rayllm.batch.processors.builder import ProcessorBuilder
 from rayllm.batch.processors.model import model_config
@@ -40,6 +40,7 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
                 "workers": self.placement.workers,
                 "gpu_share": self.placement.gpu_share,
                 "max_pending": config.max_pending_requests,
+                "engines": pool_size(config.concurrency)[0],
             },
             map_kwargs=engine_options(config, model, self.placement),
             max_deaths=config.max_engine_restarts,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.data import Dataset
 
-from rayllm.batch.config import VLLMProcessorConfig
+from rayllm.batch.config import VLLMProcessorConfig, pool_size
 from rayllm.batch.execution.placement import EnginePlacement
 from rayllm.batch.execution.prefix_order import sort_by_prefix
 from rayllm.batch.processors.builder import ProcessorBuilder
@@ -91,6 +91,7 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
             "workers": placement.workers,
             "gpu_share": placement.gpu_share,
             "max_pending": config.max_pending_requests,
+            "engines": pool_size(config.concurrency)[0],
             # A later stage does it, off the engine's critical path.
             "detokenize": False,
         }

@@ -24,7 +24,7 @@ class VLLMEngineStage:
     Args:
         model: the model.
         task: `generate`, `embed`, `classify` or `score`.
-        workers, gpu_share, max_pending: as for `EngineWorker`.
+        workers, gpu_share, max_pending, engines: as for `EngineWorker`.
         detokenize: whether the engine detokenizes.
     """
 
@@ -35,9 +35,10 @@ class VLLMEngineStage:
         workers: Workers,
         gpu_share: float = 0.0,
         max_pending: int | None = None,
+        engines: int = 1,
         detokenize: bool = True,
     ) -> None:
-        self._worker = EngineWorker(model, workers, gpu_share, max_pending)
+        self._worker = EngineWorker(model, workers, gpu_share, max_pending, engines)
         self._server = self._worker.server
         self._model = model
         self._detokenize = detokenize

@@ -33,14 +33,19 @@ class EngineRequestStage:
 
     Args:
         model: the model.
-        workers, gpu_share, max_pending: as for `EngineWorker`.
+        workers, gpu_share, max_pending, engines: as for `EngineWorker`.
     """
 
     def __init__(
-        self, model: ModelConfig, workers: Workers, gpu_share: float = 0.0, max_pending: int | None = None
+        self,
+        model: ModelConfig,
+        workers: Workers,
+        gpu_share: float = 0.0,
+        max_pending: int | None = None,
+        engines: int = 1,
     ) -> None:
         self._model = model
-        self._worker = EngineWorker(model, workers, gpu_share, max_pending)
+        self._worker = EngineWorker(model, workers, gpu_share, max_pending, engines)
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._worker.map(self._request, rows)

@@ -37,14 +37,14 @@ def cpu_line(figures: Mapping[str, Any]) -> str:
     """Describe what a model takes on this machine's CPU.
 
     Args:
-        figures: `threads`, None if vLLM decides; `dtype` and its `reason`; and in bytes `weights`,
+        figures: `threads`; `dtype` and its `reason`; and in bytes `weights`,
             `cache_of_one_token` and `memory`.
     """
     weights, memory = _gib(figures["weights"]), _gib(figures["memory"])
     cache = f"{figures['cache_of_one_token'] / 1024:.1f} KiB of cache a token"
-    threads = f"{figures['threads']} threads, " if figures["threads"] else ""
+    threads = f"{figures['threads']} thread{'s' if figures['threads'] > 1 else ''}"
     return (
-        f"on this machine's CPU: {threads}{figures['dtype']}, since {figures['reason']}; "
+        f"on this machine's CPU: {threads}, {figures['dtype']}, since {figures['reason']}; "
         f"{weights} GiB of weights and {cache}, of {memory} GiB of memory"
     )
 

@@ -92,7 +92,8 @@ def _measured(config: ModelConfig) -> Measured:
 
 def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     """What the model takes on this machine's CPU, in bytes; None if the CPU is unknown."""
-    from rayllm.sizing.cores import engine_threads, this_machine
+    from rayllm.engine.cpu import configured_threads
+    from rayllm.sizing.cores import core_share, this_machine
     from rayllm.sizing.cpu import memory_bytes, this_cpu
 
     cpu = this_cpu()
@@ -104,7 +105,7 @@ def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     elif dtype == "auto":
         measured, dtype, reason = measured.on_cpu(cpu), cpu.dtype, cpu.reason
     return {
-        "threads": engine_threads(this_machine()),
+        "threads": configured_threads(config) or core_share(this_machine()).threads,
         "dtype": dtype,
         "reason": reason,
         "weights": measured.weights.bytes,

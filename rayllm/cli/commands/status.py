@@ -119,7 +119,8 @@ def _state(replica: ReplicaReport) -> str:
         phases = [
             f"{name.replace('_', '-')} {replica.phases[name]:.1f} s" for name in _PHASES if name in replica.phases
         ]
-        return "runs" + (f"; its start took {', '.join(phases)}" if phases else "")
+        compute = f" in {replica.compute}" if replica.compute else ""
+        return f"runs{compute}" + (f"; its start took {', '.join(phases)}" if phases else "")
     if replica.state != "STARTING":
         return replica.state.lower()
     if (start := replica.start) is None:

@@ -91,10 +91,11 @@ def _forked_processes(config: Any) -> Iterator[None]:
 
 
 async def generate_one(engine: Any) -> None:
-    """Generate one token for an arbitrary prompt of one token."""
+    """Generate one token for an arbitrary prompt of one token, sampled as most clients want it."""
     from vllm.sampling_params import SamplingParams
 
-    async for _ in engine.generate({"prompt_token_ids": [1]}, SamplingParams(max_tokens=1), "rayllm-warm-up"):
+    sampling = SamplingParams(max_tokens=1, top_p=0.9, top_k=10)
+    async for _ in engine.generate({"prompt_token_ids": [1]}, sampling, "rayllm-warm-up"):
         pass
 
 

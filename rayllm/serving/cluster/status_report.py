@@ -31,7 +31,8 @@ class ReplicaReport:
 
     `state` is Ray Serve's; `node` the IP address of its node; `age_s` seconds since it was requested. A running replica
     has its requests in progress, the share of its KV cache in use, tokens generated since its start, loaded adapters,
-    and seconds of each start-up phase. A starting one has `start`, or None if it is not placed yet.
+    the type and the threads that its engine computes with, and seconds of each start-up phase. A starting one has
+    `start`, or None if it is not placed yet.
     """
 
     id: str
@@ -42,6 +43,7 @@ class ReplicaReport:
     kv_use: float = 0.0
     generated_tokens: int = 0
     adapters: tuple[str, ...] = ()
+    compute: str = ""
     phases: Mapping[str, float] = field(default_factory=dict)
     start: Start | None = None
 

@@ -7,6 +7,7 @@ import logging
 import secrets
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
+from rayllm.sizing.cores import Neighbors
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +49,16 @@ class ModelReplica:
         aliases: further names of the model.
         gpu_share: the share of a GPU that each engine worker has in its bundle of the placement group; 0 for workers on
             the CPU.
+        neighbors: the engines on CPUs that share the cores with the first replica of this model.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, model: ModelConfig, aliases: tuple[str, ...], gpu_share: float
+        self, model: ModelConfig, aliases: tuple[str, ...], gpu_share: float, neighbors: Neighbors
     ) -> None:
         set_up_logging(settings().log_level)
         self._model = model
+        rank = serve.get_replica_context().rank.rank
+        self._neighbors = replace(neighbors, index=(neighbors.index + rank) % neighbors.engines)
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeRequestCount())
@@ -85,13 +90,15 @@ class ModelReplica:
     async def _start(self, gpu_share: float) -> None:
         metrics = self._metrics
         host = ray.util.get_node_ip_address()
+        if not gpu_share:
+            self._engine.check_cpu_limits()
         with metrics.phase("fetch"):
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):
             if gpu_share:
                 await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress, "ray")
             else:
-                await self._engine.start(folder, tokenizer, progress=metrics.new_progress)
+                await self._engine.start(folder, tokenizer, progress=metrics.new_progress, neighbors=self._neighbors)
             await self._listen(host)
         with metrics.phase("warm_up"):
             await self._engine.warm_up()
@@ -162,6 +169,7 @@ class ModelReplica:
             "kv_use": self._engine.load()["kv_use"],
             "generated_tokens": self._engine.generated_tokens(),
             "adapters": self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else [],
+            "compute": self._engine.compute,
             "phases": self._metrics.phases,
         }
 

@@ -28,7 +28,7 @@ class ReplicaMetrics:
         self._start_progress = start_progress
         self._seconds = Gauge(
             "rayllm_start_seconds",
-            "Seconds that a phase of the last start of a replica seconds: fetch, load, warm_up.",
+            "Seconds that a phase of the last start of a replica took: fetch, load, warm_up.",
             tag_keys=("model_id", "phase"),
         )
         self._durations: dict[str, float] = {}
@@ -45,7 +45,7 @@ class ReplicaMetrics:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Seconds that each phase of the start seconds."""
+        """Seconds that each phase of the start took."""
         return dict(self._durations)
 
     @contextmanager
@@ -55,7 +55,7 @@ class ReplicaMetrics:
         with self._start_progress.phase(name):
             yield
         seconds = self._durations[name] = time.monotonic() - started_at
-        logger.info("Model `%s`: %s seconds %.1f s.", self._model_id, name.replace("_", "-"), seconds)
+        logger.info("Model `%s`: %s took %.1f s.", self._model_id, name.replace("_", "-"), seconds)
 
     def export(self, adapters: int) -> None:
         """Set the gauges; Ray drops gauges that are not set periodically.

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rayllm.cluster.capacity import shortage, total_shortage
-from rayllm.cluster.placement import Bundle, Placement, place
+from rayllm.cluster.placement import Bundle, Placement, cpu_neighbors, place
 from rayllm.config import model_from
+from rayllm.sizing.cores import Neighbors
 
 ACTOR = {"CPU": 1.0}
 A100 = {"GPU": 1.0, "accelerator_type:A100-80G": 0.001}
@@ -132,3 +133,25 @@ def test_strict_spread_wants_a_node_a_bundle() -> None:
     asked = placement(placement_group_config={"bundles": [{"CPU": 1}, {"GPU": 1}], "strategy": "STRICT_SPREAD"})
     assert shortage("m", asked, [FOUR_GPUS]) is not None
     assert shortage("m", asked, [FOUR_GPUS, FOUR_GPUS]) is None
+
+
+def test_engines_on_cpus_share_the_cores_that_their_files_leave_open() -> None:
+    scaling = {"deployment_config": {"autoscaling_config": {"min_replicas": 2, "max_replicas": 5}}}
+    keys: dict[str, dict[str, Any]] = {
+        "open": {},
+        "gpu": {"accelerator_type": "L4"},
+        "replicas": scaling,
+        "idle": {"deployment_config": {"autoscaling_config": {"min_replicas": 0, "max_replicas": 1}}},
+        "threads": {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}, "deployment_config": {"num_replicas": 2}},
+        "cpus": {"deployment_config": {"ray_actor_options": {"num_cpus": 4}}},
+    }
+    models = [model_from({"model_loading_config": {"model_id": name}, **more}, name, ()) for name, more in keys.items()]
+    placements = {model.model_id: place(model, cpu_engine=True) for model in models}
+    assert cpu_neighbors(models, placements) == {
+        "open": Neighbors(4, 0, 10),
+        "gpu": Neighbors(),
+        "replicas": Neighbors(4, 1, 10),
+        "idle": Neighbors(4, 3, 10),
+        "threads": Neighbors(),
+        "cpus": Neighbors(),
+    }

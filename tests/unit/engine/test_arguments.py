@@ -37,10 +37,10 @@ def test_workers_run_where_they_are_placed(workers: Workers, executor: str) -> N
     assert arguments(workers).engine["distributed_executor_backend"] == executor
 
 
-def test_a_cpu_worker_that_binds_no_threads_runs_in_the_engines_process() -> None:
+def test_a_cpu_worker_that_binds_no_threads_runs_in_the_engines_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def executor(threads: str, **keys: Any) -> str:
-        made = arguments(runtime_env={"env_vars": {"VLLM_CPU_OMP_THREADS_BIND": threads}}, **keys)
-        return str(made.engine["distributed_executor_backend"])
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", threads)
+        return str(arguments(**keys).engine["distributed_executor_backend"])
 
     assert executor("nobind").endswith(".UniProcExecutor")
     assert executor("auto") == "mp"

@@ -1,35 +1,63 @@
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from rayllm.sizing.cores import Cores, engine_threads, this_machine
+from rayllm.sizing.cores import Cores, CoreShare, Neighbors, core_share, this_machine
+
+
+def machine_with(physical: int, nodes: int = 1, quota: float | None = None) -> Cores:
+    """A machine whose cores are divided among its memory nodes, with two hyperthreads each."""
+    size = physical // nodes
+    by_node = tuple(tuple(range(first, first + size)) for first in range(0, size * nodes, size))
+    return Cores(by_node, 2 * physical, quota)
 
 
 @pytest.mark.parametrize(
     ("physical", "threads"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 7), (16, 15), (64, 63), (128, 127)]
 )
-def test_threads_leave_a_core_where_there_are_four(physical: int, threads: int) -> None:
-    assert engine_threads(Cores(physical)) == threads
+def test_one_engine_leaves_a_core_where_there_are_four(physical: int, threads: int) -> None:
+    assert core_share(machine_with(physical)) == CoreShare(threads)
 
 
 @pytest.mark.parametrize(
     ("quota", "threads"), [(0.5, 1), (1.0, 1), (1.9, 1), (2.0, 2), (3.5, 3), (4.0, 3), (7.9, 6), (64.0, 7), (None, 7)]
 )
-def test_a_quota_limits_them(quota: float | None, threads: int) -> None:
-    assert engine_threads(Cores(8, quota)) == threads
+def test_a_quota_limits_the_threads(quota: float | None, threads: int) -> None:
+    assert core_share(machine_with(8, quota=quota)).threads == threads
 
 
-def test_every_number_of_cores_has_some() -> None:
-    for physical in range(1, 129):
-        threads = engine_threads(Cores(physical))
-        assert threads is not None
-        assert max(1, physical - 1) <= threads <= physical
+@pytest.mark.parametrize(
+    ("physical", "engines", "reserved", "threads"),
+    [(2, 2, 0, 1), (2, 3, 0, 1), (8, 2, 0, 3), (8, 3, 0, 2), (16, 4, 3, 3), (16, 1, 15, 1), (16, 1, 20, 1)],
+)
+def test_engines_share_what_others_leave(physical: int, engines: int, reserved: int, threads: int) -> None:
+    for index in range(engines):
+        assert core_share(machine_with(physical), Neighbors(engines, index, reserved)) == CoreShare(threads)
 
 
-def test_several_memory_nodes_are_left_to_vllm() -> None:
-    assert engine_threads(Cores(64, numa_nodes=2)) is None
+@pytest.mark.parametrize("nodes", [1, 2, 4, 8])
+def test_engines_never_overlap_while_there_are_cores(nodes: int) -> None:
+    for physical in range(nodes, 129, nodes):
+        cores = machine_with(physical, nodes)
+        for engines in {1, 2, 3, 5, 8, physical // 2, max(1, physical - nodes)}:
+            shares = [core_share(cores, Neighbors(engines, index)) for index in range(engines)]
+            assert all(share.threads >= 1 for share in shares)
+            if engines <= physical - 1:
+                assert sum(share.threads for share in shares) <= physical
+            bound = list(chain.from_iterable(share.cpus for share in shares))
+            if nodes > 1 and engines <= physical - nodes:
+                assert len(bound) == len(set(bound)) == sum(share.threads for share in shares)
+                assert all(any(set(share.cpus) <= set(node) for node in cores.nodes) for share in shares)
+
+
+def test_engines_are_spread_over_memory_nodes() -> None:
+    cores = machine_with(16, 2)
+    assert core_share(cores) == CoreShare(8, tuple(range(8)))
+    assert core_share(cores, Neighbors(2, 1)) == CoreShare(7, tuple(range(9, 16)))
+    assert core_share(cores, Neighbors(4, 2)) == CoreShare(4, (4, 5, 6, 7))
 
 
 def machine(root: Path, cores: list[tuple[int, int]], nodes: list[int], groups: dict[str, str]) -> Path:
@@ -48,33 +76,22 @@ def machine(root: Path, cores: list[tuple[int, int]], nodes: list[int], groups: 
 
 
 HYPERTHREADS = [(0, 0), (0, 1), (0, 0), (0, 1)]
+QUOTA, PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
 
 
 @pytest.mark.parametrize(
     ("cores", "nodes", "groups", "allowed", "found"),
     [
-        (HYPERTHREADS, [0] * 4, {}, {0, 1, 2, 3}, Cores(2)),
-        (HYPERTHREADS, [0] * 4, {}, {0, 2}, Cores(1)),
-        ([(0, 0), (1, 0)], [0, 1], {}, {0, 1}, Cores(2, None, 2)),
-        ([(0, 0), (1, 0)], [0, 1], {}, {1}, Cores(1, None, 1)),
-        (HYPERTHREADS, [0] * 4, {"cpu.max": "150000 100000\n"}, {0, 1}, Cores(2, 1.5)),
-        (HYPERTHREADS, [0] * 4, {"cpu.max": "max 100000\n"}, {0, 1}, Cores(2)),
-        (
-            HYPERTHREADS,
-            [0] * 4,
-            {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"},
-            {0},
-            Cores(1, 0.5),
-        ),
-        (
-            HYPERTHREADS,
-            [0] * 4,
-            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
-            {0},
-            Cores(1),
-        ),
-        ([], [], {}, {0, 1, 2}, Cores(3)),
-        ([], [], {"cpu.max": "nonsense"}, {0}, Cores(1)),
+        (HYPERTHREADS, [0] * 4, {}, {0, 1, 2, 3}, Cores(((0, 1),), 4)),
+        (HYPERTHREADS, [0] * 4, {}, {0, 2}, Cores(((0,),), 2)),
+        ([(0, 0), (1, 0)], [0, 1], {}, {0, 1}, Cores(((0,), (1,)), 2)),
+        ([(0, 0), (1, 0)], [0, 1], {}, {1}, Cores(((1,),), 1)),
+        (HYPERTHREADS, [0] * 4, {"cpu.max": "150000 100000\n"}, {0, 1}, Cores(((0, 1),), 2, 1.5)),
+        (HYPERTHREADS, [0] * 4, {"cpu.max": "max 100000\n"}, {0, 1}, Cores(((0, 1),), 2)),
+        (HYPERTHREADS, [0] * 4, {QUOTA: "50000\n", PERIOD: "100000\n"}, {0}, Cores(((0,),), 1, 0.5)),
+        (HYPERTHREADS, [0] * 4, {QUOTA: "-1\n", PERIOD: "100000\n"}, {0}, Cores(((0,),), 1)),
+        ([], [], {}, {0, 1, 2}, Cores(((0, 1, 2),), 3)),
+        ([], [], {"cpu.max": "nonsense"}, {0}, Cores(((0,),), 1)),
     ],
 )
 def test_reading_a_machine(
@@ -89,4 +106,4 @@ def test_reading_a_machine(
 
 
 def test_this_machine_has_a_core() -> None:
-    assert this_machine().physical >= 1
+    assert 1 <= this_machine().available <= this_machine().logical

@@ -68,22 +68,17 @@ def test_what_is_said_wins_key_by_key() -> None:
         DEMO,
         task="embed",
         engine_kwargs={"max_num_seqs": 2, "seed": 1},
-        runtime_env={"pip": ["x"], "env_vars": {"A": "1", "TORCHDYNAMO_DISABLE": "0"}},
+        runtime_env={"pip": ["x"], "env_vars": {"A": "1", "OMP_NUM_THREADS": "2"}},
         accelerator_type="l4",
     )
     assert (model.task, model.accelerator_type) == ("embed", "L4")
-    assert model.engine_kwargs == {"enforce_eager": True, "max_num_seqs": 2, "seed": 1}
+    assert model.engine_kwargs == {"max_num_seqs": 2, "seed": 1}
     assert model.runtime_env["pip"] == ["x"]
-    assert model.runtime_env["env_vars"] == {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "TORCHDYNAMO_DISABLE": "0",
-        "A": "1",
-    }
+    assert model.runtime_env["env_vars"] == {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2", "A": "1"}
 
 
 def test_variables_stay_where_others_things_of_the_environment_are_said() -> None:
-    assert "TORCHDYNAMO_DISABLE" in model_config(DEMO, runtime_env={"pip": ["x"]}).runtime_env["env_vars"]
+    assert "OMP_NUM_THREADS" in model_config(DEMO, runtime_env={"pip": ["x"]}).runtime_env["env_vars"]
     assert model_config("gpt2", runtime_env={"env_vars": {"A": "1"}}).runtime_env == {"env_vars": {"A": "1"}}
 
 
