@@ -13,7 +13,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -71,13 +70,11 @@ def measure() -> None:
 
 
 def _run_all(servers: dict[str, Start]) -> dict[tuple[str, int], list[Round]]:
-    """The turns of each server by number of streams; those for 0 streams are the starts."""
+    """The turns of each server by number of streams."""
     turns: dict[tuple[str, int], list[Round]] = defaultdict(list)
     for _ in range(STARTS):
         for name, start in servers.items():
-            began = time.monotonic()
             with start() as server:
-                turns[name, 0].append({"ready after, s": time.monotonic() - began})
                 asked = Running(name, server, NAME)
                 for streams in STREAMS:
                     streams_turn(asked, streams, TOKENS)
@@ -93,11 +90,11 @@ def _table(names: Sequence[str], turns: dict[tuple[str, int], list[Round]]) -> l
         f"| {' | '.join(['streams', 'measure', *names[:2], 'ratio', *others])} |",
         f"|---|---|{'--:|' * (len(names) + 1)}",
     ]
-    for streams in (0, *STREAMS):
-        for measure_name in MEASURES if streams else ("ready after, s",):
+    for streams in STREAMS:
+        for measure_name in MEASURES:
             medians = [statistics.median(turn[measure_name] for turn in turns[name, streams]) for name in names]
             cells = [f"{value:.4g}" for value in medians]
-            row = [str(streams or "-"), measure_name, *cells[:2], f"{medians[0] / medians[1]:.2f}", *cells[2:]]
+            row = [str(streams), measure_name, *cells[:2], f"{medians[0] / medians[1]:.2f}", *cells[2:]]
             table.append(f"| {' | '.join(row)} |")
     return table
 

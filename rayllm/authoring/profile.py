@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rayllm.authoring.family import Family, find_family
 from rayllm.authoring.template import FILES, chat_template, missing_stops
 from rayllm.config import HubSource, ModelConfig
-from rayllm.sizing.architecture import UnknownArchitectureError
+from rayllm.sizing.architecture import UnknownArchitectureError, dtype_bytes
+from rayllm.sizing.cpu import Cpu
 from rayllm.sizing.measure import Measured, inspect_or_outline, measure_info
 from rayllm.sources.inspection import ModelInfo
+from rayllm.sources.safetensors import Tensor
 
 Task = Literal["embed", "score", "classify"]
 
@@ -23,16 +25,19 @@ _SENTENCE_TRANSFORMERS = "modules.json"
 class ModelProfile:
     """A model, as far as its files could be read.
 
-    `measured` is None if its memory cannot be computed, and `unmeasured` says why; `heads` is its number of attention
-    heads, if known; `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare;
-    `task` is None for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is
-    false if its files could not be read.
+    `measured` is None if its memory cannot be computed, and `unmeasured` says why; `context` is its maximum context
+    length in tokens, `heads` its number of attention heads, and `tensors` are those of its weights, if known;
+    `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare; `task` is None
+    for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is false if its
+    files could not be read.
     """
 
     model: ModelConfig
     measured: Measured | None = None
     unmeasured: str = ""
+    context: int | None = None
     heads: int | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
     family: Family | None = None
     template: str | None = None
     stops: tuple[str, ...] = ()
@@ -40,10 +45,16 @@ class ModelProfile:
     is_gated: bool = False
     was_inspected: bool = True
 
-    @property
-    def context(self) -> int | None:
-        """Its maximum context length in tokens, if known."""
-        return self.measured.architecture.context if self.measured else None
+    def cpu_bytes(self, cpu: Cpu | None) -> int | None:
+        """Bytes of its weights on a CPU; None if they are unknown."""
+        if self.measured:
+            return self.measured.on_cpu(cpu).weights.bytes
+        if not self.tensors:
+            return None
+        element_bytes = dtype_bytes(cpu.dtype) if cpu else 2
+        return sum(
+            tensor.count * element_bytes if tensor.is_float else tensor.stored_bytes for tensor in self.tensors.values()
+        )
 
 
 def profile_model(model: ModelConfig) -> ModelProfile:
@@ -60,7 +71,9 @@ def profile_model(model: ModelConfig) -> ModelProfile:
         model=model,
         measured=measured,
         unmeasured=reason,
-        heads=_heads(config),
+        context=measured.architecture.context if measured else _number(config, "max_position_embeddings"),
+        heads=_number(config, "num_attention_heads"),
+        tensors=info.tensors,
         family=find_family(_name(model), str(config.get("model_type", "")), template),
         template=template,
         stops=missing_stops(info.texts, config),
@@ -93,10 +106,10 @@ def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
         return None, error.message
 
 
-def _heads(config: Mapping[str, Any]) -> int | None:
+def _number(config: Mapping[str, Any], name: str) -> int | None:
     text = config.get("text_config") or config
-    heads = text.get("num_attention_heads") if isinstance(text, Mapping) else None
-    return heads if isinstance(heads, int) else None
+    value = text.get(name) if isinstance(text, Mapping) else None
+    return value if isinstance(value, int) else None
 
 
 def _task(config: Mapping[str, Any], has_sentence_transformers: bool) -> Task | None:

@@ -114,8 +114,7 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             faults.append(f"`{name}` must be a whole number of at least 1, not {value!r}")
     if (dtype := engine_kwargs.get("dtype", "auto")) not in DTYPES:
-        hint = did_you_mean(str(dtype), DTYPES).rstrip("?") or f"; use {', '.join(DTYPES)}"
-        faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in{hint}")
+        faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in; use {', '.join(DTYPES)}")
     if engine_kwargs.get("prefill_context_parallel_size", 1) != 1:
         faults.append("`prefill_context_parallel_size` is not supported; use tensor_parallelism")
     return faults

@@ -43,6 +43,11 @@ class Tensor:
         return prod(self.shape)
 
     @property
+    def is_float(self) -> bool:
+        """Whether its elements are floats of 16 bits or more, which quantized weights are not."""
+        return self.dtype in ("F16", "BF16", "F32", "F64")
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes in the file."""
         return ceil(self.count * _BITS.get(self.dtype, 32) / 8)

@@ -94,12 +94,13 @@ def test_models_come_change_and_go_beside_others(proxy_url: str, tmp_path: Path)
     assert len(statuses) > 10
     assert set(statuses) == {200}
 
-    broken = apply(file, limited, model("c", engine_kwargs={"dtype": "float7"}))
+    too_many = {"env_vars": {"OMP_NUM_THREADS": "4096"}}
+    broken = apply(file, limited, model("c", runtime_env=too_many))
     assert broken.returncode == 1
     assert "+ c: added" in broken.stdout
     [line] = [line for line in broken.stderr.splitlines() if line.startswith("error: ")]
     assert f"application `{NAME}`: deploy failed: `c`: " in line
-    assert "float7" in broken.stderr
+    assert "runtime_env.env_vars.OMP_NUM_THREADS: 4096 threads are more than this machine's" in broken.stderr
     assert actors("a") == mine
     assert effects(apply(file, limited, options=show)) == {"a": "untouched", "c": "removed"}
 

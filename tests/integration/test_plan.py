@@ -116,7 +116,7 @@ def with_arguments(folder: Path, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("dtype", "nonsense", "dtype: `nonsense` is not supported; known are float64"),
+        ("dtype", "nonsense", "`dtype` 'nonsense' is not a type that vLLM computes in; use auto, bfloat16"),
         ("kv_cache_dtype", "nonsense", "kv_cache_dtype: `nonsense` is not supported here; use auto, bfloat16"),
         ("gpu_memory_utilization", "lots", "gpu_memory_utilization: must be a number above 0, not 'lots'"),
         ("gpu_memory_utilization", 92, "gpu_memory_utilization: must be at most 1"),

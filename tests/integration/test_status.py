@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -78,4 +79,4 @@ def test_for_people(service: Service) -> None:
     ]
     [row] = [line for line in lines if line.startswith("rayllm-demo ")]
     assert row.split()[1:3] == ["healthy", "1/1"]
-    assert any("runs; its start took fetch" in line for line in lines)
+    assert any(re.search(r"runs in (bfloat16|float32), 1 thread; its start took fetch", line) for line in lines)

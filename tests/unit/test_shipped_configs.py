@@ -54,6 +54,14 @@ MEMORY = re.compile(
     re.MULTILINE,
 )
 
+CPU_MEMORY = re.compile(
+    r"^# CPU memory: weights (?P<weights>[\d.]+)e9 \* (?P<width>[\d.]+) B = (?P<gb>[\d.]+) GB"
+    r"(?:, or (?P<single>[\d.]+) GB in float32)?\.$",
+    re.MULTILINE,
+)
+LARGEST_ON_CPU_GB = 24
+"""Weights of more, in float32, fit in no usual machine without a GPU."""
+
 each_model = pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 each_serve_config = pytest.mark.parametrize("path", SERVE_CONFIGS, ids=lambda path: path.stem)
 
@@ -91,9 +99,7 @@ def test_a_replica_fits_its_gpus(path: Path) -> None:
     model = model_in(path)
     gpus = model.tensor_parallel_size * model.pipeline_parallel_size
     assert gpus in (1, 2, 4, 8)
-    # What comes from the hub runs on GPUs; what lies in the repository runs anywhere.
-    assert place(model, cpu_engine=True).gpu_share == isinstance(model.source, HubSource)
-    if not isinstance(model.source, HubSource):
+    if not isinstance(model.source, HubSource) or runs_on_cpus(model):
         return
 
     said = MEMORY.search(path.read_text())
@@ -110,6 +116,21 @@ def test_a_replica_fits_its_gpus(path: Path) -> None:
         cache_gb = token * int(said["tokens"]) / gpus / 1e9
         assert said["cache_gb"] == f"{cache_gb:.1f}"
     assert weights + cache_gb + WORKSPACE_GB <= VLLM_SHARE * int(said["gb"])
+
+
+@each_model
+def test_a_replica_fits_a_machine_without_a_gpu(path: Path) -> None:
+    model = model_in(path)
+    if not isinstance(model.source, HubSource) or not runs_on_cpus(model):
+        return
+
+    said = CPU_MEMORY.search(path.read_text())
+    assert said, "give the arithmetic in one line: see models/README.md"
+    weights, width = float(said["weights"]), float(said["width"])
+    assert said["gb"] == f"{width * weights:.1f}"
+    # Quantized weights are not converted.
+    assert said["single"] == (f"{4 * weights:.1f}" if width == 2 else None)
+    assert 4 * weights <= LARGEST_ON_CPU_GB
 
 
 @each_model
@@ -210,7 +231,7 @@ def row(path: Path) -> str:
     prompt = "`prompt_format`" if model.generation_config.prompt_format else "the model's own"
     cells = [
         f"[{model.model_id}]({path.name})",
-        f"{model.accelerator_type or 'any'} × {gpus}" if isinstance(model.source, HubSource) else "any, or CPU",
+        "any, or CPU" if runs_on_cpus(model) else f"{model.accelerator_type or 'any'} × {gpus}",
         f"{model.max_model_len:,}",
         model.task or "generate",
         prompt if model.task in (None, "generate") else "",
@@ -218,6 +239,11 @@ def row(path: Path) -> str:
         model.reasoning_parser or "",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def runs_on_cpus(model: ModelConfig) -> bool:
+    """Whether replicas run on CPUs where vLLM's CPU build is installed."""
+    return not place(model, cpu_engine=True).gpu_share
 
 
 def tool_parser(model: ModelConfig) -> str | None:

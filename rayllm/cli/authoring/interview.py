@@ -201,7 +201,7 @@ class Interview:
         options, maximum, fit = self._options, profile.context, _fit(profile, gpu, answers)
         if options.context and maximum and options.context > maximum:
             raise ConfigError(f"--max-model-len: {options.context:,} is more than the {maximum:,} tokens of the model.")
-        if maximum is None and not self._user.is_interactive:
+        if profile.measured is None and not answers.on_cpu and not self._user.is_interactive:
             return replace(answers, context=options.context, sequences=options.sequences)
         default = (
             advice.recommended_context(fit, maximum)
@@ -253,9 +253,8 @@ def _is_hub_id(name: str) -> bool:
 
 def _runs_on_cpu(profile: ModelProfile) -> bool:
     """Whether this machine has vLLM's CPU build, and enough memory for the model."""
-    if profile.measured is None or not has_cpu_engine():
-        return False
-    return profile.measured.on_cpu(this_cpu()).weights.bytes < _MAX_MEMORY_SHARE * memory_bytes()
+    size = profile.cpu_bytes(this_cpu())
+    return size is not None and has_cpu_engine() and size < _MAX_MEMORY_SHARE * memory_bytes()
 
 
 def _introduce(profile: ModelProfile) -> None:

@@ -33,8 +33,9 @@ def single_model(name: str, tensor_parallel: int | None, context: int | None) ->
     interview = Interview(options, UserInput(False))
     profile = interview.profile()
     answers, _ = interview.answers(profile)
-    if has_cpu_engine() and not answers.on_cpu and profile.measured:
-        size = f"{profile.measured.on_cpu(this_cpu()).weights.bytes / GIB:.1f} GiB"
+    size_on_cpu = profile.cpu_bytes(this_cpu())
+    if has_cpu_engine() and not answers.on_cpu and size_on_cpu:
+        size = f"{size_on_cpu / GIB:.1f} GiB"
         memory = f"{memory_bytes() / GIB:.1f} GiB"
         hint = "`rayllm plan` shows which GPUs it fits on."
         raise ClusterError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.process import forking
 from rayllm.engine.vllm.errors import one_line
-from rayllm.errors import ConfigError
+from rayllm.errors import ConfigError, EngineError
 
 # What every engine's process imports.
 _ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor")
@@ -40,7 +41,14 @@ def make_engine_config(arguments: VllmArguments) -> Any:
         return engine_arguments(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except Exception as error:
         # Some of vLLM's exceptions cannot be pickled: only their text may leave this process.
-        raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}") from None
+        raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}{_hint(error)}") from None
+
+
+def _hint(error: Exception) -> str:
+    """What to do about an error that vLLM explains only in its log."""
+    if "failed to be inspected" in str(error) and find_spec("torchvision") is None:
+        return " Models that take images need torchvision, which the CPU build comes without: see docs/installation.md."
+    return ""
 
 
 def engine_arguments(arguments: VllmArguments) -> Any:
@@ -55,7 +63,11 @@ def engine_arguments(arguments: VllmArguments) -> Any:
 
 
 def start_engine(config: Any, arguments: VllmArguments) -> Any:
-    """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM."""
+    """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM.
+
+    Raises:
+        EngineError: the engine's process failed; it has logged the cause itself.
+    """
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -63,12 +75,16 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
-    with _forked_processes(config):
-        return AsyncLLM.from_vllm_config(
-            config,
-            enable_log_requests=arguments.engine.get("enable_log_requests", False),
-            disable_log_stats=arguments.engine.get("disable_log_stats", False),
-        )
+    try:
+        with _forked_processes(config):
+            return AsyncLLM.from_vllm_config(
+                config,
+                enable_log_requests=arguments.engine.get("enable_log_requests", False),
+                disable_log_stats=arguments.engine.get("disable_log_stats", False),
+            )
+    except Exception as error:
+        cause = one_line(error).replace("See root cause above. ", "")
+        raise EngineError(f"vLLM's engine did not start: {cause} The replica's log has the cause.") from None
 
 
 @contextmanager

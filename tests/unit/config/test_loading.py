@@ -97,6 +97,8 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"deployment_config": {"ray_actor_options": {"num_gpus": 1}}}, "ray_actor_options", "`placement_group"),
         ({"deployment_config": {"max_queued_requests": 0}}, "deployment_config.max_queued_requests", "greater than"),
         ({"engine_kwargs": {"tensor_parallel_size": "two"}}, "engine_kwargs", "a whole number of at least 1, not"),
+        ({"engine_kwargs": {"dtype": "float7"}}, "engine_kwargs", "'float7' is not a type that vLLM computes in"),
+        ({"engine_kwargs": {"dtype": ["float16"]}}, "engine_kwargs", "is not a type that vLLM computes in"),
         ({"engine_kwargs": {"max_num_seqs": None}}, "engine_kwargs", "a whole number of at least 1"),
         ({"engine_kwargs": {"data_parallel_size": 2}}, "engine_kwargs", "use deployment_config.num_replicas"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "runtime_env", "put numbers in quotes"),

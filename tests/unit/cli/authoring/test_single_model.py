@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -42,6 +44,20 @@ def test_what_is_too_large_for_its_memory_is_refused(monkeypatch: pytest.MonkeyP
     too_large = r"weights: its weights, 0\.0 GiB, are more than half of this machine's memory, 0\.0 GiB\."
     with pytest.raises(ClusterError, match=too_large + "\nhint: `rayllm plan`"):
         single_model(str(WEIGHTS), None, None)
+
+
+def test_a_family_whose_cache_is_unknown_is_judged_by_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "unknown"
+    shutil.copytree(WEIGHTS, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "lfm2", "max_position_embeddings": 777}))
+    model = single_model(str(folder), None, None)
+    assert (model.accelerator_type, model.max_model_len) == (None, 777)
+    monkeypatch.setattr(sizing_cpu.os, "sysconf", lambda name: 1000)
+    with pytest.raises(ClusterError, match=r"unknown: its weights, 0\.0 GiB, are more than half of this machine's"):
+        single_model(str(folder), None, None)
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
