@@ -11,7 +11,7 @@ from typing import Any
 from rayllm.config import LocalSource, ModelConfig
 from rayllm.errors import ConfigError, SourceError
 from rayllm.settings import settings
-from rayllm.sizing.cores import ALONE, Cores, Neighbors, core_share, this_machine
+from rayllm.sizing.cores import ALONE, BINDING, THREADS, Cores, Neighbors, core_share, this_machine
 from rayllm.sizing.cpu import Cpu, cpu_dtype, slow_dtype, this_cpu
 from rayllm.sizing.cpu_cache import cache_bytes, free_memory
 from rayllm.sizing.gpus import GIB
@@ -19,10 +19,10 @@ from rayllm.sizing.measure import Measured, measure
 
 logger = logging.getLogger(__name__)
 
-_BIND, _THREADS, _CACHE = "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"
+_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 # Without it, sampling is compiled even if the model is not.
 _NO_COMPILATION = "TORCHDYNAMO_DISABLE"
-CPU_VARIABLES = (_BIND, _THREADS, _NO_COMPILATION)
+CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION)
 """Environment variables that `with_cpu_defaults` may set."""
 # Arguments that say whether the model is compiled.
 _COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
@@ -37,11 +37,11 @@ def check_cpu_limits(model: ModelConfig) -> None:
         ConfigError: it wants more threads than there are cores, or a KV cache larger than the memory.
     """
     variables = model.runtime_env.get("env_vars", {})
-    if threads := _whole_number(variables, _THREADS):
+    if threads := _whole_number(variables, THREADS):
         logical = this_machine().logical
         if threads > logical:
             raise ConfigError(
-                f"runtime_env.env_vars.{_THREADS}: {threads} threads are more than this machine's {logical} CPUs; "
+                f"runtime_env.env_vars.{THREADS}: {threads} threads are more than this machine's {logical} CPUs; "
                 f"set at most {logical}, or leave it out."
             )
     if gib := _whole_number(variables, _CACHE):
@@ -77,22 +77,10 @@ def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = 
 
 def engine_threads() -> int:
     """Threads of the engine that this process configured."""
-    bound = os.environ.get(_BIND, "")
+    bound = os.environ.get(BINDING, "")
     if bound and bound != "nobind":
         return len(bound.split(","))
-    return int(os.environ.get(_THREADS) or 1)
-
-
-def configured_threads(model: ModelConfig) -> int | None:
-    """Threads that the model's file gives its engine; None if it leaves them open, 0 if it leaves them to vLLM."""
-    variables = model.runtime_env.get("env_vars", {})
-    if variables.get(_BIND, "nobind") != "nobind":
-        return 0
-    if threads := _whole_number(variables, _THREADS):
-        return threads
-    # Ray sets the variable to the CPUs of an actor.
-    cpus = int(model.deployment_config.ray_actor_options.num_cpus)
-    return cpus if cpus > 1 else None
+    return int(os.environ.get(THREADS) or 1)
 
 
 def _with(model: ModelConfig, **arguments: Any) -> ModelConfig:
@@ -103,17 +91,17 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
     """Set the environment variables of the threads, unless the file, or Ray for `num_cpus`, has set them."""
     workers = model.tensor_parallel_size * model.pipeline_parallel_size
     cores = this_machine()
-    if os.environ.get(_BIND, "nobind") != "nobind" or (workers > 1 and len(cores.nodes) > 1):
+    if os.environ.get(BINDING, "nobind") != "nobind" or (workers > 1 and len(cores.nodes) > 1):
         # vLLM binds the threads: as the file says, or each worker's to a memory node.
         return
     # Ray sets it to the CPUs of the actor, which are one unless the file says otherwise.
-    if _THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(_THREADS, "1") == "1":
+    if THREADS not in model.runtime_env.get("env_vars", {}) and os.environ.get(THREADS, "1") == "1":
         share = core_share(cores, neighbors)
-        os.environ[_THREADS] = str(max(1, share.threads // workers))
+        os.environ[THREADS] = str(max(1, share.threads // workers))
         if share.cpus:
-            os.environ[_BIND] = ",".join(map(str, share.cpus))
+            os.environ[BINDING] = ",".join(map(str, share.cpus))
     # vLLM would keep a core to itself for its HTTP server, and bind the rest in a process of their own.
-    os.environ.setdefault(_BIND, "nobind")
+    os.environ.setdefault(BINDING, "nobind")
     logger.info("Model `%s` runs on %s: %s.", model.model_id, _threads_text(), _cores_text(cores, neighbors))
 
 

@@ -7,6 +7,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from rayllm.config import ModelConfig
+
+THREADS = "OMP_NUM_THREADS"
+"""Environment variable with the number of an engine's threads."""
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+"""Environment variable with the logical CPUs of an engine's threads, or `nobind`."""
 _SYSTEM = Path("/sys")
 # From so many cores on, one is left to the router, Ray and the replicas. On fewer, an engine that waits for a core is
 # still faster than one with a thread less (docs/performance.md).
@@ -54,6 +60,18 @@ class CoreShare:
 
 
 ALONE = Neighbors()
+
+
+def configured_threads(model: ModelConfig) -> int | None:
+    """Threads that the model's file gives its engine; None if it leaves them open, 0 if it leaves them to vLLM."""
+    variables = model.runtime_env.get("env_vars", {})
+    if variables.get(BINDING, "nobind") != "nobind":
+        return 0
+    if (threads := variables.get(THREADS, "")).isdecimal():
+        return int(threads)
+    # Ray sets the variable to the CPUs of an actor.
+    cpus = int(model.deployment_config.ray_actor_options.num_cpus)
+    return cpus if cpus > 1 else None
 
 
 def core_share(cores: Cores, neighbors: Neighbors = ALONE) -> CoreShare:

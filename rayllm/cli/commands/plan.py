@@ -92,8 +92,7 @@ def _measured(config: ModelConfig) -> Measured:
 
 def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     """What the model takes on this machine's CPU, in bytes; None if the CPU is unknown."""
-    from rayllm.engine.cpu import configured_threads
-    from rayllm.sizing.cores import core_share, this_machine
+    from rayllm.sizing.cores import configured_threads, core_share, this_machine
     from rayllm.sizing.cpu import memory_bytes, this_cpu
 
     cpu = this_cpu()

@@ -9,9 +9,9 @@ import pytest
 
 from rayllm.config import ModelConfig
 from rayllm.engine import cpu as engine_cpu
-from rayllm.engine.cpu import CPU_VARIABLES, check_cpu_limits, configured_threads, engine_threads, with_cpu_defaults
+from rayllm.engine.cpu import CPU_VARIABLES, check_cpu_limits, engine_threads, with_cpu_defaults
 from rayllm.errors import ConfigError
-from rayllm.sizing.cores import Cores, Neighbors
+from rayllm.sizing.cores import Cores, Neighbors, configured_threads
 from rayllm.sizing.cpu import Cpu
 from rayllm.sizing.gpus import GIB
 
