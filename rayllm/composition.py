@@ -28,7 +28,7 @@ from rayllm.serving.cluster.deployment.code_version import versioned
 from rayllm.serving.cluster.deployment.restart_scope import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
-from rayllm.serving.router.deployment import Router
+from rayllm.serving.router.deployment import ROUTER, Router
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
 from rayllm.sources import find_weights
@@ -74,7 +74,7 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
     by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_PER_ROUTER)
     router = serve.deployment(
         Router,
-        name="Router",
+        name=ROUTER,
         num_replicas=config.router.num_replicas or min(_MAX_ROUTERS, by_cpus),
         max_ongoing_requests=config.router.max_ongoing_requests,
         # A router only moves bytes, and must fit on a node whose CPUs the models use.

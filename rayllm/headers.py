@@ -30,5 +30,11 @@ ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 SESSION = "x-session-id"
 """From clients: with `router.routing: session`, requests of one session go to one replica."""
 
+STATS = "x-rayllm-stats"
+"""In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
+
+METRICS_PATH = "/rayllm/metrics"
+"""Metrics of a replica, in the format that the `Accept` header asks for."""
+
 ADAPTERS_PATH = "/rayllm/adapters"
 """Lookup of adapters at a replica: `{"names": […]}` is answered by `{"missing": […]}`."""

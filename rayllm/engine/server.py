@@ -28,6 +28,7 @@ from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
 from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
 from rayllm.engine.middleware.request_rewriting import RequestRewriter
+from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.cpu_time import cpu_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
@@ -37,6 +38,7 @@ from rayllm.engine.vllm import engine as vllm_engine
 from rayllm.engine.vllm import errors as vllm_errors
 from rayllm.engine.vllm import metadata as vllm_metadata
 from rayllm.engine.vllm import per_request as vllm_per_request
+from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
@@ -130,6 +132,7 @@ class EngineServer:
         if plan.owns_template:
             # The compiled template takes plain text; vLLM joins text parts for it.
             arguments.chat_template_content_format = "string"
+        vllm_request_stats.collect(self._engine, sequences_of_request)
         vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
         server = self._server = await vllm_application.make_server(self._engine, arguments)
         _check_packages(vllm_application.paths(server), self._model.model_id)
@@ -166,7 +169,8 @@ class EngineServer:
         app = ErrorMiddleware(app, vllm_errors.error_object)
         if self.adapter_pool:
             app = AdapterMiddleware(app, self.adapter_pool, self._model.model_id)
-        return ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
+        app = ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
+        return RequestStatsMiddleware(app, vllm_request_stats.summarize)
 
     def _start_sandbox(self) -> Sandbox | None:
         vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None

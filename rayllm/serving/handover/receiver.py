@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
 from rayllm.headers import FULL
+from rayllm.request_stats import StatsSource
 from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.sockets import socket_folder
@@ -125,12 +126,15 @@ class _Exchange:
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
         self._is_done = False
+        self._stats = StatsSource()
         self.disconnected = asyncio.Event()
         self.task: asyncio.Task[None]
 
     async def run(self, app: ASGIApp) -> None:
         try:
-            await app(self._scope(), self._receive, self._send)
+            scope = self._scope()
+            self._stats.add_to(scope)
+            await app(scope, self._receive, self._send)
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
@@ -234,6 +238,9 @@ class _Exchange:
             return
         self._is_done = True
         self._connection.close()
+        head = head or {}
+        if stats := self._stats.read():
+            head["stats"] = stats.as_json()
         self._tell(kind, head, body)
 
     def _tell(self, kind: Kind, head: dict[str, Any] | None = None, body: bytes = b"") -> None:

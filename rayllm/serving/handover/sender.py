@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from rayllm.request_stats import RequestStats
 from rayllm.serving.handover.channel import Channel, Kind, Message
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,13 @@ class ReplicaGoneError(Exception):
 
 @dataclass
 class Handover:
-    """A request handed over: `started` is set with the first bytes of the reply, `outcome` at its end."""
+    """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end."""
 
     number: int
     outcome: asyncio.Future[Outcome]
     started: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Message | None = None
+    stats: RequestStats | None = None
 
 
 class Sender:
@@ -156,6 +158,8 @@ class Sender:
     def _settle(self, handover: Handover, message: Message | None) -> None:
         if handover.outcome.done():
             return
+        if message is not None and (stats := message.head.get("stats")):
+            handover.stats = RequestStats.of(stats)
         if message is not None and message.kind is Kind.REFUSED:
             handover.refusal = message
             handover.outcome.set_result(Outcome.REFUSED)

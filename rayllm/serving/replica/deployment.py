@@ -14,6 +14,7 @@ from typing import Any
 import ray
 import uvicorn
 from ray import serve
+from starlette.types import ASGIApp
 
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
@@ -29,7 +30,7 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, MetricsGate, SlotGate, StatsTrailer
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
@@ -111,7 +112,7 @@ class ModelReplica:
             self._receiver.start()
             self._slots.on_slot_freed = self._receiver.notify_slot_free
         config = uvicorn.Config(
-            KeyGate(LookupGate(self._gate, self._engine.adapter_pool), self._key),
+            self._http_app(),
             host=host,
             port=0,
             log_config=None,
@@ -130,6 +131,13 @@ class ModelReplica:
             await asyncio.sleep(0.01)
         port = self._http.servers[0].sockets[0].getsockname()[1]
         self._address = f"http://{host}:{port}"
+
+    def _http_app(self) -> ASGIApp:
+        """The application for routers that send requests by HTTP."""
+        labels = {"model": self._model.model_id, "replica": serve.get_replica_context().replica_id.unique_id}
+        app: ASGIApp = StatsTrailer(self._gate)
+        app = MetricsGate(LookupGate(app, self._engine.adapter_pool), labels)
+        return KeyGate(app, self._key)
 
     async def record_replica_metadata(self) -> dict[str, Any]:
         """How routers reach this replica. Ray Serve asks once, and passes it on to them."""

@@ -1,15 +1,20 @@
-"""ASGI middleware of a replica: authentication of routers, a limit on requests, and lookup of adapters."""
+"""ASGI middleware of a replica: keys of routers, a limit on requests, lookup of adapters, stats and metrics."""
 
 from __future__ import annotations
 
 import hmac
+import json
+from collections.abc import Mapping
 
+from prometheus_client import REGISTRY
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
 from rayllm.engine.adapters.pool import AdapterPool
+from rayllm.observability.exposition import content_type, render, wants_openmetrics
+from rayllm.request_stats import STATS_COMMENT, StatsSource
 from rayllm.serving.replica.slots import Slots
 
 
@@ -53,6 +58,74 @@ class LookupGate:
         names = (await Request(scope, receive).json())["names"]
         missing = await self._adapter_pool.missing(names) if self._adapter_pool else names
         await JSONResponse({"missing": missing})(scope, receive, send)
+
+
+class MetricsGate:
+    """ASGI middleware that answers with this process's metrics, vLLM's among them.
+
+    Args:
+        app: the next application.
+        labels: labels of every sample.
+    """
+
+    def __init__(self, app: ASGIApp, labels: Mapping[str, str]) -> None:
+        self._app = app
+        self._labels = labels
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != headers.METRICS_PATH:
+            await self._app(scope, receive, send)
+            return
+        is_openmetrics = wants_openmetrics(header(scope, "accept"))
+        page = render(REGISTRY, self._labels, is_openmetrics)
+        await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
+
+
+class StatsTrailer:
+    """ASGI middleware that adds the stats of a request to the reply that a router relays.
+
+    A complete reply has them in a header, a stream of server-sent events in a comment at its end: HTTP's own trailers
+    are dropped by most clients.
+
+    Args:
+        app: the next application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        source = StatsSource()
+        source.add_to(scope)
+        start: Message | None = None
+        is_stream = False
+
+        async def with_stats(message: Message) -> None:
+            nonlocal start, is_stream
+            if message["type"] == "http.response.start":
+                # Held until the first part of the body, to see whether there is more.
+                start, is_stream = message, _is_event_stream(message)
+                return
+            is_last = not message.get("more_body")
+            stats = source.read() if is_last else None
+            text = json.dumps(stats.as_json()).encode() if stats else b""
+            if start is not None:
+                if text and not is_stream:
+                    start = {**start, "headers": [*start.get("headers", ()), (headers.STATS.encode(), text)]}
+                await send(start)
+                start = None
+            if text and is_stream:
+                message = {**message, "body": message.get("body", b"") + STATS_COMMENT + text + b"\n\n"}
+            await send(message)
+
+        await self._app(scope, receive, with_stats)
+
+
+def _is_event_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
 
 
 class KeyGate:

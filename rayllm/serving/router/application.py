@@ -30,6 +30,8 @@ from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.http.errors import install_error_handlers
+from rayllm.serving.router.metrics import RouterMetrics
+from rayllm.serving.router.metrics_page import MetricsPage
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -58,6 +60,8 @@ class RouterApplication:
         transport: HTTP connections to replicas.
         admin_digests: SHA-256 of each administrator's key.
         batch_routes: the routes of the Files and Batches APIs.
+        metrics: counts requests; None counts nothing.
+        metrics_page: answers scrapes.
     """
 
     def __init__(
@@ -70,6 +74,8 @@ class RouterApplication:
         transport: HttpTransport,
         admin_digests: Sequence[bytes] = (),
         batch_routes: Sequence[Route] = (),
+        metrics: RouterMetrics | None = None,
+        metrics_page: MetricsPage | None = None,
     ) -> None:
         self._config = config
         self._batch_routes = batch_routes
@@ -81,8 +87,15 @@ class RouterApplication:
         self._adapter_registry = adapter_registry
         lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
         self._forwarder = Forwarder(
-            self._models, adapter_registry, dispatcher, RequestSender(transport), lookup, config.router
+            self._models,
+            adapter_registry,
+            dispatcher,
+            RequestSender(transport),
+            lookup,
+            config.router,
+            *([metrics.observe] if metrics else []),
         )
+        self._metrics_page = metrics_page
         self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_digests)
         self._vllm_version: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -104,6 +117,8 @@ class RouterApplication:
             "/version": self.version,
         }.items():
             app.add_api_route(path, handler, methods=["GET"])
+        if self._metrics_page:
+            app.router.routes.append(Route("/metrics", self._metrics_page, methods=["GET"]))
         install_error_handlers(app)
         if cors := self._config.router.cors:
             app.add_middleware(

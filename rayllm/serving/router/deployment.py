@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.asgi import call
 from rayllm.config import AppConfig
+from rayllm.observability.exposition import render
 from rayllm.observability.logs import set_up_logging
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
@@ -26,12 +27,16 @@ from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.listen_addresses import listening_hosts
 from rayllm.serving.router.http.server import HttpServer, open_http_server
+from rayllm.serving.router.metrics import RouterMetrics
+from rayllm.serving.router.metrics_page import MetricsPage
 from rayllm.serving.router.readiness import Readiness, deployment_statuses
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
 from rayllm.settings import settings
 
+ROUTER = "Router"
+"""Name of the deployment."""
 # Seconds that a stopping router waits for replies that pass through it.
 _LAST_REPLIES_S = 300.0
 
@@ -53,6 +58,10 @@ class Router:
         self._replica_sets: dict[str, ReplicaSet] = {}
         self._http_server: HttpServer | None = None
         self._batch_service: BatchService | None = None
+        self._by_model: dict[str, ReplicaSet] = {}
+        self._metrics = RouterMetrics(lambda: self._by_model)
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
+        self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -70,6 +79,7 @@ class Router:
         replica_sets = {
             model_id: self._replica_set(model_id, names[model_id], handles[model_id], config) for model_id in names
         }
+        self._by_model = replica_sets
         if self._batch_service:
             self._batch_service.stop()
         hosts = await listening_hosts(config.router)
@@ -87,6 +97,8 @@ class Router:
             self._transport,
             tuple(bytes.fromhex(digest) for digest in user_config["admin_digests"]),
             self._batch_service.routes,
+            self._metrics,
+            MetricsPage(self._all_metrics, self._own_metrics, replica_sets, self._transport),
         ).app
         self._batch_service.start()
         self._remove_all_but(names)
@@ -102,6 +114,19 @@ class Router:
         """
         answer = await call(self._current, path, body, headers)
         return answer.status, answer.headers, answer.body
+
+    async def metrics(self, is_openmetrics: bool) -> str:
+        """This router's metrics, for the router that answers a scrape."""
+        return self._own_metrics(is_openmetrics)
+
+    def _own_metrics(self, is_openmetrics: bool) -> str:
+        return render(self._metrics.registry, {"router": self._replica_id}, is_openmetrics)
+
+    async def _all_metrics(self, is_openmetrics: bool) -> list[str]:
+        if self._own_handle is None:
+            self._own_handle = await self._handle(ROUTER)
+        pages = await self._own_handle.broadcast("metrics", is_openmetrics).results_async(return_exceptions=True)
+        return [page for page in pages if isinstance(page, str)]
 
     async def waiting(self) -> dict[str, int]:
         """Queued requests by deployment, for `rayllm status`."""

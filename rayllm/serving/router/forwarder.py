@@ -29,6 +29,7 @@ from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
+from rayllm.serving.router.requests.record import RequestRecord
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Forwarder:
         sender: RequestSender,
         lookup: AdapterLookup,
         config: RouterConfig,
+        observe: Callable[[RequestRecord], None] = lambda record: None,
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
@@ -52,6 +54,7 @@ class Forwarder:
         self._sender = sender
         self._lookup = lookup
         self._config = config
+        self._observe = observe
         self._bodies = BodyReader()
         self._budget = BodyBudget(config.max_pending_body_bytes)
 
@@ -68,6 +71,9 @@ class Forwarder:
             pass
         except RayLLMError as error:
             await client.send_error(error)
+        finally:
+            client.record.end()
+            self._observe(client.record)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
         raw = await read_body(client.request, self._config.max_body_bytes, take)
@@ -92,6 +98,7 @@ class Forwarder:
                 logger.info("`%s` is unavailable, trying its fallback `%s`: %s", resolved.model_id, fallback, error)
             # A fallback replies with its own name: clients should know which model answered.
             resolved = ResolvedModel(fallback)
+            client.record.fallbacks += 1
             payload = await payload.for_model(fallback)
         await self._ask(client, resolved, payload)
 
@@ -112,6 +119,7 @@ class Forwarder:
 
     async def _ask(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         request = client.request
+        client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter
         routing = payload.routing.with_target(resolved.adapter, request.headers.get(headers.SESSION, ""))
         replica_headers = forwarded_headers(request)
         replica_headers |= {
@@ -138,6 +146,7 @@ class Forwarder:
     ) -> None:
         async def send(replica: Replica) -> None:
             client.stop_heartbeat()
+            client.record.sent_to(replica.id)
             try:
                 replica.on_reply(await self._sender.send(client, replica_request, deadline, replica))
             except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError):

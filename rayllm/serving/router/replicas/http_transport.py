@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import DRAINING, FULL, KEY, LOST
+from rayllm.headers import DRAINING, FULL, KEY, LOST, STATS
+from rayllm.request_stats import RequestStats
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFullError,
@@ -30,12 +32,13 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 @dataclass(frozen=True)
 class Reply:
-    """A replica's reply: status, headers for the client, and the unread body."""
+    """A replica's reply: status, headers for the client, the unread body, and the stats that came in a header."""
 
     status: int
     content_type: str
     headers: Mapping[str, str]
     content: aiohttp.StreamReader
+    stats: RequestStats | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -87,7 +90,9 @@ class HttpTransport:
             if LOST in response.headers:
                 raise ReplicaLostError
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
-            yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content)
+            text = response.headers.get(STATS)
+            stats = RequestStats.of(json.loads(text)) if text else None
+            yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content, stats)
         finally:
             # Reuse the connection if the body was read to its end; otherwise close it, which the replica notices at
             # once.

@@ -20,6 +20,7 @@ from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import ReplicaDrainingError, ReplicaFullError, ReplicaLostError
 from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
 from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.stats_comment import StatsComment
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import Payload
 
@@ -71,7 +72,7 @@ class RequestSender:
             except OSError as error:
                 logger.warning("The replica %s does not accept handovers; using HTTP: %r", replica.id, error)
             else:
-                outcome = await _await_outcome(replica.sender, connection, handover, deadline)
+                outcome = await _await_outcome(replica.sender, client, connection, handover, deadline)
                 return await _conclude(client, replica_request, connection, handover, outcome)
         return await self._send_by_http(client, replica_request, deadline, replica)
 
@@ -88,6 +89,7 @@ class RequestSender:
             if reply.status >= 400:
                 _check_refusal(replica_request.model_id, reply.status, reply.content_type, first)
             deadline.reschedule(None)
+            client.record.began(reply.status)
             return await _send(client, reply, first)
 
 
@@ -107,7 +109,7 @@ def _start_handover(
 
 
 async def _await_outcome(
-    sender: Sender, connection: Connection, handover: Handover, deadline: asyncio.Timeout
+    sender: Sender, client: ClientRequest, connection: Connection, handover: Handover, deadline: asyncio.Timeout
 ) -> Outcome:
     """How the handover ended. On cancellation, the replica is stopped before another answer goes to the client.
 
@@ -116,6 +118,8 @@ async def _await_outcome(
     """
     try:
         await handover.started.wait()
+        if handover.refusal is None:
+            client.record.began()
         if not handover.outcome.done():
             deadline.reschedule(None)
         # Shielded: after a cancellation the replica still reports its outcome.
@@ -129,6 +133,8 @@ async def _await_outcome(
         else:
             raise
         raise ClientDisconnect from None
+    finally:
+        client.record.stats = handover.stats
 
 
 async def _conclude(
@@ -166,20 +172,23 @@ async def _send(client: ClientRequest, reply: Reply, first: bytes) -> bool:
     kept = dict(reply.headers)
     if reply.content_type:
         kept["content-type"] = reply.content_type
+    client.record.stats = reply.stats
     if not reply.is_stream:
         await client.send_response(Response(first, reply.status, kept))
         return reply.status < 500
     await client.start_stream(reply.status, {**kept, "cache-control": "no-cache"})
-    await client.send_chunk(first)
-    is_whole = True
+    comment, is_whole = StatsComment(), True
+    await client.send_chunk(comment.strip(first))
     try:
         async for chunk in reply.content.iter_any():
-            await client.send_chunk(chunk)
+            if passed := comment.strip(chunk):
+                await client.send_chunk(passed)
     except (aiohttp.ClientError, ConnectionError) as error:
         logger.warning("A replica broke off in the middle of a stream: %r", error)
         is_whole = False
         await client.send_chunk(b"\n\n" + _interrupted_event(client.path))
-    await client.send_chunk(b"", is_last=True)
+    client.record.stats, rest = comment.end()
+    await client.send_chunk(rest, is_last=True)
     return is_whole
 
 

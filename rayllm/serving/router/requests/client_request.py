@@ -14,6 +14,7 @@ from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
+from rayllm.serving.router.requests.record import RequestRecord
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
@@ -31,6 +32,7 @@ class ClientRequest:
     def __init__(self, request: Request, path: str, send: Send) -> None:
         self.request = request
         self.path = path
+        self.record = RequestRecord(path)
         self._send = send
         self._is_stream = False
         self._heartbeat: asyncio.Task[None] | None = None
@@ -49,11 +51,13 @@ class ClientRequest:
         if self._is_stream:
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
+            self.record.began(response.status_code)
             await response(self.request.scope, self.request.receive, self._send)
 
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
         if self._is_stream:
+            self.record.status = error.status
             await self.send_chunk(error_event(error, self.path), is_last=True)
         else:
             await self.send_response(error_response(error, self.path))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import RouterConfig
+from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, receiver, sender
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -25,11 +26,14 @@ class Replica:
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, Any], bytes]] = []
         self.gone = asyncio.Event()
+        self.stats: RequestStats | None = None
         self.answer: Callable[[Any, Any], Awaitable[None]] = plain(200, b"hello")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         self.seen.append((scope, message["body"]))
+        if source := StatsSource.of(scope):
+            source.read = lambda: self.stats
 
         async def listen() -> None:
             assert (await receive())["type"] == "http.disconnect"
@@ -71,6 +75,7 @@ class Router:
         self.send_timeout_s = 5.0
         self.sender = Sender(path, self.room, self.leave)
         self.outcomes: list[Outcome] = []
+        self.stats: list[RequestStats | None] = []
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
 
     def room(self) -> None:
@@ -103,6 +108,7 @@ class Router:
         left.cancel()
         outcome = handover.outcome.result()
         self.outcomes.append(outcome)
+        self.stats.append(handover.stats)
         if outcome is Outcome.ANSWERED:
             connection.answered()
         elif outcome is Outcome.REFUSED:
@@ -171,6 +177,18 @@ async def reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byte
         await reader.readexactly(2)
     await reader.readexactly(2)
     return int(head[0].split()[1]), headers, body
+
+
+async def test_the_closing_message_has_the_stats_of_the_request(pair: HandoverPair) -> None:
+    reader, writer = await pair.connect()
+    pair.replica.stats = stats = RequestStats(3, 1, 5, 0.5, 0.25, 2.0, "stop")
+    for answer in (plain(200, b"whole"), stream(b"data: 1\n\n", b"data: 2\n\n")):
+        pair.replica.answer = answer
+        writer.write(request())
+        status, _, body = await reply(reader)
+        assert status == 200
+        assert b"stats" not in body
+    assert pair.router.stats == [stats, stats]
 
 
 async def test_the_replica_answers_on_the_clients_own_connection_again_and_again(pair: HandoverPair) -> None:

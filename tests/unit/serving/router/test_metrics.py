@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rayllm.observability.exposition import render
+from rayllm.request_stats import RequestStats
+from rayllm.serving.router import metrics as module
+from rayllm.serving.router.metrics import RouterMetrics
+from rayllm.serving.router.requests.record import RequestRecord
+
+CHAT = "/v1/chat/completions"
+
+
+def record(adapter: str = "", stats: RequestStats | None = None, model_id: str = "m", **keys: Any) -> RequestRecord:
+    made = RequestRecord(CHAT, model_id, adapter, stats=stats, started_at=100.0, **keys)
+    made.ended_at = 110.0
+    made.status = made.status or 200
+    return made
+
+
+def value(metrics: RouterMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def metrics() -> RouterMetrics:
+    return RouterMetrics(dict)
+
+
+def test_an_answered_request(metrics: RouterMetrics) -> None:
+    stats = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop")
+    metrics.observe(record(stats=stats, attempts=1, sent_at=101.0, first_byte_at=103.0))
+    work = {"model": "m", "adapter": "", "endpoint": CHAT}
+    timed = {"model": "m", "endpoint": CHAT}
+    assert value(metrics, "rayllm_requests_total", **work, status="200") == 1
+    assert value(metrics, "rayllm_finished_requests_total", model="m", adapter="", finish_reason="stop") == 1
+    assert value(metrics, "rayllm_prompt_tokens_total", **work) == 10
+    assert value(metrics, "rayllm_cached_tokens_total", **work) == 4
+    assert value(metrics, "rayllm_generated_tokens_total", **work) == 7
+    seconds = {
+        "rayllm_request_seconds_sum": 10,
+        "rayllm_router_seconds_sum": 1,
+        "rayllm_time_to_first_byte_seconds_sum": 3,
+        "rayllm_engine_queue_seconds_sum": 0.5,
+        "rayllm_prefill_seconds_sum": 1,
+        "rayllm_decode_seconds_sum": 3,
+    }
+    assert {name: value(metrics, name, **timed) for name in seconds} == seconds
+    assert value(metrics, "rayllm_retries_total", model="m") is None
+
+
+def test_what_was_tried_before(metrics: RouterMetrics) -> None:
+    metrics.observe(record(attempts=3, fallbacks=1))
+    assert value(metrics, "rayllm_retries_total", model="m") == 2
+    assert value(metrics, "rayllm_fallbacks_total", model="m") == 1
+
+
+def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ADAPTERS", 3)
+    metrics.observe(record("none", status=404))
+    lines = render(metrics.registry, {}, False).count("\n")
+    for number in range(1000):
+        metrics.observe(record(f"none-{number}", status=404))
+    assert render(metrics.registry, {}, False).count("\n") == lines
+    for number in range(1000):
+        metrics.observe(record(f"real-{number}", RequestStats(1)))
+    labels = {s.labels["adapter"] for f in metrics.registry.collect() for s in f.samples if "adapter" in s.labels}
+    assert labels == {"", "real-0", "real-1", "real-2", "other"}
+    assert value(metrics, "rayllm_prompt_tokens_total", model="m", adapter="other", endpoint=CHAT) == 997
+
+
+def test_the_load_is_read_at_each_scrape() -> None:
+    def replica(is_open: bool, requests: int) -> SimpleNamespace:
+        return SimpleNamespace(is_open=is_open, candidate=SimpleNamespace(requests=requests))
+
+    replica_sets: Any = {}
+    metrics = RouterMetrics(lambda: replica_sets)
+    assert value(metrics, "rayllm_waiting_requests", model="m") is None
+    members = {"a": replica(True, 3), "b": replica(False, 1), "c": replica(True, 0)}
+    replica_sets = {"m": SimpleNamespace(waiting=5, replicas=members)}
+    assert value(metrics, "rayllm_waiting_requests", model="m") == 5
+    assert value(metrics, "rayllm_ongoing_requests", model="m") == 4
+    assert value(metrics, "rayllm_replicas", model="m", state="open") == 2
+    assert value(metrics, "rayllm_replicas", model="m", state="closed") == 1
