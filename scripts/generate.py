@@ -16,10 +16,12 @@ from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.endpoints import CHAT, COMPLETIONS
 from rayllm.engine.vllm.metadata import parser_names, request_fields
+from rayllm.serving.router.metrics import reference as metrics_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
 BATCH = ROOT / "docs" / "batch.md"
+OBSERVABILITY = ROOT / "docs" / "observability.md"
 
 
 def vllm_arguments() -> str:
@@ -47,11 +49,21 @@ def configuration_schema() -> str:
 
 
 def batch_page() -> str:
-    """docs/batch.md with the keys of the configuration between its marks."""
-    marked = re.compile(r"(<!-- keys -->\n).*?(<!-- /keys -->)", re.DOTALL)
-    page, times = marked.subn(lambda marks: marks[1] + batch_reference() + marks[2], BATCH.read_text())
+    """docs/batch.md with the keys of the configuration."""
+    return with_table(BATCH, "keys", batch_reference())
+
+
+def observability_page() -> str:
+    """docs/observability.md with the series of routers."""
+    return with_table(OBSERVABILITY, "series", metrics_reference())
+
+
+def with_table(path: Path, name: str, table: str) -> str:
+    """A page with the table between its marks."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    page, times = marked.subn(lambda marks: marks[1] + table + marks[2], path.read_text())
     if times != 1:
-        raise SystemExit(f"{BATCH.relative_to(ROOT)} must have the marks <!-- keys --> and <!-- /keys --> once.")
+        raise SystemExit(f"{path.relative_to(ROOT)} must have the marks <!-- {name} --> and <!-- /{name} --> once.")
     return page
 
 
@@ -73,6 +85,7 @@ def main() -> int:
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
         BATCH: batch_page,
+        OBSERVABILITY: observability_page,
     }
     stale = []
     for path, text in {**{path: make() for path, make in made.items()}, **manifests()}.items():

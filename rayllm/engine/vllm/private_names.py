@@ -52,6 +52,22 @@ PRIVATE_NAMES = {
     "vllm.v1.engine.utils": ("CoreEngineProcManager.shutdown", "get_mp_context"),
     "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
     "vllm.v1.engine.input_processor": ("InputProcessor",),
+    "vllm.v1.engine.output_processor": (
+        "OutputProcessor.add_request",
+        "OutputProcessor.request_states",
+        "RequestState.max_tokens_param",
+        "RequestState.num_cached_tokens",
+        "RequestState.parent_req",
+        "RequestState.prompt_len",
+        "RequestState.stats",
+    ),
+    "vllm.v1.metrics.stats": (
+        "RequestStateStats.first_token_ts",
+        "RequestStateStats.last_token_ts",
+        "RequestStateStats.num_generation_tokens",
+        "RequestStateStats.queued_ts",
+        "RequestStateStats.scheduled_ts",
+    ),
     "vllm.v1.engine.async_llm": (
         "AsyncLLM.from_vllm_config",
         "AsyncLLM.get_supported_tasks",
