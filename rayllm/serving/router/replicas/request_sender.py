@@ -118,12 +118,14 @@ async def _await_outcome(
     """
     try:
         await handover.started.wait()
-        if handover.refusal is None:
-            client.record.began()
         if not handover.outcome.done():
             deadline.reschedule(None)
+            client.record.began()
         # Shielded: after a cancellation the replica still reports its outcome.
-        return await asyncio.shield(handover.outcome)
+        outcome = await asyncio.shield(handover.outcome)
+        if outcome in (Outcome.ANSWERED, Outcome.BROKEN):
+            client.record.began()
+        return outcome
     except asyncio.CancelledError:
         stopped = await sender.abort(handover)
         if stopped is Outcome.ANSWERED:

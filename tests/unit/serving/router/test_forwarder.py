@@ -24,11 +24,12 @@ from rayllm.config import RouterConfig, load_app
 from rayllm.endpoints import MESSAGES, RESPONSES
 from rayllm.error_shapes import error_body
 from rayllm.errors import RequestError
+from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.drain import DrainGate
-from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate, StatsTrailer
 from rayllm.serving.replica.slots import Slots
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
@@ -41,6 +42,7 @@ from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.requests import client_request
+from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
 
 PATH = "/v1/chat/completions"
 FORM_PATH = "/v1/audio/transcriptions"
@@ -86,7 +88,7 @@ class Replica:
         self.receiver = Receiver(self.gate)
         slots.on_slot_freed = self.receiver.notify_slot_free
         lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
-        config = uvicorn.Config(KeyGate(lookup, self.key), port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(KeyGate(StatsTrailer(lookup), self.key), port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
     @asynccontextmanager
@@ -141,6 +143,7 @@ class Answer:
         self.begins_late = False
         self.left = asyncio.Event()
         self.status = 200
+        self.stats: RequestStats | None = None
         self.takes_s = 0.0
         self.at_once = self.most_at_once = 0
         self.scopes: list[dict[str, Any]] = []
@@ -148,6 +151,8 @@ class Answer:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
+        if source := StatsSource.of(scope):
+            source.read = lambda: self.stats
         self.bodies.append((await receive())["body"])
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -187,6 +192,13 @@ class RouterApplication:
         self, client: httpx.AsyncClient, replica_sets: dict[str, ReplicaSet], queues: dict[str, Queue]
     ) -> None:
         self.client, self.replica_sets, self.queues = client, replica_sets, queues
+        self.records: list[RequestRecord] = []
+
+    async def record(self) -> RequestRecord:
+        """The record of the only request, once it has ended."""
+        await until(lambda: self.records)
+        [record] = self.records
+        return record
 
 
 @asynccontextmanager
@@ -207,7 +219,10 @@ async def service(
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
     models = ModelRegistry(config)
-    passing = Forwarder(models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router)
+    records: list[RequestRecord] = []
+    passing = Forwarder(
+        models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router, records.append
+    )
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)
     with socket.socket() as probe:
@@ -217,7 +232,9 @@ async def service(
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            yield RouterApplication(client, replica_sets, queues)
+            application = RouterApplication(client, replica_sets, queues)
+            application.records = records
+            yield application
     finally:
         for replica_set in replica_sets.values():
             replica_set.close()
@@ -729,3 +746,89 @@ async def test_an_adapter_that_a_replica_has_is_not_looked_up(way: str) -> None:
         reply = await found.client.post(PATH, json={"model": "m:none"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
     assert residents.asked == ["none"]
+
+
+STATS = RequestStats(3, 1, 5, 0.5, 0.25, 2.0, "stop")
+
+
+async def whole(scope: Any, receive: Any, send: Any) -> None:
+    """Answers as vLLM does where no stream is asked for."""
+    source = StatsSource.of(scope)
+    assert source
+    source.read = lambda: STATS
+    await JSONResponse({"x": 1})(scope, receive, send)
+
+
+@WAYS
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_record_of_an_answered_request(way: str, stream: bool) -> None:
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
+    answer.stats = STATS
+    async with Replica(answer if stream else whole).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json={"model": "m:a"})
+        assert reply.content == (b"data: 1\n\ndata: 2\n\n" if stream else b'{"x":1}')
+        assert "x-rayllm-stats" not in reply.headers
+        record = await found.record()
+    assert (record.endpoint, record.model_id, record.adapter) == (PATH, "m", "a")
+    assert (record.status, record.replica, record.attempts, record.stats) == (200, "m-0", 1, STATS)
+    assert record.sent_at is not None
+    assert record.first_byte_at is not None
+    assert record.started_at <= record.sent_at <= record.first_byte_at <= record.ended_at
+
+
+@WAYS
+async def test_the_record_of_a_request_that_was_lost_with_a_replica(way: str) -> None:
+    died = asyncio.Event()
+
+    async def dies(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        died.set()
+        await JSONResponse({"error": {"message": "EngineDeadError"}}, 500)(scope, receive, send)
+
+    async with (
+        Replica(dies).listening() as a,
+        Replica(whole).listening() as b,
+        service(way, {"m": [a]}) as found,
+    ):
+        a.has_died = died.is_set
+        asked = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await died.wait()
+        found.replica_sets["m"].update([a.replica_update("m-0"), b.replica_update("m-1")])
+        assert (await asked).status_code == 200
+        record = await found.record()
+    assert (record.status, record.attempts, record.replica, record.stats) == (200, 2, "m-1", STATS)
+
+
+@WAYS
+async def test_the_record_of_a_request_that_a_fallback_answered(way: str) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as a,
+        Replica(Answer(b"{}")).listening() as b,
+        service(way, {"a": [a], "b": [b]}, fallbacks={"a": ["b"]}) as found,
+    ):
+        found.queues["a"].limit = 0
+        found.replica_sets["a"].update([])
+        await found.client.post(PATH, json={"model": "a"})
+        record = await found.record()
+    assert (record.model_id, record.status, record.fallbacks) == ("b", 200, 1)
+
+
+@WAYS
+async def test_the_record_of_a_refused_request(way: str) -> None:
+    async with Replica(Answer(b"{}")).listening() as replica, service(way, {"m": [replica]}) as found:
+        assert (await found.client.post(PATH, json={"model": "none"})).status_code == 404
+        record = await found.record()
+    assert (record.status, record.model_id, record.attempts, record.sent_at) == (404, "", 0, None)
+
+
+@WAYS
+async def test_the_record_of_a_request_whose_client_left(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"x", pause_after=0)
+    answer.stats = aborted = RequestStats(3, 0, 2, finish_reason="abort")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        with pytest.raises(httpx.ReadTimeout):
+            await found.client.post(PATH, json={"model": "m"}, timeout=0.5)
+        record = await found.record()
+    assert (record.status, record.first_byte_at) == (CLIENT_LEFT, None)
+    # By HTTP, the router closes the connection, and hears no more.
+    assert record.stats == (aborted if way == "handover" else None)
