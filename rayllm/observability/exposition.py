@@ -32,8 +32,10 @@ def render(registry: CollectorRegistry, labels: Mapping[str, str], is_openmetric
     """
     labelled = CollectorRegistry(auto_describe=False)
     labelled.register(_Labelled(registry, labels))
-    generate = openmetrics.generate_latest if is_openmetrics else generate_latest
-    return generate(labelled).decode()
+    if is_openmetrics:
+        # By default, it replaces the colon of vLLM's names in samples, but not in their headers.
+        return openmetrics.generate_latest(labelled, openmetrics.ALLOWUTF8).decode()
+    return generate_latest(labelled).decode()
 
 
 def merge(pages: Iterable[str]) -> str:

@@ -118,7 +118,7 @@ class RouterApplication:
         }.items():
             app.add_api_route(path, handler, methods=["GET"])
         if self._metrics_page:
-            app.router.routes.append(Route("/metrics", self._metrics_page, methods=["GET"]))
+            app.router.routes.append(Route("/metrics", self._metrics_page.answer, methods=["GET"]))
         install_error_handlers(app)
         if cors := self._config.router.cors:
             app.add_middleware(

@@ -47,7 +47,7 @@ class MetricsPage:
         self._replica_sets = replica_sets
         self._transport = transport
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """Answer a scrape with what is known now: a process that dies meanwhile is left out."""
         is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         replicas = [replica for each in self._replica_sets.values() for replica in each.replicas.values()]

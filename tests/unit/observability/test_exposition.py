@@ -12,6 +12,7 @@ def registry(count: int) -> CollectorRegistry:
     made = CollectorRegistry()
     Counter("requests", "Requests.\nMany.", ["model"], registry=made).labels('a"b').inc(count)
     Histogram("wait_seconds", "Wait.", buckets=(1, 2), registry=made).observe(count)
+    Gauge("vllm:kv_use", "A name like vLLM's.", registry=made).set(count)
     Gauge("load", "Load.", ["replica"], registry=made).labels("mine").set(count)
     return made
 
@@ -21,7 +22,7 @@ def test_pages_of_several_processes_are_one(is_openmetrics: bool) -> None:
     pages = [render(registry(n), {"replica": f"r{n}"}, is_openmetrics) for n in (1, 2)]
     page = merge([*pages, ""])
     families = {f.name: f for f in (parse_openmetrics if is_openmetrics else parse_plain)(page)}
-    assert families.keys() == {"requests", "wait_seconds", "load"}
+    assert families.keys() == {"requests", "wait_seconds", "vllm:kv_use", "load"}
     requests = families["requests"]
     assert requests.documentation == "Requests.\nMany."
     values = {s.labels["replica"]: s.value for s in requests.samples if s.name == "requests_total"}
