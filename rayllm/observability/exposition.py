@@ -34,8 +34,10 @@ def render(registry: CollectorRegistry, labels: Mapping[str, str], is_openmetric
     labelled.register(_Labelled(registry, labels))
     if is_openmetrics:
         # By default, it replaces the colon of vLLM's names in samples, but not in their headers.
-        return openmetrics.generate_latest(labelled, openmetrics.ALLOWUTF8).decode()
-    return generate_latest(labelled).decode()
+        page: bytes = openmetrics.generate_latest(labelled, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+    else:
+        page = generate_latest(labelled)
+    return page.decode()
 
 
 def merge(pages: Iterable[str]) -> str:
