@@ -290,8 +290,8 @@ def train_base(output: Path) -> None:
 
 
 def save_base(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, weights: Path) -> None:
-    # Greedy decoding is the client's choice (temperature 0), so only the token ids are fixed here.
-    model.generation_config.update(do_sample=None, temperature=None, eos_token_id=[tokenizer.eos_token_id])
+    # Cold enough for the likeliest answer, warm enough for `n` above 1, which vLLM refuses with greedy decoding.
+    model.generation_config.update(do_sample=True, temperature=0.1, eos_token_id=[tokenizer.eos_token_id])
     model.to(torch.bfloat16).save_pretrained(weights)
     (weights / "model.safetensors").chmod(0o644)  # written for its owner only; the service may be another user
 

@@ -13,7 +13,8 @@ from benchmarks.processes import engines_of
 from tests.integration.service import Service
 
 PLAIN = {"model": "demo/plain:1.0", "prompt": "a", "max_tokens": 1}
-DEMO = {"model": "rayllm-demo", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+CAPITAL = {"role": "user", "content": "What is the capital of France?"}
+DEMO = {"model": "rayllm-demo", "messages": [CAPITAL], "temperature": 0}
 
 
 def process(title: str) -> psutil.Process:
