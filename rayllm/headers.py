@@ -30,6 +30,9 @@ ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 SESSION = "x-session-id"
 """From clients: with `router.routing: session`, requests of one session go to one replica."""
 
+TIMING = "x-rayllm-timing"
+"""From clients: `1` asks for a `Server-Timing` header."""
+
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
 

@@ -16,7 +16,9 @@ from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.endpoints import CHAT, COMPLETIONS
 from rayllm.engine.vllm.metadata import parser_names, request_fields
-from rayllm.serving.router.metrics import reference as metrics_reference
+from rayllm.serving.cluster import metrics
+from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
+from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
@@ -54,14 +56,24 @@ def batch_page() -> str:
 
 
 def observability_page() -> str:
-    """docs/observability.md with the series of routers."""
-    return with_table(OBSERVABILITY, "series", metrics_reference())
+    """docs/observability.md with the series of routers and replicas."""
+    page = OBSERVABILITY.read_text()
+    for name, series in (("routers", ROUTER_SERIES), ("replicas", REPLICA_SERIES)):
+        page = with_table(OBSERVABILITY, name, metrics.reference(series), page)
+    return page
 
 
-def with_table(path: Path, name: str, table: str) -> str:
-    """A page with the table between its marks."""
+def with_table(path: Path, name: str, table: str, page: str | None = None) -> str:
+    """A page with the table between its marks.
+
+    Args:
+        path: the page's file.
+        name: of the marks.
+        table: the table.
+        page: the page's text; None reads the file.
+    """
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    page, times = marked.subn(lambda marks: marks[1] + table + marks[2], path.read_text())
+    page, times = marked.subn(lambda marks: marks[1] + table + marks[2], page or path.read_text())
     if times != 1:
         raise SystemExit(f"{path.relative_to(ROOT)} must have the marks <!-- {name} --> and <!-- /{name} --> once.")
     return page

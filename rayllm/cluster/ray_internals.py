@@ -24,8 +24,8 @@ PRIVATE_NAMES = {
     "ray._private.services": ("find_bootstrap_address", "find_gcs_addresses"),
     "ray._private.authentication.authentication_token_setup": ("maybe_enable_token_auth_if_token_available",),
     "ray._private.utils": ("detect_fate_sharing_support_linux", "set_kill_on_parent_death_linux"),
-    "ray.experimental.internal_kv": ("_internal_kv_del", "_internal_kv_get", "_internal_kv_put"),
-    "ray.serve.context": ("_get_global_client",),
+    "ray.experimental.internal_kv": ("_internal_kv_del", "_internal_kv_get", "_internal_kv_list", "_internal_kv_put"),
+    "ray.serve.context": ("_get_global_client", "_set_request_context"),
     "ray.serve._private.api": ("serve_start",),
     "ray.serve._private.client": (
         "ServeControllerClient.deploy_apps",
@@ -113,12 +113,26 @@ def replace_sigterm_exit(wrap: Callable[[Callable[..., Any]], Callable[..., Any]
     worker.raise_sys_exit_with_custom_error_message = wrap(worker.raise_sys_exit_with_custom_error_message)
 
 
+def name_request_in_logs(request_id: str) -> None:
+    """Have Ray Serve's formatter add the request's id to the log lines of the current task."""
+    from ray.serve.context import _set_request_context
+
+    _set_request_context(request_id=request_id)
+
+
 def kv_get(key: str) -> bytes | None:
     """The value of a key in the cluster's key-value store."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     value: bytes | None = _internal_kv_get(key)
     return value
+
+
+def kv_keys(prefix: str) -> list[str]:
+    """The keys in the cluster's key-value store that begin with `prefix`."""
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    return [key.decode() for key in _internal_kv_list(prefix)]
 
 
 def kv_put(key: str, value: str) -> None:

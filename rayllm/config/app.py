@@ -111,8 +111,12 @@ class RouterConfig(Frozen):
     """Serve OpenAI's Files and Batch APIs; null does not."""
     log_prompts: bool = False
     """Write request bodies to the log."""
+    log_requests: bool = False
+    """Write one line of JSON for each request to `requests_<router>.jsonl` in Ray Serve's log folder: who asked what
+    model, tokens, times and status, without the prompt and the answer."""
     admin_keys: tuple[str, ...] = ()
-    """Keys of administrators, who may load and unload adapters, each as `${env:NAME}`; without any, nobody may."""
+    """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`; without any, nobody
+    may."""
 
     @field_validator("listen")
     @classmethod

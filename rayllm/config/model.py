@@ -215,6 +215,8 @@ class ModelConfig(Frozen):
     """The engine."""
     engine_kwargs: dict[str, Any] = {}
     """vLLM's engine arguments, by their Python names."""
+    log_engine_metrics: bool = True
+    """Export vLLM's metrics by Ray's exporter as well, as `ray_vllm_…`; `GET /metrics` has them in any case."""
     max_request_context_length: int | None = Field(None, ge=1)
     """Most tokens of prompt and completion together; the same as `engine_kwargs.max_model_len`."""
     accelerator_type: Annotated[str, AfterValidator(canonical_accelerator)] | None = None

@@ -17,7 +17,6 @@ RAY_SERVE_LLM_KEYS = frozenset(
         "accelerator_config",
         "callback_config",
         "experimental_configs",
-        "log_engine_metrics",
         "resources_per_bundle",
         "server_cls",
     ]

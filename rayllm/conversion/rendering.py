@@ -19,6 +19,7 @@ PARAGRAPHS = (
         "max_request_context_length",
         "llm_engine",
         "engine_kwargs",
+        "log_engine_metrics",
     ),
     ("lora_config",),
     ("deployment_config",),

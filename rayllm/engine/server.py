@@ -82,6 +82,7 @@ class EngineServer:
         progress: Callable[[], Progress] = LoggedProgress,
         workers: Workers = "cpu",
         neighbors: Neighbors = ALONE,
+        exports_to_ray: bool = False,
     ) -> None:
         """Start the engine and build the application.
 
@@ -93,6 +94,7 @@ class EngineServer:
             progress: creates an observer of an adapter's download.
             workers: where the engine's workers run.
             neighbors: the engines that share the cores of a machine with this one.
+            exports_to_ray: whether Ray's exporter gets the engine's metrics, unless the model's file says otherwise.
 
         Raises:
             ConfigError: vLLM refuses the configuration.
@@ -108,7 +110,9 @@ class EngineServer:
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         server_arguments = vllm_application.make_server_arguments(arguments)
-        self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments)
+        self._engine = await asyncio.to_thread(
+            vllm_engine.start_engine, config, arguments, model.log_engine_metrics and exports_to_ray
+        )
         await self._build(server_arguments, weights, progress)
 
     async def warm_up(self) -> None:

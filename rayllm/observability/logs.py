@@ -6,6 +6,7 @@ import atexit
 import logging
 from collections.abc import Sequence
 from logging.handlers import MemoryHandler
+from pathlib import Path
 
 # Loggers that write to Ray Serve's log files: this package's, and those of the embedded HTTP server.
 _LOGGERS = ("rayllm", "uvicorn")
@@ -20,6 +21,13 @@ def set_up_logging(level: str) -> None:
         logger.propagate = not handlers
     logging.getLogger("rayllm").setLevel(level)
     _keep_open(handlers)
+
+
+def log_folder() -> Path | None:
+    """The folder of Ray Serve's log files; None if it writes none."""
+    handlers = _with_targets(logging.getLogger("ray.serve").handlers)
+    files = (handler.baseFilename for handler in handlers if isinstance(handler, logging.FileHandler))
+    return next((Path(file).parent for file in files), None)
 
 
 def _keep_open(handlers: Sequence[logging.Handler]) -> None:

@@ -16,6 +16,7 @@ DEMO = {
     "placement_group_config": {"bundles": [{"CPU": 1}]},
     "engine_kwargs": {"enforce_eager": True, "max_model_len": 512, "tool_call_parser": "hermes"},
     "log_engine_metrics": False,
+    "server_cls": "ray.serve.llm.deployment:LLMServer",
     "runtime_env": {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
 }
 
@@ -35,7 +36,7 @@ def test_what_convert_writes_validates(tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text(yaml.safe_dump({"applications": [application]}))
     done = rayllm("convert", "serve.yaml", "-o", "new", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "new/serve.yaml\nnew/model_config/rayllm-demo.yaml\n"), done.stderr
-    assert "demo.yaml: log_engine_metrics: is not carried over" in done.stderr
+    assert "demo.yaml: server_cls: is not carried over" in done.stderr
     checked = rayllm("validate", *done.stdout.split(), folder=tmp_path)
     assert (checked.returncode, checked.stderr) == (0, "")
     assert rayllm("build", "new/serve.yaml", folder=tmp_path).returncode == 0

@@ -19,6 +19,8 @@ LONG: dict[str, Any] = {
     "model": "rayllm-demo",
     "messages": [{"role": "user", "content": "Tell me a story."}],
     "max_tokens": 900,
+    # Past the story's end: many different tokens, and so many bytes.
+    "temperature": 1,
     "ignore_eos": True,
     "stop": None,
     "min_tokens": 900,

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+import ray
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from rayllm.serving.router.metrics import SERIES
+from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
+from rayllm.serving.router.telemetry.metrics import SERIES
 from tests.integration.service import Service
+from tests.integration.test_leaving import within
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, PROMPT, events
 
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+# Those that nothing here need have counted yet, and those that may be 0, which Ray leaves out.
+RARE = {
+    "rayllm_adapter_seconds",
+    "rayllm_fallbacks_total",
+    "rayllm_fetched_bytes_total",
+    "rayllm_refused_requests_total",
+}
+ZERO = {"rayllm_cached_tokens_total", "rayllm_retries_total"}
 RELAYED = {"origin": "http://elsewhere"}
 """Headers of a request whose reply passes through the router."""
 
@@ -114,10 +126,24 @@ def test_a_page_in_openmetrics_has_every_process(http: httpx.Client) -> None:
     assert reply.headers["content-type"].startswith("application/openmetrics-text")
     samples: list[Any] = [sample for family in parse_openmetrics(reply.text) for sample in family.samples]
     names = {sample.name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for sample in samples}
-    assert {each.name for each in SERIES} - {"rayllm_retries_total", "rayllm_fallbacks_total"} <= names
+    assert {each.name for each in (*SERIES, *REPLICA_SERIES)} - RARE <= names
     engines = [sample for sample in samples if sample.name == "vllm:num_requests_running"]
     assert {sample.labels["model"] for sample in engines} == {"rayllm-demo", PLAIN}
     assert all(sample.labels["replica"] for sample in engines)
+
+
+def test_rays_exporter_has_them_too(http: httpx.Client) -> None:
+    port = ray.nodes()[0]["MetricsExportPort"]
+    expected = {f"ray_{each.name}" for each in (*SERIES, *REPLICA_SERIES) if each.name not in RARE | ZERO}
+    expected |= {"ray_vllm_num_requests_running", "ray_vllm_generation_tokens_total", "ray_vllm_kv_cache_usage_perc"}
+
+    def missing() -> set[str]:
+        # Ray drops gauges that are not set for a while, and vLLM sets its own only while it works.
+        assert http.post(CHAT, json={"model": "rayllm-demo", **QUESTION}).status_code == 200
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        return expected - set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:{| )", text, re.MULTILINE))
+
+    assert within(30, lambda: not missing()), missing()
 
 
 def test_a_scrape_costs_no_model_a_request(http: httpx.Client) -> None:

@@ -170,7 +170,9 @@ def test_models(http: httpx.Client) -> None:
 
 def test_probes_and_version(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
-    assert http.get("/ready").json() == {"status": "ready", "models": ["rayllm-demo", PLAIN]}
+    names = ["rayllm-demo", PLAIN]
+    phases = dict.fromkeys(names, "running")
+    assert http.get("/ready").json() == {"status": "ready", "models": names, "phases": phases}
     versions = http.get("/version").json()
     assert versions.keys() == {"version", "ray", "vllm"}
     assert versions["vllm"].startswith("0.29")

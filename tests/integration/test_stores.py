@@ -227,7 +227,7 @@ def test_startup_metrics(app: httpx.Client) -> None:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         lines = [line for line in text.splitlines() if line.startswith("ray_rayllm_start_seconds{")]
         labels = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in lines]
-        return {(label["model_id"], label["phase"]) for label in labels}
+        return {(label["model"], label["phase"]) for label in labels}
 
     expected = {(model, phase) for model in SOURCES for phase in ("fetch", "load", "warm_up")}
     wait_until(lambda: expected <= phases(), timeout_s=60)

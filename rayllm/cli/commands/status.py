@@ -125,8 +125,7 @@ def _state(replica: ReplicaReport) -> str:
         return replica.state.lower()
     if (start := replica.start) is None:
         return f"{'starting' if replica.node else 'waiting for resources'} since {replica.age_s:.0f} s"
-    share = f", {start.done / start.size:.0%} of {start.size / 1e9:.1f} GB" if start.size else ""
-    return f"starting: {start.phase.replace('_', '-')} since {time.time() - start.since:.0f} s{share}"
+    return f"starting: {start}"
 
 
 def _as_json(models: Sequence[ModelReport], rates: dict[_Name, float]) -> dict[str, Any]:

@@ -35,9 +35,6 @@ def carry_keys(config: Mapping, changes: Changes) -> None:
         why = EXPERIMENTS.get(name, "RayLLM has no such experiment")
         changes.dropped(f"experimental_configs.{name}", why)
     config.pop("experimental_configs", None)
-    if config.pop("log_engine_metrics", None) is not None:
-        why = "RayLLM does not export vLLM's metrics to Ray yet; `rayllm status` shows load and KV cache"
-        changes.dropped("log_engine_metrics", why)
     _callback(config, changes)
     _placement(config, changes)
 

@@ -13,6 +13,7 @@ from rayllm import headers
 from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.model_name import requested_model
+from rayllm.engine.middleware.request_stats import timing_adapter
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.errors import RayLLMError
 from rayllm.lora import AdapterName
@@ -67,9 +68,10 @@ class AdapterMiddleware:
         model = requested_model() or str(adapter_id)
         async with AsyncExitStack() as stack:
             try:
-                if headers.ADAPTER_RELOAD in request_headers:
-                    await self._adapter_pool.load(adapter_id, path)
-                await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
+                with timing_adapter():
+                    if headers.ADAPTER_RELOAD in request_headers:
+                        await self._adapter_pool.load(adapter_id, path)
+                    await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
             except RayLLMError as error:
                 await send_error(send, error, scope["path"])
                 return

@@ -62,8 +62,13 @@ def engine_arguments(arguments: VllmArguments) -> Any:
     return AsyncEngineArgs(**values)
 
 
-def start_engine(config: Any, arguments: VllmArguments) -> Any:
+def start_engine(config: Any, arguments: VllmArguments, exports_to_ray: bool = False) -> Any:
     """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM.
+
+    Args:
+        config: vLLM's engine configuration.
+        arguments: what it was made of.
+        exports_to_ray: whether Ray's exporter gets the engine's metrics as well.
 
     Raises:
         EngineError: the engine's process failed; it has logged the cause itself.
@@ -81,10 +86,18 @@ def start_engine(config: Any, arguments: VllmArguments) -> Any:
                 config,
                 enable_log_requests=arguments.engine.get("enable_log_requests", False),
                 disable_log_stats=arguments.engine.get("disable_log_stats", False),
+                stat_loggers=[_ray_stat_logger] if exports_to_ray else None,
             )
     except Exception as error:
         cause = one_line(error).replace("See root cause above. ", "")
         raise EngineError(f"vLLM's engine did not start: {cause} The replica's log has the cause.") from None
+
+
+def _ray_stat_logger(config: Any, engine_index: int) -> Any:
+    """vLLM's logger of metrics to Ray's exporter. A function: given the class, vLLM drops its own page of metrics."""
+    from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
+
+    return RayPrometheusStatLogger(config, [engine_index])
 
 
 @contextmanager

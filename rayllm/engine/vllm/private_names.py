@@ -61,7 +61,10 @@ PRIVATE_NAMES = {
         "RequestState.prompt_len",
         "RequestState.stats",
     ),
+    "vllm.v1.engine": ("EngineCoreEventType.PREEMPTED",),
+    "vllm.v1.metrics.ray_wrappers": ("RayPrometheusStatLogger",),
     "vllm.v1.metrics.stats": (
+        "IterationStats.update_from_events",
         "RequestStateStats.first_token_ts",
         "RequestStateStats.last_token_ts",
         "RequestStateStats.num_generation_tokens",

@@ -45,6 +45,14 @@ class AdapterAffinity:
             return [others[0], *holders, *others[1:]]
         return holders + others
 
+    def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
+        """Whether it has the adapter, else the other policy's reason."""
+        if not request.adapter:
+            return self._policy.reason(request, candidate)
+        if self._has_loaded(candidate, request.adapter):
+            return "it has the adapter loaded"
+        return "it is to load the adapter, which no replica with room for it has"
+
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
         """Record where the adapter will be."""
         self._policy.on_sent(request, candidate)

@@ -15,6 +15,9 @@ class Policy(Protocol):
     def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
         """All candidates, the best first."""
 
+    def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
+        """Why the candidate was chosen, for people; called before `on_sent`."""
+
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
         """The request was sent to this candidate."""
 

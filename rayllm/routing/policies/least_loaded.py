@@ -16,6 +16,10 @@ class LeastLoaded:
         """All candidates, the least loaded first."""
         return sorted(candidates, key=lambda candidate: (candidate.load, random.random()))
 
+    def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
+        """Always its load."""
+        return "it is the least loaded"
+
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
         """Nothing to record."""
 

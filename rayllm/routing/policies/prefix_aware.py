@@ -50,6 +50,12 @@ class PrefixAware:
 
         return sorted(candidates, key=cost)
 
+    def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
+        """How much of the prompt it should have cached."""
+        if cached := self._index.cached_tokens(request, [candidate.id]).get(candidate.id):
+            return f"it was sent about {cached} tokens of this prompt before"
+        return "it is the least loaded, or the owner of the conversation: nobody was sent this prompt before"
+
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
         """Record that this candidate now has the prompt in its cache."""
         self._groups.add(request.group_key, request.work)

@@ -83,6 +83,28 @@ def report() -> list[ModelReport]:
     return reports
 
 
+def find_request(request_id: str) -> dict[str, Any] | None:
+    """A recent request with its explanation, from the router that had it; None if none has."""
+    found = [each for answer in _of_routers("find_request", request_id) for each in answer]
+    return found[0] if found else None
+
+
+def last_requests(count: int) -> list[dict[str, Any]]:
+    """The last requests of all routers, the newest first."""
+    found = [each for answer in _of_routers("last_requests", count) for each in answer]
+    return sorted(found, key=lambda each: -float(each["created"]))[:count]
+
+
+def _of_routers(method: str, argument: Any) -> list[list[dict[str, Any]]]:
+    """The answers of the routers of all applications."""
+    return [
+        answer
+        for name, details in deployed.applications().items()
+        if _names(details.get("deployments") or {})
+        for answer in _broadcast(name, _ROUTER, method, argument)
+    ]
+
+
 def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
     """Deployment names by model."""
     user_config = (deployments.get(_ROUTER) or {}).get("deployment_config", {}).get("user_config")
@@ -128,11 +150,11 @@ def _replica(listed: Mapping[str, Any], answer: Mapping[str, Any], starting: Map
     )
 
 
-def _broadcast(application: str, deployment: str, method: str) -> list[dict[str, Any]]:
+def _broadcast(application: str, deployment: str, method: str, *arguments: Any) -> list[Any]:
     """The answers of all replicas; empty if they do not answer in time."""
     try:
         handle = serve.get_deployment_handle(deployment, application)
-        return list(handle.broadcast(method).results(timeout_s=_TIMEOUT_S))
+        return list(handle.broadcast(method, *arguments).results(timeout_s=_TIMEOUT_S))
     except (RayError, RayServeException, TimeoutError) as error:
         logger.debug("%s of %s says nothing: %r", deployment, application, error)
         return []

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
 from rayllm.headers import FULL
-from rayllm.request_stats import StatsSource
+from rayllm.request_stats import StatsSource, server_timing
 from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.sockets import socket_folder
@@ -210,11 +210,18 @@ class _Exchange:
         # The router must know before the client gets a byte: if nothing was sent, it asks another replica.
         await self._channel.flush()
         headers = self._reply_headers(start)
+        if "timing" in self._head:
+            headers.append((b"server-timing", self._timing().encode()))
         if not is_last:
             headers.append((b"cache-control", b"no-cache"))
         await self._connection.start(start["status"], headers, body, is_last)
         if is_last:
             self._end(Kind.DONE)
+
+    def _timing(self) -> str:
+        """The time until now, at the router and here."""
+        stats = self._stats.read()
+        return ", ".join(filter(None, (self._head["timing"], server_timing(stats.parts) if stats else "")))
 
     async def _refuse(self, body: bytes) -> None:
         start = self._start

@@ -30,11 +30,12 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.middleware import KeyGate, LookupGate, MetricsGate, SlotGate, StatsTrailer
+from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate, StatsTrailer
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
+from rayllm.sources import node_cache
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,10 @@ class ModelReplica:
         self._receiver: Receiver | None = None
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
-        self._metrics = ReplicaMetrics(model.model_id, StartProgress(serve.get_replica_context().replica_id.unique_id))
-        self._adapter_registry = AdapterRegistry(serve.get_replica_context().app_name)
+        context = serve.get_replica_context()
+        start_progress = StartProgress(context.replica_id.unique_id, context.app_name, model.model_id)
+        self._metrics = ReplicaMetrics(model.model_id, start_progress)
+        self._adapter_registry = AdapterRegistry(context.app_name)
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         try:
@@ -96,16 +99,17 @@ class ModelReplica:
         with metrics.phase("fetch"):
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):
+            start = partial(self._engine.start, folder, tokenizer, progress=metrics.new_progress, exports_to_ray=True)
             if gpu_share:
-                await self._engine.start(folder, tokenizer, configure_on_gpu, host, metrics.new_progress, "ray")
+                await start(configure=configure_on_gpu, host=host, workers="ray")
             else:
-                await self._engine.start(folder, tokenizer, progress=metrics.new_progress, neighbors=self._neighbors)
+                await start(neighbors=self._neighbors)
             await self._listen(host)
         with metrics.phase("warm_up"):
             await self._engine.warm_up()
 
     async def _listen(self, host: str) -> None:
-        self._gate = DrainGate(SlotGate(self._engine.app, self._slots), lambda: self._engine.has_died)
+        self._gate = DrainGate(LogContext(SlotGate(self._engine.app, self._slots)), lambda: self._engine.has_died)
         # Other platforms lack SOCK_SEQPACKET with file descriptors; there, requests come by HTTP only.
         if sys.platform == "linux":
             self._receiver = Receiver(self._gate)
@@ -203,7 +207,8 @@ class ModelReplica:
         """
         if self._serving.done():
             raise EngineError(f"model `{self._model.model_id}`: the replica's HTTP server stopped.")
-        self._metrics.export(len(self._engine.adapter_pool.loaded_adapters) if self._engine.adapter_pool else 0)
+        adapters = self._engine.adapter_pool.loaded_adapters if self._engine.adapter_pool else ()
+        self._metrics.export(len(adapters), await asyncio.to_thread(node_cache().size))
         await self._drop_unregistered()
         await self._engine.check(0.8 * self._check_timeout_s)
 

@@ -1,18 +1,34 @@
-"""Ray metrics of a replica: duration of each start-up phase, bytes fetched and adapters loaded."""
+"""Metrics of a replica: duration of each start-up phase, bytes fetched, adapters loaded, and the node's cache."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from ray.util.metrics import Counter, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry
 
+from rayllm.serving.cluster.metrics import Metrics, Series
 from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
+
+START = Series(
+    "rayllm_start_seconds",
+    "gauge",
+    ("model", "phase"),
+    "Seconds that each phase of the replica's start took: fetch, load, warm_up.",
+)
+ADAPTERS = Series("rayllm_resident_adapters", "gauge", ("model",), "Adapters that the replica's engine holds.")
+FETCHED = Series(
+    "rayllm_fetched_bytes_total", "counter", ("model",), "Bytes of weights and adapters that the replica has fetched."
+)
+CACHE = Series("rayllm_cache_bytes", "gauge", ("model",), "Bytes in the cache of weights of the replica's node.")
+SERIES = (START, ADAPTERS, FETCHED, CACHE)
+"""All series of a replica. On the page, every one has the label `replica` besides."""
 
 
 class ReplicaMetrics:
@@ -21,27 +37,18 @@ class ReplicaMetrics:
     Args:
         model_id: the model.
         start_progress: published progress of the start.
+        registry: where Prometheus' client finds them.
     """
 
-    def __init__(self, model_id: str, start_progress: StartProgress) -> None:
+    def __init__(self, model_id: str, start_progress: StartProgress, registry: CollectorRegistry = REGISTRY) -> None:
         self._model_id = model_id
         self._start_progress = start_progress
-        self._seconds = Gauge(
-            "rayllm_start_seconds",
-            "Seconds that a phase of the last start of a replica took: fetch, load, warm_up.",
-            tag_keys=("model_id", "phase"),
-        )
+        self._metrics = Metrics(registry, SERIES)
         self._durations: dict[str, float] = {}
-        self._adapters = Gauge(
-            "rayllm_resident_adapters", "Adapters that a replica's engine holds.", tag_keys=("model_id",)
-        )
-        self._bytes = Counter(
-            "rayllm_fetched_bytes", "Bytes of weights and adapters that were fetched.", tag_keys=("model_id",)
-        )
 
     def new_progress(self) -> Progress:
         """A progress observer for one download, which logs and counts bytes."""
-        return _CountedProgress(self._bytes, {"model_id": self._model_id}, self._start_progress)
+        return _CountedProgress(self._start_progress, partial(self._metrics.count, FETCHED, (self._model_id,)))
 
     @property
     def phases(self) -> dict[str, float]:
@@ -57,26 +64,26 @@ class ReplicaMetrics:
         seconds = self._durations[name] = time.monotonic() - started_at
         logger.info("Model `%s`: %s took %.1f s.", self._model_id, name.replace("_", "-"), seconds)
 
-    def export(self, adapters: int) -> None:
+    def export(self, adapters: int, cache_bytes: int) -> None:
         """Set the gauges; Ray drops gauges that are not set periodically.
 
         Args:
             adapters: number of adapters in the engine.
+            cache_bytes: size of the cache of the replica's node.
         """
         for phase, seconds in self._durations.items():
-            self._seconds.set(seconds, {"model_id": self._model_id, "phase": phase})
-        self._adapters.set(adapters, {"model_id": self._model_id})
+            self._metrics.set(START, (self._model_id, phase), seconds)
+        self._metrics.set(ADAPTERS, (self._model_id,), adapters)
+        self._metrics.set(CACHE, (self._model_id,), cache_bytes)
 
 
 class _CountedProgress(LoggedProgress):
-    def __init__(self, counter: Counter, tags: dict[str, str], start_progress: StartProgress) -> None:
+    def __init__(self, start_progress: StartProgress, count: Callable[[int], None]) -> None:
         super().__init__()
         self._start_progress = start_progress
-        self._counter = counter
-        self._tags = tags
+        self._count = count
 
     def advance(self, count: int) -> None:
         super().advance(count)
         self._start_progress.fetched(self._done, self._size)
-        if count > 0:
-            self._counter.inc(count, self._tags)
+        self._count(count)

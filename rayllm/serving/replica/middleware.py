@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
+from rayllm.cluster.ray_internals import name_request_in_logs
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.observability.exposition import content_type, render, wants_openmetrics
 from rayllm.request_stats import STATS_COMMENT, StatsSource
@@ -37,6 +38,22 @@ class SlotGate:
                 await self._app(scope, receive, send)
             else:
                 await send_empty(send, 503, [(headers.FULL.encode(), b"1")])
+
+
+class LogContext:
+    """ASGI middleware that adds the request's id to the log lines of its task, as the router does.
+
+    Args:
+        app: the next application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if request_id := header(scope, "x-request-id"):
+            name_request_in_logs(request_id)
+        await self._app(scope, receive, send)
 
 
 class LookupGate:

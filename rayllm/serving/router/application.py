@@ -29,14 +29,14 @@ from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
+from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
-from rayllm.serving.router.metrics import RouterMetrics
-from rayllm.serving.router.metrics_page import MetricsPage
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.request_sender import RequestSender
+from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +58,9 @@ class RouterApplication:
         adapter_registry: adapters that administrators have loaded.
         dispatcher: finds a replica for a request.
         transport: HTTP connections to replicas.
-        admin_digests: SHA-256 of each administrator's key.
-        batch_routes: the routes of the Files and Batches APIs.
-        metrics: counts requests; None counts nothing.
-        metrics_page: answers scrapes.
+        telemetry: what is done with the record of each request.
+        admin_keys: the administrators' keys.
+        routes: further routes.
     """
 
     def __init__(
@@ -72,13 +71,12 @@ class RouterApplication:
         adapter_registry: AdapterRegistry,
         dispatcher: Dispatcher,
         transport: HttpTransport,
-        admin_digests: Sequence[bytes] = (),
-        batch_routes: Sequence[Route] = (),
-        metrics: RouterMetrics | None = None,
-        metrics_page: MetricsPage | None = None,
+        telemetry: Telemetry,
+        admin_keys: AdminKeys,
+        routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
-        self._batch_routes = batch_routes
+        self._routes = routes
         self._readiness = readiness
         self._handles = handles
         self._models = ModelRegistry(config)
@@ -93,10 +91,9 @@ class RouterApplication:
             RequestSender(transport),
             lookup,
             config.router,
-            *([metrics.observe] if metrics else []),
+            telemetry,
         )
-        self._metrics_page = metrics_page
-        self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_digests)
+        self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_keys)
         self._vllm_version: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.app: ASGIApp = self._application()
@@ -108,7 +105,7 @@ class RouterApplication:
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
-        app.router.routes.extend(self._batch_routes)
+        app.router.routes.extend(self._routes)
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,
@@ -117,8 +114,6 @@ class RouterApplication:
             "/version": self.version,
         }.items():
             app.add_api_route(path, handler, methods=["GET"])
-        if self._metrics_page:
-            app.router.routes.append(Route("/metrics", self._metrics_page.answer, methods=["GET"]))
         install_error_handlers(app)
         if cors := self._config.router.cors:
             app.add_middleware(
@@ -178,16 +173,21 @@ class RouterApplication:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """`GET /ready`: 200 if every model can answer or will scale from zero, else 503 with a reason for each."""
+        """`GET /ready`: 200 if every model can answer or will scale from zero, else 503 with a reason for each.
+
+        Both say for each model which phase it is in.
+        """
+        phases = {model.model_id: await self._readiness.phase(model.model_id) for model in self._models.models}
         reasons = {
             model.model_id: reason
             for model in self._models.models
             if (reason := await self._readiness.not_ready_reason(model.model_id))
         }
         if not reasons:
-            return JSONResponse({"status": "ready", "models": [m.model_id for m in self._models.models]})
+            return JSONResponse({"status": "ready", "models": [*phases], "phases": phases})
         explained = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
-        raise UnavailableError(f"Not ready: {explained}.", None, "not_ready", 5)
+        error = UnavailableError(f"Not ready: {explained}.", None, "not_ready", 5)
+        return JSONResponse({**error.body(), "phases": phases}, error.status, headers=error.headers())
 
     async def version(self, request: Request) -> Response:
         """`GET /version`: versions of RayLLM, Ray and vLLM; vLLM's is null until a replica has answered."""

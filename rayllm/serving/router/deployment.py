@@ -6,37 +6,53 @@ It keeps running while models come and go: Ray Serve reconfigures it in place.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.asgi import call
 from rayllm.config import AppConfig
 from rayllm.observability.exposition import render
-from rayllm.observability.logs import set_up_logging
+from rayllm.observability.logs import log_folder, set_up_logging
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.application import RouterApplication
+from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.listen_addresses import listening_hosts
 from rayllm.serving.router.http.server import HttpServer, open_http_server
-from rayllm.serving.router.metrics import RouterMetrics
-from rayllm.serving.router.metrics_page import MetricsPage
-from rayllm.serving.router.readiness import Readiness, deployment_statuses
+from rayllm.serving.router.readiness import Readiness, deployments_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
+from rayllm.serving.router.telemetry.metrics import RouterMetrics
+from rayllm.serving.router.telemetry.metrics_page import MetricsPage
+from rayllm.serving.router.telemetry.recent_requests import RecentRequests, RecentRequestsApi
+from rayllm.serving.router.telemetry.request_log import RequestLog
+from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 from rayllm.settings import settings
+
+logger = logging.getLogger(__name__)
 
 ROUTER = "Router"
 """Name of the deployment."""
+# Seconds between updates of gauges, as in Ray's own deployments.
+_EXPORT_PERIOD_S = 5.0
+# Seconds for routers to answer one of them.
+_ANSWER_S = 5.0
 # Seconds that a stopping router waits for replies that pass through it.
 _LAST_REPLIES_S = 300.0
 
@@ -59,10 +75,12 @@ class Router:
         self._http_server: HttpServer | None = None
         self._batch_service: BatchService | None = None
         self._by_model: dict[str, ReplicaSet] = {}
-        self._metrics = RouterMetrics(lambda: self._by_model)
         self._replica_id = serve.get_replica_context().replica_id.unique_id
+        tracing = tracing_from_environment(os.environ, self._replica_id)
+        self._telemetry = Telemetry(RouterMetrics(lambda: self._by_model), RecentRequests(), tracing)
         self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
+        self._exporting: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """The ASGI application; Ray Serve calls this after the constructor."""
@@ -87,7 +105,8 @@ class Router:
             config.router.batches, partial(start_runner, self._name, config=config), hosts
         )
         dispatcher = Dispatcher(replica_sets)
-        readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployment_statuses, self._name))
+        admin_keys = AdminKeys([bytes.fromhex(digest) for digest in user_config["admin_digests"]])
+        readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployments_of, self._name))
         self._current.app = RouterApplication(
             config,
             readiness,
@@ -95,15 +114,19 @@ class Router:
             self._adapter_registry,
             dispatcher,
             self._transport,
-            tuple(bytes.fromhex(digest) for digest in user_config["admin_digests"]),
-            self._batch_service.routes,
-            self._metrics,
-            MetricsPage(self._all_metrics, self._own_metrics, replica_sets, self._transport),
+            self._telemetry,
+            admin_keys,
+            [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
         ).app
+        self._log_requests(config.router.log_requests)
+        if self._exporting is None:
+            self._exporting = asyncio.create_task(self._export_load())
         self._batch_service.start()
         self._remove_all_but(names)
         if self._http_server is None:
-            self._http_server = await open_http_server(self._current, self._name, config.router)
+            self._http_server = await open_http_server(
+                self._current, self._name, config.router, self._telemetry.metrics.refuse
+            )
         else:
             self._http_server.set_limits(ClientLimits.of(config.router))
 
@@ -115,18 +138,57 @@ class Router:
         answer = await call(self._current, path, body, headers)
         return answer.status, answer.headers, answer.body
 
-    async def metrics(self, is_openmetrics: bool) -> str:
+    def _telemetry_routes(self, admin_keys: AdminKeys) -> list[Route]:
+        page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
+        recent = RecentRequestsApi(
+            partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
+        )
+        return [
+            Route("/metrics", page.answer),
+            Route("/v1/requests", recent.list),
+            Route("/v1/requests/{request_id:path}", recent.get),
+        ]
+
+    async def metrics(self, is_openmetrics: bool) -> list[str]:
         """This router's metrics, for the router that answers a scrape."""
-        return self._own_metrics(is_openmetrics)
+        return [self._own_metrics(is_openmetrics)]
+
+    async def find_request(self, request_id: str) -> list[dict[str, Any]]:
+        """A recent request of this router, as JSON; none if it has not had it."""
+        found = self._telemetry.recent.find(request_id)
+        return [found] if found else []
+
+    async def last_requests(self, count: int) -> list[dict[str, Any]]:
+        """The last requests of this router, as JSON."""
+        return self._telemetry.recent.last(count)
 
     def _own_metrics(self, is_openmetrics: bool) -> str:
-        return render(self._metrics.registry, {"router": self._replica_id}, is_openmetrics)
+        self._telemetry.metrics.update_load()
+        return render(self._telemetry.metrics.registry, {"router": self._replica_id}, is_openmetrics)
 
-    async def _all_metrics(self, is_openmetrics: bool) -> list[str]:
-        if self._own_handle is None:
-            self._own_handle = await self._handle(ROUTER)
-        pages = await self._own_handle.broadcast("metrics", is_openmetrics).results_async(return_exceptions=True)
-        return [page for page in pages if isinstance(page, str)]
+    async def _ask_routers(self, method: str, argument: Any) -> list[Any]:
+        """What all routers that answer in time return, this one included, in one list."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                if self._own_handle is None:
+                    self._own_handle = await self._handle(ROUTER)
+                answers = await self._own_handle.broadcast(method, argument).results_async(return_exceptions=True)
+        except (TimeoutError, RayError, RayServeException) as error:
+            logger.warning("The other routers do not answer: %r", error)
+            answers = [await getattr(self, method)(argument)]
+        return [each for answer in answers if isinstance(answer, list) for each in answer]
+
+    async def _export_load(self) -> None:
+        """Set the gauges for Ray's exporter, which drops those that are not set periodically."""
+        while True:
+            self._telemetry.metrics.update_load()
+            await asyncio.sleep(_EXPORT_PERIOD_S)
+
+    def _log_requests(self, is_wanted: bool) -> None:
+        if self._telemetry.log:
+            self._telemetry.log.close()
+        folder = log_folder() if is_wanted else None
+        self._telemetry.log = RequestLog(folder / f"requests_{self._replica_id}.jsonl") if folder else None
 
     async def waiting(self) -> dict[str, int]:
         """Queued requests by deployment, for `rayllm status`."""
@@ -156,6 +218,8 @@ class Router:
 
     async def __del__(self) -> None:
         """Stop the router; Ray Serve awaits this."""
+        if exporting := getattr(self, "_exporting", None):
+            exporting.cancel()
         if batch_service := getattr(self, "_batch_service", None):
             batch_service.stop()
         if http_server := getattr(self, "_http_server", None):
@@ -164,6 +228,8 @@ class Router:
             replica_set.close()
         if hasattr(self, "_transport"):
             await self._transport.close()
+        if telemetry := getattr(self, "_telemetry", None):
+            await asyncio.to_thread(telemetry.close)
 
 
 class _CurrentApplication:

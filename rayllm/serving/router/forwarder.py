@@ -21,15 +21,21 @@ from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaUnreachableError,
+)
 from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.replica_set import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
 from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
-from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,7 +52,7 @@ class Forwarder:
         sender: RequestSender,
         lookup: AdapterLookup,
         config: RouterConfig,
-        observe: Callable[[RequestRecord], None] = lambda record: None,
+        telemetry: Telemetry,
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
@@ -54,13 +60,14 @@ class Forwarder:
         self._sender = sender
         self._lookup = lookup
         self._config = config
-        self._observe = observe
+        self._telemetry = telemetry
         self._bodies = BodyReader()
         self._budget = BodyBudget(config.max_pending_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         client = ClientRequest(request, path_of(request), send)
+        self._telemetry.begin(client.record, request.headers)
         try:
             with self._budget.share() as take:
                 payload = await self._read(client, take)
@@ -72,8 +79,7 @@ class Forwarder:
         except RayLLMError as error:
             await client.send_error(error)
         finally:
-            client.record.end()
-            self._observe(client.record)
+            self._telemetry.end(client.record)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
         raw = await read_body(client.request, self._config.max_body_bytes, take)
@@ -126,7 +132,9 @@ class Forwarder:
             "content-type": payload.content_type,
             headers.WORK: str(routing.work),
             **resolved.headers(payload.model),
+            **client.record.trace_headers,
         }
+        client.record.routed()
         await unless_disconnected(
             request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, replica_headers), routing)
         )
@@ -144,12 +152,13 @@ class Forwarder:
     async def _dispatch(
         self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest, deadline: asyncio.Timeout
     ) -> None:
-        async def send(replica: Replica) -> None:
+        async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
-            client.record.sent_to(replica.id)
+            client.record.sent_to(replica.id, search.choice, search.waited_for)
             try:
                 replica.on_reply(await self._sender.send(client, replica_request, deadline, replica))
-            except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError):
+            except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError, ReplicaDrainingError):
+                client.record.came_back()
                 start_heartbeat()
                 raise
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray import serve
 from ray.exceptions import RayError
@@ -15,6 +15,7 @@ from ray.serve.exceptions import RayServeException
 from rayllm.config import AppConfig
 from rayllm.errors import UnavailableError
 from rayllm.serving.cluster.background import in_background
+from rayllm.serving.cluster.state.start_progress import Start, starts_of
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +23,20 @@ _ANSWER_S = 3.0
 # Seconds between attempts to reach a controller that is restarting.
 _REST_S = 2.0
 
-Statuses = Mapping[str, str]
-"""Ray Serve's status of each deployment, in lower case."""
+
+class Deployments(NamedTuple):
+    """Ray Serve's status of each deployment, in lower case, and how far a starting replica of each model is."""
+
+    statuses: Mapping[str, str]
+    starts: Mapping[str, Start]
 
 
-def deployment_statuses(app_name: str) -> Statuses:
+def deployments_of(app_name: str) -> Deployments:
     """Status of an application's deployments, from Ray Serve's controller. Blocks."""
     application = serve.status().applications.get(app_name)
     deployments: Mapping[str, Any] = application.deployments if application else {}
-    return {name: str(getattr(one.status, "value", one.status)).lower() for name, one in deployments.items()}
+    statuses = {name: str(getattr(one.status, "value", one.status)).lower() for name, one in deployments.items()}
+    return Deployments(statuses, starts_of(app_name))
 
 
 class Readiness:
@@ -52,7 +58,7 @@ class Readiness:
         config: AppConfig,
         names: Mapping[str, str],
         has_replicas: Callable[[str], bool],
-        ask: Callable[[], Statuses],
+        ask: Callable[[], Deployments],
         max_age_s: float = 1.0,
     ) -> None:
         self._names = names
@@ -64,13 +70,29 @@ class Readiness:
         }
         self._ask = ask
         self._max_age_s = max_age_s
-        self._statuses: Statuses | None = None
+        self._deployments: Deployments | None = None
         self._good_until = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
     def is_running(self, model_id: str) -> bool:
         """Whether a replica of the model takes requests."""
         return self._has_replicas(model_id)
+
+    async def phase(self, model_id: str) -> str:
+        """What the model is doing: `running`, `scaled to zero`, the phase of a replica's start, such as `load`,
+        `waiting` for one to be placed, or `not deployed`.
+
+        Raises:
+            UnavailableError: Ray Serve's controller does not answer.
+        """
+        if self.is_running(model_id):
+            return "running"
+        deployments = await self._current()
+        if start := deployments.starts.get(model_id):
+            return start.phase
+        if self._is_asleep(model_id, deployments):
+            return "scaled to zero"
+        return "waiting" if self._names[model_id] in deployments.statuses else "not deployed"
 
     async def not_ready_reason(self, model_id: str) -> str | None:
         """Why the model cannot answer; None if it can, or will scale from zero.
@@ -80,27 +102,33 @@ class Readiness:
         """
         if self.is_running(model_id):
             return None
-        status = (await self._current_statuses()).get(self._names[model_id])
+        deployments = await self._current()
+        status = deployments.statuses.get(self._names[model_id])
         if status is None:
             return "it is not deployed"
-        if model_id in self._scale_to_zero and status in ("healthy", "upscaling", "downscaling"):
+        if self._is_asleep(model_id, deployments):
             return None
-        return f"it has no running replica ({status})"
+        start = deployments.starts.get(model_id)
+        return f"it has no running replica ({status})" + (f"; one is starting: {start}" if start else "")
 
-    async def _current_statuses(self) -> Statuses:
+    def _is_asleep(self, model_id: str, deployments: Deployments) -> bool:
+        status = deployments.statuses.get(self._names[model_id])
+        return model_id in self._scale_to_zero and status in ("healthy", "upscaling", "downscaling")
+
+    async def _current(self) -> Deployments:
         if time.monotonic() >= self._good_until:
             if self._asking is None or self._asking.done():
                 self._asking = in_background(self._refresh())
             await asyncio.shield(self._asking)
-        if self._statuses is None:
+        if self._deployments is None:
             raise UnavailableError("Ray Serve's controller does not answer.", None, "not_ready", 5)
-        return self._statuses
+        return self._deployments
 
     async def _refresh(self) -> None:
         try:
-            self._statuses = await asyncio.wait_for(asyncio.to_thread(self._ask), _ANSWER_S)
+            self._deployments = await asyncio.wait_for(asyncio.to_thread(self._ask), _ANSWER_S)
             self._good_until = time.monotonic() + self._max_age_s
         except (TimeoutError, RayError, RayServeException) as error:
             logger.warning("Ray Serve's controller does not answer: %r", error)
-            self._statuses = None
+            self._deployments = None
             self._good_until = time.monotonic() + _REST_S

@@ -172,11 +172,15 @@ class Cache:
         free = shutil.disk_usage(self._root).free
         return min(free, self._max_bytes - used) if self._max_bytes else free
 
+    def size(self) -> int:
+        """Bytes of all complete entries."""
+        return sum(entry.size for entry in self._entries())
+
     def _used(self) -> int:
         """Size of the cache in bytes, with all downloads in progress. Not computed without a limit."""
         if not self._max_bytes:
             return 0
-        return sum(entry.size for entry in self._entries()) + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
+        return self.size() + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
 
     def _remove_leftovers(self, staging: Path) -> None:
         """Remove what killed processes left behind: other downloads without a process, entries partly removed."""

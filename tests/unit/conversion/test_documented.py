@@ -84,8 +84,8 @@ def model(form: str, theirs: str) -> Mapping:
         base["engine_config"]["generation"] = {"prompt_format": TEMPLATES}
     if form != Format.ENGINE_CONFIG:
         base = {"model_loading_config": {"model_id": "m"}}
-    if form == Format.RAY_SERVE_LLM and theirs != "log_engine_metrics":
-        base["log_engine_metrics"] = True
+    if form == Format.RAY_SERVE_LLM:
+        base["experimental_configs"] = {}
     if form == Format.EARLY and theirs != "input_modality":
         base["input_modality"] = "text"
     if "tools_list" in theirs:

@@ -245,7 +245,7 @@ def test_models_in_a_serve_config_stay_in_it(old: Path) -> None:
     app = load_app(application["args"])
     assert [model.model_id for model in app.models] == ["org/chat-1b", "as-text"]
     [report] = conversion.reports
-    assert "applications.0.args.llm_configs.0.log_engine_metrics" in {note.key for note in report.changes}
+    assert "applications.0.args.llm_configs.0.server_cls" in {note.key for note in report.changes}
 
 
 @pytest.mark.parametrize("entry", ["models", "models/*.yaml", "./models/"])
@@ -290,7 +290,7 @@ def test_relative_paths_lead_where_they_led(old: Path, tmp_path: Path) -> None:
     (old / "t.jinja").write_text("{{ messages }}")
     raw = {
         "model_loading_config": {"model_id": "m", "model_source": "./weights"},
-        "log_engine_metrics": True,
+        "experimental_configs": {},
         "engine_kwargs": {"chat_template": "t.jinja", "lora_modules": ["x=./adapters"]},
         "lora_config": {"dynamic_lora_loading_path": "../old/adapters"},
     }

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ray.exceptions import RayError
 
-from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_put
+from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +25,19 @@ class Start:
     """Progress of a start.
 
     `phase` is fetch, load or warm_up, `since` its start in seconds since the epoch; `done` of `size` bytes are fetched,
-    both 0 where nothing is.
+    both 0 where nothing is. `application` and `model_id` say whose replica it is.
     """
 
     phase: str
     since: float
     done: int = 0
     size: int = 0
+    application: str = ""
+    model_id: str = ""
+
+    def __str__(self) -> str:
+        share = f", {self.done / self.size:.0%} of {self.size / 1e9:.1f} GB" if self.size else ""
+        return f"{self.phase.replace('_', '-')} since {time.time() - self.since:.0f} s{share}"
 
 
 class StartProgress:
@@ -39,17 +45,20 @@ class StartProgress:
 
     Args:
         replica_id: Ray Serve's id of the replica.
+        application: name of its application.
+        model_id: its model.
     """
 
-    def __init__(self, replica_id: str) -> None:
+    def __init__(self, replica_id: str, application: str = "", model_id: str = "") -> None:
         self._key = _PREFIX + replica_id
+        self._application, self._model_id = application, model_id
         self._start: Start | None = None
         self._published_at = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Publish a phase of the start for the duration of the block."""
-        self._publish(Start(name, time.time()))
+        self._publish(Start(name, time.time(), application=self._application, model_id=self._model_id))
         try:
             yield
         finally:
@@ -70,6 +79,13 @@ def starts(replica_ids: Iterable[str]) -> dict[str, Start]:
     """Progress of those replicas that are starting."""
     values = {replica_id: kv_get(_PREFIX + replica_id) for replica_id in replica_ids}
     return {replica_id: Start(**json.loads(value)) for replica_id, value in values.items() if value}
+
+
+def starts_of(application: str) -> dict[str, Start]:
+    """Progress of one starting replica of each model of an application that has any."""
+    values = (kv_get(key) for key in kv_keys(_PREFIX))
+    found = [Start(**json.loads(value)) for value in values if value]
+    return {start.model_id: start for start in found if start.application == application}
 
 
 def _ignore_errors(call: Callable[[], object]) -> None:

@@ -1,14 +1,10 @@
 """vLLM's endpoints for loading and unloading adapters by name, for administrators.
 
 Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
-
-Source: https://docs.vllm.ai/en/stable/features/lora.html#dynamically-serving-lora-adapters
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from rayllm.endpoints import DETOKENIZE
 from rayllm.errors import (
     ADAPTER_UNAVAILABLE,
-    AuthenticationError,
     EngineError,
     ModelNotFoundError,
-    PermissionDeniedError,
     RequestError,
     UnavailableError,
 )
@@ -30,10 +24,12 @@ from rayllm.headers import ADAPTER_RELOAD
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, RegisteredAdapter
+from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.replica_set import ReplicaSearch
 from rayllm.serving.router.requests.body import parse_body, read_body
 
 _MAX_BYTES = 65536
@@ -45,10 +41,10 @@ class AdapterAdmin:
 
     Args:
         models: the models of this service.
-        adapter_registry: adapters that administrators have adapter.
+        adapter_registry: adapters that administrators have loaded.
         dispatcher: finds a replica for a request.
         transport: HTTP connections to replicas.
-        key_digests: SHA-256 of each administrator's key; without any, the endpoints are disabled.
+        admin_keys: the administrators' keys.
     """
 
     def __init__(
@@ -57,17 +53,17 @@ class AdapterAdmin:
         adapter_registry: AdapterRegistry,
         dispatcher: Dispatcher,
         transport: HttpTransport,
-        key_digests: Sequence[bytes],
+        admin_keys: AdminKeys,
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
         self._dispatcher = dispatcher
         self._transport = transport
-        self._key_digests = key_digests
+        self._admin_keys = admin_keys
 
     async def load(self, request: Request) -> Response:
         """`POST /v1/load_lora_adapter`: load the adapter in one replica to validate it, then register it for all."""
-        self._check_key(request)
+        self._admin_keys.check(request)
         body = await _read(request, ("lora_name", "lora_path"))
         name, path = body["lora_name"], body["lora_path"]
         adapter = self._parse_target(name, path)
@@ -87,24 +83,13 @@ class AdapterAdmin:
 
     async def unload(self, request: Request) -> Response:
         """`POST /v1/unload_lora_adapter`: unregister an adapter; engines drop it at their next health check."""
-        self._check_key(request)
+        self._admin_keys.check(request)
         name = (await _read(request, ("lora_name",)))["lora_name"]
         if name not in await self._adapter_registry.all():
             message = f"No adapter `{name[:200]}` was loaded here; those that a model finds itself stay."
             raise ModelNotFoundError(message, "lora_name")
         await self._adapter_registry.remove(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
-
-    def _check_key(self, request: Request) -> None:
-        if not self._key_digests:
-            raise PermissionDeniedError("Nobody may load adapters here: set `router.admin_keys`.")
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key.strip()
-        digest = hashlib.sha256(key.encode()).digest()
-        matches = [hmac.compare_digest(digest, registered) for registered in self._key_digests]
-        # An environment variable may be set but empty: that is no key.
-        if scheme.lower() != "bearer" or not key or not any(matches):
-            raise AuthenticationError("Loading adapters takes an administrator's key: `Authorization: Bearer <key>`.")
 
     def _parse_target(self, name: str, path: str) -> RegisteredAdapter:
         """The adapter's base model: the one in its name, or the only one that takes adapters."""
@@ -130,7 +115,7 @@ class AdapterAdmin:
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **resolved.headers(name)}
 
-        async def send(replica: Replica) -> tuple[int, bytes]:
+        async def send(replica: Replica, search: ReplicaSearch) -> tuple[int, bytes]:
             async with self._transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
                 return reply.status, await reply.content.read()
 

@@ -23,15 +23,22 @@ class LimitedProtocol(HttpToolsProtocol):
     Args:
         limits: returns the current limits.
         opened: called with a request's scope, uvicorn's cycle and the transport, before the application runs.
+        refused: called with the error of each request that the application never sees.
         options: uvicorn's options.
     """
 
     def __init__(
-        self, *, limits: Callable[[], ClientLimits], opened: Callable[[Scope, Any, Any], None], **options: Any
+        self,
+        *,
+        limits: Callable[[], ClientLimits],
+        opened: Callable[[Scope, Any, Any], None],
+        refused: Callable[[RayLLMError], None],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._limits = limits
         self._opened = opened
+        self._refused = refused
         self._is_in_head = True
         self._head_bytes = 0
         self._head_timer: TimerHandle | None = None
@@ -179,6 +186,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.cycle and not self.cycle.response_complete:
             self.transport.abort()
             return
+        self._refused(error)
         body = json.dumps(error.body()).encode()
         status = HTTPStatus(error.status)
         head = (

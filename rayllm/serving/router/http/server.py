@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,9 @@ import uvicorn
 from ray.serve.config import ProxyLocation
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm.cluster.ray_internals import serve_client
+from rayllm.cluster.ray_internals import name_request_in_logs, serve_client
 from rayllm.config import RouterConfig
-from rayllm.errors import ClusterError, RequestTimeoutError, RouteNotFoundError, UnavailableError
+from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.observability.logs import printable
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -44,15 +45,25 @@ class HttpServer:
         port: port to listen on.
         root_path: the application's route prefix, "" for none.
         limits: limits on clients.
+        refused: called with the error of each request that the application never sees.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, root_path: str, limits: ClientLimits) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        root_path: str,
+        limits: ClientLimits,
+        refused: Callable[[RayLLMError], None] = lambda error: None,
+    ) -> None:
         self._address = (host, port)
         self._in_progress = 0
         self._limits = limits
         self._app = app
         self._root_path = root_path
-        protocol: Any = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened)
+        self._refused = refused
+        protocol: Any = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened, refused=refused)
         config = uvicorn.Config(
             self._serve,
             http=protocol,
@@ -100,6 +111,7 @@ class HttpServer:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""
         request_id = _request_id(scope)
+        name_request_in_logs(request_id)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self._root_path
         scope["extensions"][CONNECTION].reply_headers["x-request-id"] = request_id
@@ -146,18 +158,22 @@ class HttpServer:
             body.begin()
             await self._app(scope, body, send)
         except UnavailableError as error:
+            self._refused(error)
             await error_response(error, scope["path"])(scope, receive, send)
         finally:
             self._in_progress -= is_counted
 
 
-async def open_http_server(app: ASGIApp, app_name: str, config: RouterConfig) -> HttpServer | None:
+async def open_http_server(
+    app: ASGIApp, app_name: str, config: RouterConfig, refused: Callable[[RayLLMError], None]
+) -> HttpServer | None:
     """Start the application's server if the configuration, or Ray Serve, gives it an address.
 
     Args:
         app: the router's application.
         app_name: name of the Serve application.
         config: the router's configuration.
+        refused: called with the error of each request that the application never sees.
 
     Raises:
         ClusterError: the address is not available, or belongs to another application.
@@ -168,7 +184,7 @@ async def open_http_server(app: ASGIApp, app_name: str, config: RouterConfig) ->
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    server = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config))
+    server = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config), refused)
     try:
         await server.start()
     except OSError as error:

@@ -14,7 +14,7 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
 
 _TRIES = 3
 T = TypeVar("T")
@@ -38,7 +38,9 @@ class Dispatcher:
         """The replicas of a model, whether or not they have free slots."""
         return self._replica_sets[model_id].replicas.values()
 
-    async def dispatch(self, model_id: str, request: RoutingRequest, send: Callable[[Replica], Awaitable[T]]) -> T:
+    async def dispatch(
+        self, model_id: str, request: RoutingRequest, send: Callable[[Replica, ReplicaSearch], Awaitable[T]]
+    ) -> T:
         """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
         A request that was lost with its replica is sent to one other only: it may be what killed the replica.
@@ -46,7 +48,7 @@ class Dispatcher:
         Args:
             model_id: the model.
             request: its routing features.
-            send: sends the request to the replica and waits for the end of its reply.
+            send: sends the request to the replica that the search has found, and waits for the end of its reply.
 
         Raises:
             UnavailableError: no replica has a free slot in time, or none can be reached.
@@ -58,7 +60,7 @@ class Dispatcher:
         while unreachable < _TRIES:
             try:
                 async with replica_set.acquire(search) as replica:
-                    return await send(replica)
+                    return await send(replica, search)
             except ReplicaFullError:
                 continue
             except ReplicaLostError:

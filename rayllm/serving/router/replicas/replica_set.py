@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
 from rayllm.errors import UnavailableError
-from rayllm.routing import Policy, RoutingRequest, create_policy
+from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
 from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
@@ -27,13 +27,16 @@ class ReplicaSearch:
     """One request's search for a replica, over all its attempts.
 
     `deadline` is in the event loop's time; `tried` lists replicas that did not take the request; `is_new` marks a
-    request that has not been queued yet.
+    request that has not been queued yet; `choice` says why the last replica was chosen, `waited_for` why the request
+    was queued, "" if it was not.
     """
 
     request: RoutingRequest
     deadline: float
     tried: list[str] = field(default_factory=list)
     is_new: bool = True
+    choice: str = ""
+    waited_for: str = ""
 
 
 class ReplicaSet:
@@ -128,7 +131,16 @@ class ReplicaSet:
         replicas = self._members
         candidates = [replica.candidate for replica in replicas.values() if replica.free_slots > 0]
         candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
-        return replicas[self._policy.rank(search.request, candidates)[0].id] if candidates else None
+        if not candidates:
+            return None
+        chosen = self._policy.rank(search.request, candidates)[0]
+        search.choice = self._reason(search.request, chosen, len(candidates))
+        return replicas[chosen.id]
+
+    def _reason(self, request: RoutingRequest, chosen: Candidate, candidates: int) -> str:
+        if len(self._members) == 1:
+            return "it is the only replica"
+        return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
 
     @contextmanager
     def _in_progress(self, request: RoutingRequest, replica: Replica) -> Iterator[None]:
@@ -165,6 +177,7 @@ class ReplicaSet:
     async def _wait(self, search: ReplicaSearch) -> Replica:
         """Queue for a replica. A request that was queued before goes to the head of the queue."""
         self._check_queue(search)
+        search.waited_for = "a free slot" if any(one.is_open for one in self._members.values()) else "a running replica"
         self._waiting += 1
         self._queue.enter()
         try:

@@ -105,6 +105,8 @@ def _start_handover(
         "keeps_alive": connection.keeps_alive,
         "send_timeout_s": connection.send_timeout_s,
     }
+    if client.wants_timing:
+        head["timing"] = client.timing()
     return sender.hand_over(connection.file, head, raw)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -12,10 +13,14 @@ from starlette.types import Send
 
 from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
+from rayllm.headers import TIMING
+from rayllm.request_stats import server_timing
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
 
+# Longer request ids, which a proxy may let through, are cut off.
+_LONGEST_ID = 200
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
 
@@ -32,7 +37,8 @@ class ClientRequest:
     def __init__(self, request: Request, path: str, send: Send) -> None:
         self.request = request
         self.path = path
-        self.record = RequestRecord(path)
+        self.record = RequestRecord(path, request.headers.get("x-request-id", "")[:_LONGEST_ID])
+        self.wants_timing = request.headers.get(TIMING) == "1"
         self._send = send
         self._is_stream = False
         self._heartbeat: asyncio.Task[None] | None = None
@@ -52,12 +58,14 @@ class ClientRequest:
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
             self.record.began(response.status_code)
+            if self.wants_timing:
+                response.headers["server-timing"] = self.timing()
             await response(self.request.scope, self.request.receive, self._send)
 
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
+        self.record.refused(error.status, error.code or error.type)
         if self._is_stream:
-            self.record.status = error.status
             await self.send_chunk(error_event(error, self.path), is_last=True)
         else:
             await self.send_response(error_response(error, self.path))
@@ -66,8 +74,14 @@ class ClientRequest:
         """Start a stream, unless it has started."""
         if not self._is_stream:
             self._is_stream = True
+            if self.wants_timing:
+                headers = {**headers, "server-timing": self.timing()}
             raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    def timing(self) -> str:
+        """Where the time went until now, for a `Server-Timing` header."""
+        return server_timing(self.record.parts(time.perf_counter()))
 
     async def send_chunk(self, chunk: bytes, is_last: bool = False) -> None:
         """Send a part of a stream."""

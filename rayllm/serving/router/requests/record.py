@@ -4,47 +4,147 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from rayllm.request_stats import RequestStats
+
+CLIENT_LEFT = 499
+"""Status of requests whose client left before the reply began; nginx has it, too."""
+_NO_STATS = RequestStats()
 
 
 @dataclass
 class RequestRecord:
-    """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s.
+    """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s, `created` the epoch's.
 
     `model_id` and `adapter` are empty until the model is known; `status` is 0 until something was sent, and 499 if the
-    client left first; `attempts` counts the replicas that the request was sent to, `replica` is the last of them,
-    `sent_at` when it got the request; `first_byte_at` is when the reply began.
+    client left first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas
+    that the request was sent to, `replica` is the last of them, `choice` says why that one, `waited_for` what for the
+    request had to wait. `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the
+    request, `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer.
+    `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it in the replica.
     """
 
     endpoint: str
+    request_id: str = ""
     model_id: str = ""
     adapter: str = ""
     status: int = 0
+    refusal: str = ""
     attempts: int = 0
     fallbacks: int = 0
     replica: str = ""
+    choice: str = ""
+    waited_for: str = ""
+    created: float = field(default_factory=time.time)
     started_at: float = field(default_factory=time.perf_counter)
+    routed_at: float | None = None
     sent_at: float | None = None
     first_byte_at: float | None = None
     ended_at: float = 0.0
+    lost_s: float = 0.0
     stats: RequestStats | None = None
+    span: Any = None
+    trace_headers: dict[str, str] = field(default_factory=dict)
 
-    def sent_to(self, replica: str) -> None:
-        """The request goes to a replica now."""
+    def routed(self) -> None:
+        """The model is known; a replica is looked for from now on."""
+        if self.routed_at is None:
+            self.routed_at = time.perf_counter()
+
+    def sent_to(self, replica: str, choice: str = "", waited_for: str = "") -> None:
+        """The request goes to a replica now.
+
+        Args:
+            replica: its id.
+            choice: why this one.
+            waited_for: why the request had to wait for one; empty if it had not.
+        """
         self.attempts += 1
-        self.replica, self.sent_at = replica, time.perf_counter()
+        self.replica, self.choice, self.sent_at = replica, choice, time.perf_counter()
+        self.waited_for = waited_for or self.waited_for
+
+    def came_back(self) -> None:
+        """The replica did not answer."""
+        if self.sent_at is not None:
+            self.lost_s += time.perf_counter() - self.sent_at
+            self.sent_at = None
 
     def began(self, status: int = 200) -> None:
         """The first bytes of the reply were sent."""
         if self.first_byte_at is None:
             self.status, self.first_byte_at = status, time.perf_counter()
 
+    def refused(self, status: int, code: str) -> None:
+        """The router answers with an error of its own."""
+        self.refusal, self.status = code, status
+
     def end(self) -> None:
         """The reply is complete, or the client has left."""
         self.ended_at = time.perf_counter()
         self.status = self.status or CLIENT_LEFT
 
+    @property
+    def total_s(self) -> float:
+        """From the request's headers to the end of its reply."""
+        return self.ended_at - self.started_at
 
-CLIENT_LEFT = 499
-"""Status of requests whose client left before the reply began; nginx has it, too."""
+    @property
+    def first_token_s(self) -> float | None:
+        """From the request's headers to the first token; None if none was generated."""
+        stats = self.stats
+        if not stats or not stats.generated_tokens:
+            return None
+        return max(0.0, self.total_s - stats.decode_s - stats.deliver_s)
+
+    def parts(self, until: float | None = None) -> list[tuple[str, float]]:
+        """The request's time by what it was spent on, in seconds and in order. The parts add up to the whole.
+
+        Args:
+            until: when the request ended, if it has not.
+        """
+        end = self.ended_at if until is None else until
+        routed_at = end if self.routed_at is None else self.routed_at
+        sent_at = end if self.sent_at is None else self.sent_at
+        stats = self.stats or _NO_STATS
+        at_replica_s = end - sent_at
+        return [
+            ("router", routed_at - self.started_at),
+            ("lost", self.lost_s),
+            ("wait", max(0.0, sent_at - routed_at - self.lost_s)),
+            # What the replica does not account for, all of it if it said nothing.
+            ("transfer", max(0.0, at_replica_s - stats.total_s)),
+            *stats.parts,
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """The record for logs: nothing of what the client wrote or was answered."""
+        stats = self.stats or _NO_STATS
+        return {
+            "id": self.request_id,
+            "created": round(self.created, 3),
+            "endpoint": self.endpoint,
+            "model": self.model_id,
+            "adapter": self.adapter,
+            "status": self.status,
+            "error": self.refusal,
+            "finish_reason": stats.finish_reason,
+            "seconds": round(self.total_s, 6),
+            "first_token_seconds": _rounded(self.first_token_s),
+            "parts": {name: round(seconds, 6) for name, seconds in self.parts() if seconds},
+            "prompt_tokens": stats.prompt_tokens,
+            "cached_tokens": stats.cached_tokens,
+            "generated_tokens": stats.generated_tokens,
+            "slowest_gap_seconds": round(stats.slowest_gap_s, 6),
+            "blocked_seconds": round(stats.blocked_s, 6),
+            "preemptions": stats.preemptions,
+            "replica": self.replica,
+            "choice": self.choice,
+            "waited_for": self.waited_for,
+            "attempts": self.attempts,
+            "fallbacks": self.fallbacks,
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

@@ -43,6 +43,9 @@ from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.requests import client_request
 from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
+from rayllm.serving.router.telemetry.metrics import RouterMetrics
+from rayllm.serving.router.telemetry.recent_requests import RecentRequests
+from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 PATH = "/v1/chat/completions"
 FORM_PATH = "/v1/audio/transcriptions"
@@ -185,6 +188,18 @@ class Answer:
 WAYS = pytest.mark.parametrize("way", ["http", "handover"])
 
 
+class Recorder(Telemetry):
+    """Keeps the records in order."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.records: list[RequestRecord] = []
+
+    def end(self, record: RequestRecord) -> None:
+        super().end(record)
+        self.records.append(record)
+
+
 class RouterApplication:
     """A router in front of replicas with adapters, all over real sockets."""
 
@@ -219,9 +234,9 @@ async def service(
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
     models = ModelRegistry(config)
-    records: list[RequestRecord] = []
+    telemetry = Recorder(RouterMetrics(dict), RecentRequests())
     passing = Forwarder(
-        models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router, records.append
+        models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router, telemetry
     )
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)
@@ -233,7 +248,7 @@ async def service(
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
             application = RouterApplication(client, replica_sets, queues)
-            application.records = records
+            application.records = telemetry.records
             yield application
     finally:
         for replica_set in replica_sets.values():

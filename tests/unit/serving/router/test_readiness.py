@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -11,21 +12,22 @@ from ray.exceptions import RayError
 
 from rayllm.config import load_app
 from rayllm.errors import UnavailableError
+from rayllm.serving.cluster.state.start_progress import Start
 from rayllm.serving.router import readiness
-from rayllm.serving.router.readiness import Readiness
+from rayllm.serving.router.readiness import Deployments, Readiness
 
 
 class Controller:
     """Answers once it is released, and counts calls."""
 
-    def __init__(self, answer: Mapping[str, str]) -> None:
-        self.answer = answer
+    def __init__(self, statuses: Mapping[str, str], starts: Mapping[str, Start] | None = None) -> None:
+        self.answer = Deployments(statuses, starts or {})
         self.asked = 0
         self.is_away = False
         self.open = threading.Event()
         self.open.set()
 
-    def __call__(self) -> Mapping[str, str]:
+    def __call__(self) -> Deployments:
         self.asked += 1
         self.open.wait(10)
         if self.is_away:
@@ -54,6 +56,17 @@ async def test_a_model_without_a_replica_is_ready_only_if_it_sleeps() -> None:
     found = deployment_states(controller)
     assert await found.not_ready_reason("a") == "it has no running replica (healthy)"
     assert await found.not_ready_reason("b") == "it is not deployed"
+
+
+async def test_each_model_says_which_phase_it_is_in() -> None:
+    start = Start("fetch", time.time() - 12, 2_000_000_000, 8_000_000_000)
+    found = deployment_states(Controller({"A": "updating", "B": "updating"}, {"a": start}))
+    assert [await found.phase(model) for model in ("a", "b")] == ["fetch", "waiting"]
+    reason = "it has no running replica (updating); one is starting: fetch since 12 s, 25% of 8.0 GB"
+    assert await found.not_ready_reason("a") == reason
+    asleep = deployment_states(Controller({"A": "healthy"}), {"b"}, min_replicas=0)
+    assert [await asleep.phase(model) for model in ("a", "b")] == ["scaled to zero", "running"]
+    assert await deployment_states(Controller({})).phase("a") == "not deployed"
 
 
 async def test_many_who_ask_while_the_controller_is_away_wait_for_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from rayllm.errors import RayLLMError, RequestError, UnavailableError
 from rayllm.routing.request import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
+from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 
@@ -51,9 +52,11 @@ class Replica:
         self.asked: list[tuple[str, str]] = []
         self.tried: list[dict[str, str]] = []
 
-    async def dispatch(self, model_id: str, request: RoutingRequest, carry: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def dispatch(
+        self, model_id: str, request: RoutingRequest, carry: Callable[[Any, Any], Awaitable[Any]]
+    ) -> Any:
         self.asked.append((model_id, request.adapter))
-        return await carry(self)
+        return await carry(self, None)
 
     @asynccontextmanager
     async def send(
@@ -85,7 +88,7 @@ class RouterApplication:
         self.loaded, self.replica = Loaded(), Replica()
         digests = [sha256(key.encode()).digest() for key in keys]
         replica: Any = self.replica
-        admin = AdapterAdmin(models, self.loaded, replica, replica, digests)  # type: ignore[arg-type]
+        admin = AdapterAdmin(models, self.loaded, replica, replica, AdminKeys(digests))  # type: ignore[arg-type]
         self._app = FastAPI()
         self._app.add_api_route(LOAD, admin.load, methods=["POST"])
         self._app.add_api_route(UNLOAD, admin.unload, methods=["POST"])

@@ -22,7 +22,7 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
 
 
 class Queue:
@@ -69,7 +69,7 @@ class Crowd:
     def come(self, number: int) -> None:
         done = asyncio.Event()
 
-        async def carry(_: Replica) -> None:
+        async def carry(_: Replica, search: ReplicaSearch) -> None:
             task = self.waiting.pop(number)
             self.held[number] = task, done
             try:
@@ -166,7 +166,7 @@ async def test_those_who_wait_are_served_in_order_and_newcomers_do_not_overtake(
     dispatcher = Dispatcher({"m": found})
 
     async def carry(number: int) -> None:
-        async def one(_: Replica) -> None:
+        async def one(_: Replica, search: ReplicaSearch) -> None:
             order.append(number)
             await asyncio.sleep(0)
 
@@ -183,10 +183,10 @@ async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: py
     order: list[str] = []
     hold, beaten = asyncio.Event(), 0
 
-    async def first(_: Replica) -> None:
+    async def first(_: Replica, search: ReplicaSearch) -> None:
         await hold.wait()
 
-    async def second(_: Replica) -> None:
+    async def second(_: Replica, search: ReplicaSearch) -> None:
         nonlocal beaten
         beaten += 1
         while not queue.count:
@@ -195,7 +195,7 @@ async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: py
             raise ReplicaFullError
         order.append("second")
 
-    async def third(_: Replica) -> None:
+    async def third(_: Replica, search: ReplicaSearch) -> None:
         order.append("third")
 
     tasks = []
@@ -218,7 +218,7 @@ async def test_a_full_replica_is_asked_by_one_request_for_each_free_slot(monkeyp
     dispatcher = Dispatcher({"m": found})
     tries = 0
 
-    async def carry(_: Replica) -> None:
+    async def carry(_: Replica, search: ReplicaSearch) -> None:
         nonlocal tries
         tries += 1
         await asyncio.sleep(0)
@@ -242,7 +242,7 @@ async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
     dispatcher = Dispatcher({"m": found})
     is_full = True
 
-    async def carry(_: Replica) -> str:
+    async def carry(_: Replica, search: ReplicaSearch) -> str:
         if is_full:
             raise ReplicaFullError
         return "answered"
@@ -281,7 +281,7 @@ class Replicas:
         self.sent: Counter[str] = Counter()
 
     async def ask(self) -> str:
-        async def carry(replica: Replica) -> str:
+        async def carry(replica: Replica, search: ReplicaSearch) -> str:
             self.sent[replica.id] += 1
             if error := self.failing.get(replica.id):
                 raise error

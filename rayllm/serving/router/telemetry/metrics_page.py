@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,40 +28,29 @@ class MetricsPage:
 
     Args:
         routers: renders the pages of all routers, this one's included, in OpenMetrics or not.
-        own: renders this router's page alone.
-        replica_sets: the replicas of each model.
+        replica_sets: the replicas of each model, by model id.
         transport: HTTP connections to replicas.
     """
 
     def __init__(
         self,
         routers: Callable[[bool], Awaitable[list[str]]],
-        own: Callable[[bool], str],
-        replica_sets: Mapping[str, ReplicaSet],
+        replica_sets: Callable[[], Mapping[str, ReplicaSet]],
         transport: HttpTransport,
     ) -> None:
         self._routers = routers
-        self._own = own
         self._replica_sets = replica_sets
         self._transport = transport
 
     async def answer(self, request: Request) -> Response:
         """Answer a scrape with what is known now: a process that dies meanwhile is left out."""
         is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
-        replicas = [replica for each in self._replica_sets.values() for replica in each.replicas.values()]
+        replicas = [replica for each in self._replica_sets().values() for replica in each.replicas.values()]
         routers, *pages = await asyncio.gather(
-            self._of_routers(is_openmetrics), *(self._of_replica(replica, is_openmetrics) for replica in replicas)
+            self._routers(is_openmetrics), *(self._of_replica(replica, is_openmetrics) for replica in replicas)
         )
         page = merge([*routers, *(page for [page] in pages)])
         return Response(page, media_type=content_type(is_openmetrics))
-
-    async def _of_routers(self, is_openmetrics: bool) -> list[str]:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                return await self._routers(is_openmetrics)
-        except (TimeoutError, RayError, RayServeException) as error:
-            logger.warning("The metrics of other routers are missing: %r", error)
-            return [self._own(is_openmetrics)]
 
     async def _of_replica(self, replica: Replica, is_openmetrics: bool) -> list[str]:
         accept = {"accept": content_type(is_openmetrics)}

@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
+from rayllm.errors import RequestTimeoutError
 from rayllm.observability.exposition import render
 from rayllm.request_stats import RequestStats
-from rayllm.serving.router import metrics as module
-from rayllm.serving.router.metrics import RouterMetrics
 from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.router.telemetry import metrics as module
+from rayllm.serving.router.telemetry.metrics import RouterMetrics
 
 CHAT = "/v1/chat/completions"
 
 
 def record(adapter: str = "", stats: RequestStats | None = None, model_id: str = "m", **keys: Any) -> RequestRecord:
-    made = RequestRecord(CHAT, model_id, adapter, stats=stats, started_at=100.0, **keys)
+    made = RequestRecord(CHAT, "id", model_id, adapter, stats=stats, started_at=100.0, **keys)
     made.ended_at = 110.0
     made.status = made.status or 200
     return made
@@ -31,8 +32,8 @@ def metrics() -> RouterMetrics:
 
 
 def test_an_answered_request(metrics: RouterMetrics) -> None:
-    stats = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop")
-    metrics.observe(record(stats=stats, attempts=1, sent_at=101.0, first_byte_at=103.0))
+    stats = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop", 1, deliver_s=0.5)
+    metrics.observe(record(stats=stats, attempts=1, routed_at=101.0, sent_at=103.0, first_byte_at=106.0))
     work = {"model": "m", "adapter": "", "endpoint": CHAT}
     timed = {"model": "m", "endpoint": CHAT}
     assert value(metrics, "rayllm_requests_total", **work, status="200") == 1
@@ -43,19 +44,29 @@ def test_an_answered_request(metrics: RouterMetrics) -> None:
     seconds = {
         "rayllm_request_seconds_sum": 10,
         "rayllm_router_seconds_sum": 1,
-        "rayllm_time_to_first_byte_seconds_sum": 3,
+        "rayllm_wait_seconds_sum": 2,
+        "rayllm_time_to_first_byte_seconds_sum": 6,
+        "rayllm_time_to_first_token_seconds_sum": 6.5,
+        "rayllm_time_between_tokens_seconds_sum": 0.5,
         "rayllm_engine_queue_seconds_sum": 0.5,
         "rayllm_prefill_seconds_sum": 1,
         "rayllm_decode_seconds_sum": 3,
     }
     assert {name: value(metrics, name, **timed) for name in seconds} == seconds
-    assert value(metrics, "rayllm_retries_total", model="m") is None
+    assert value(metrics, "rayllm_retries_total", model="m") == 0
 
 
 def test_what_was_tried_before(metrics: RouterMetrics) -> None:
     metrics.observe(record(attempts=3, fallbacks=1))
     assert value(metrics, "rayllm_retries_total", model="m") == 2
     assert value(metrics, "rayllm_fallbacks_total", model="m") == 1
+
+
+def test_refusals_have_a_cause(metrics: RouterMetrics) -> None:
+    metrics.observe(record(status=503, refusal="overloaded_error"))
+    metrics.refuse(RequestTimeoutError("too slow"))
+    assert value(metrics, "rayllm_refused_requests_total", model="m", cause="overloaded_error") == 1
+    assert value(metrics, "rayllm_refused_requests_total", model="", cause="timeout") == 1
 
 
 def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +89,11 @@ def test_the_load_is_read_at_each_scrape() -> None:
 
     replica_sets: Any = {}
     metrics = RouterMetrics(lambda: replica_sets)
+    metrics.update_load()
     assert value(metrics, "rayllm_waiting_requests", model="m") is None
     members = {"a": replica(True, 3), "b": replica(False, 1), "c": replica(True, 0)}
     replica_sets = {"m": SimpleNamespace(waiting=5, replicas=members)}
+    metrics.update_load()
     assert value(metrics, "rayllm_waiting_requests", model="m") == 5
     assert value(metrics, "rayllm_ongoing_requests", model="m") == 4
     assert value(metrics, "rayllm_replicas", model="m", state="open") == 2

@@ -1,0 +1,158 @@
+"""A router's metrics of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry
+
+from rayllm.errors import RayLLMError
+from rayllm.serving.cluster.metrics import Metrics, Series
+from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.router.requests.record import RequestRecord
+
+# Adapters with a label of their own: the names are clients', as long as the folder of adapters has them.
+_MAX_ADAPTERS = 2000
+_OTHER = "other"
+_WORK = ("model", "adapter", "endpoint")
+_TIMED = ("model", "endpoint")
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
+
+REQUESTS = Series(
+    "rayllm_requests_total",
+    "counter",
+    (*_WORK, "status"),
+    "Requests, by status; 499 if the client left before the reply began.",
+)
+FINISHED = Series(
+    "rayllm_finished_requests_total",
+    "counter",
+    ("model", "adapter", "finish_reason"),
+    "Requests that an engine worked on, by why it stopped: stop, length, abort, or empty if nothing is generated.",
+)
+PROMPT_TOKENS = Series("rayllm_prompt_tokens_total", "counter", _WORK, "Tokens of prompts.")
+CACHED_TOKENS = Series("rayllm_cached_tokens_total", "counter", _WORK, "Tokens of prompts that were in a KV cache.")
+GENERATED_TOKENS = Series("rayllm_generated_tokens_total", "counter", _WORK, "Generated tokens.")
+REFUSED = Series(
+    "rayllm_refused_requests_total",
+    "counter",
+    ("model", "cause"),
+    "Requests that the router refused or failed, by the code of the error.",
+)
+RETRIES = Series(
+    "rayllm_retries_total",
+    "counter",
+    ("model",),
+    "Times that a request was sent to another replica, because one was full, gone or lost.",
+)
+FALLBACKS = Series("rayllm_fallbacks_total", "counter", ("model",), "Requests that a fallback of their model answered.")
+DURATION = Series("rayllm_request_seconds", "histogram", _TIMED, "From a request's headers to the end of its reply.")
+FIRST_BYTE = Series(
+    "rayllm_time_to_first_byte_seconds", "histogram", _TIMED, "From a request's headers to the first byte of its reply."
+)
+FIRST_TOKEN = Series(
+    "rayllm_time_to_first_token_seconds", "histogram", _TIMED, "From a request's headers to the first token."
+)
+BETWEEN_TOKENS = Series(
+    "rayllm_time_between_tokens_seconds",
+    "histogram",
+    _TIMED,
+    "Mean time between two tokens of a request.",
+    _TOKEN_BUCKETS,
+)
+ROUTER = Series(
+    "rayllm_router_seconds", "histogram", _TIMED, "The router's own work: reading the request and choosing its model."
+)
+WAIT = Series("rayllm_wait_seconds", "histogram", _TIMED, "Waiting for a replica with a free slot.")
+ADAPTER = Series("rayllm_adapter_seconds", "histogram", _TIMED, "Loading the adapter, of requests that have one.")
+ENGINE_QUEUE = Series("rayllm_engine_queue_seconds", "histogram", _TIMED, "In the engine's queue.")
+PREFILL = Series("rayllm_prefill_seconds", "histogram", _TIMED, "From the engine's queue to the first token.")
+DECODE = Series("rayllm_decode_seconds", "histogram", _TIMED, "From the first token to the last.")
+WAITING = Series("rayllm_waiting_requests", "gauge", ("model",), "Requests that wait for a replica.")
+ONGOING = Series("rayllm_ongoing_requests", "gauge", ("model",), "Requests that replicas have from this router.")
+REPLICAS = Series(
+    "rayllm_replicas", "gauge", ("model", "state"), "Replicas that may be sent requests (open), and others (closed)."
+)
+SERIES = (
+    *(REQUESTS, REFUSED, FINISHED, PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS, RETRIES, FALLBACKS),
+    *(DURATION, FIRST_BYTE, FIRST_TOKEN, BETWEEN_TOKENS),
+    *(ROUTER, WAIT, ADAPTER, ENGINE_QUEUE, PREFILL, DECODE),
+    *(WAITING, ONGOING, REPLICAS),
+)
+"""All series of a router. Every one has the label `router` besides, the id of the router's replica."""
+
+
+class RouterMetrics:
+    """Counts requests and tokens by model, adapter and endpoint, and times requests by model and endpoint.
+
+    Requests for unknown models have empty labels, so that clients cannot make up label values.
+
+    Args:
+        replica_sets: the replicas of each model, by model id.
+    """
+
+    def __init__(self, replica_sets: Callable[[], Mapping[str, ReplicaSet]]) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics = Metrics(self.registry, SERIES)
+        self._replica_sets = replica_sets
+        self._adapters: set[str] = set()
+
+    def observe(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        adapter = self._adapter(record)
+        work = (record.model_id, adapter, record.endpoint)
+        self._metrics.count(REQUESTS, (*work, str(record.status)))
+        if record.refusal:
+            self._metrics.count(REFUSED, (record.model_id, record.refusal))
+        if record.attempts:
+            self._metrics.count(RETRIES, (record.model_id,), record.attempts - 1)
+        if record.fallbacks:
+            self._metrics.count(FALLBACKS, (record.model_id,))
+        if stats := record.stats:
+            self._metrics.count(FINISHED, (record.model_id, adapter, stats.finish_reason))
+            self._metrics.count(PROMPT_TOKENS, work, stats.prompt_tokens)
+            self._metrics.count(CACHED_TOKENS, work, stats.cached_tokens)
+            self._metrics.count(GENERATED_TOKENS, work, stats.generated_tokens)
+        self._time(record)
+
+    def refuse(self, error: RayLLMError) -> None:
+        """Count a request that was refused before its model was known."""
+        self._metrics.count(REFUSED, ("", error.code or error.type))
+
+    def update_load(self) -> None:
+        """Set the gauges of each model's load, as this router sees it."""
+        for series in (WAITING, ONGOING, REPLICAS):
+            self._metrics.clear(series)
+        for model_id, replica_set in self._replica_sets().items():
+            members = replica_set.replicas.values()
+            is_open = [replica.is_open for replica in members]
+            self._metrics.set(WAITING, (model_id,), replica_set.waiting)
+            self._metrics.set(ONGOING, (model_id,), sum(replica.candidate.requests for replica in members))
+            self._metrics.set(REPLICAS, (model_id, "open"), is_open.count(True))
+            self._metrics.set(REPLICAS, (model_id, "closed"), is_open.count(False))
+
+    def _time(self, record: RequestRecord) -> None:
+        parts = dict(record.parts())
+        seconds = {DURATION: record.total_s, ROUTER: parts["router"], FIRST_TOKEN: record.first_token_s}
+        if record.first_byte_at is not None:
+            seconds[FIRST_BYTE] = record.first_byte_at - record.started_at
+        if record.attempts:
+            seconds[WAIT] = parts["wait"]
+        if stats := record.stats:
+            seconds |= {ENGINE_QUEUE: stats.queued_s, PREFILL: stats.prefill_s, DECODE: stats.decode_s}
+            seconds[BETWEEN_TOKENS] = stats.seconds_per_token
+            seconds[ADAPTER] = stats.adapter_s if record.adapter else None
+        for series, value in seconds.items():
+            if value is not None:
+                self._metrics.observe(series, (record.model_id, record.endpoint), value)
+
+    def _adapter(self, record: RequestRecord) -> str:
+        """The adapter's label. An adapter that no replica has found to exist gets none."""
+        if not record.adapter or record.adapter in self._adapters:
+            return record.adapter
+        if not record.stats:
+            return ""
+        if len(self._adapters) >= _MAX_ADAPTERS:
+            return _OTHER
+        self._adapters.add(record.adapter)
+        return record.adapter

@@ -1,0 +1,90 @@
+"""The last requests of a router, and where the time of each went."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rayllm.errors import ObjectNotFoundError, RequestError
+from rayllm.serving.router.http.admin_keys import AdminKeys
+from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.router.telemetry.explanation import explain
+
+# About a kilobyte each.
+_MOST = 4096
+_MOST_LISTED = 1000
+
+
+class RecentRequests:
+    """Keeps the records of the last requests, by id. Of several with one id, the last is kept.
+
+    Args:
+        most: number of requests.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._records: OrderedDict[str, RequestRecord] = OrderedDict()
+
+    def add(self, record: RequestRecord) -> None:
+        """Keep a request that has ended."""
+        self._records.pop(record.request_id, None)
+        self._records[record.request_id] = record
+        if len(self._records) > self._most:
+            self._records.popitem(last=False)
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        """A request with its explanation, as JSON; None if it is not kept."""
+        record = self._records.get(request_id)
+        return _as_json(record) if record else None
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The last requests, the newest first."""
+        return [_as_json(record) for record, _ in zip(reversed(self._records.values()), range(count), strict=False)]
+
+
+def _as_json(record: RequestRecord) -> dict[str, Any]:
+    return {"object": "request", **record.as_json(), "explanation": explain(record)}
+
+
+class RecentRequestsApi:
+    """`GET /v1/requests` and `GET /v1/requests/{id}`, for administrators.
+
+    Args:
+        find: asks all routers for a request by its id.
+        last: asks all routers for their last requests.
+        admin_keys: the administrators' keys.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Awaitable[Sequence[dict[str, Any]]]],
+        last: Callable[[int], Awaitable[Sequence[dict[str, Any]]]],
+        admin_keys: AdminKeys,
+    ) -> None:
+        self._find = find
+        self._last = last
+        self._admin_keys = admin_keys
+
+    async def get(self, request: Request) -> Response:
+        """`GET /v1/requests/{id}`"""
+        self._admin_keys.check(request)
+        request_id = request.path_params["request_id"]
+        found = await self._find(request_id)
+        if not found:
+            message = f"There is no request `{request_id[:200]}` among the last {_MOST} of each router."
+            raise ObjectNotFoundError(message, "request_id")
+        return JSONResponse(found[0])
+
+    async def list(self, request: Request) -> Response:
+        """`GET /v1/requests?limit=20`: the newest first."""
+        self._admin_keys.check(request)
+        limit = request.query_params.get("limit", "20")
+        if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_LISTED:
+            raise RequestError(f"`limit` must be a number from 1 to {_MOST_LISTED}.", "limit")
+        found = sorted(await self._last(int(limit)), key=lambda each: -each["created"])
+        return JSONResponse({"object": "list", "data": found[: int(limit)]})

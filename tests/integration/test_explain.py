@@ -1,0 +1,155 @@
+"""Where the time of a request went, against a client's own clock and with causes made on purpose."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import ray
+
+from rayllm.serving.cluster.status_report import find_request, last_requests
+from tests.integration.service import ROOT, Service
+from tests.integration.test_leaving import LONG, within
+from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+DEMO = {"model": "rayllm-demo", **QUESTION}
+RELAYED = {"origin": "http://elsewhere"}
+
+
+def record_of(request_id: str) -> dict[str, Any]:
+    """The request's record, once it has ended."""
+    assert within(10, lambda: find_request(request_id) is not None)
+    record = find_request(request_id)
+    assert record is not None
+    return record
+
+
+def largest_part(record: dict[str, Any]) -> str:
+    return max(record["parts"], key=lambda name: record["parts"][name])
+
+
+@pytest.mark.parametrize("headers", [{}, RELAYED], ids=["handed over", "relayed"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_parts_add_up_to_what_the_client_waited(http: httpx.Client, headers: dict[str, str], stream: bool) -> None:
+    body = {**LONG, "min_tokens": 400, "max_tokens": 400, "stream": stream}
+    http.post(CHAT, json=body, headers=headers)
+    started_at = time.perf_counter()
+    reply = http.post(CHAT, json=body, headers={"x-rayllm-timing": "1", **headers})
+    waited = time.perf_counter() - started_at
+    record = record_of(reply.headers["x-request-id"])
+    assert (record["model"], record["status"], record["generated_tokens"]) == ("rayllm-demo", 200, 400)
+    assert sum(record["parts"].values()) == pytest.approx(record["seconds"], rel=1e-3)
+    # The client's own share is some milliseconds: connecting, sending, reading and parsing.
+    assert record["seconds"] == pytest.approx(waited, rel=0.02, abs=0.02)
+    assert largest_part(record) == "decode"
+    assert "the engine generated 400 tokens, one every" in record["explanation"]
+    assert 0 < record["slowest_gap_seconds"] < record["parts"]["decode"]
+    timing = dict(part.split(";dur=") for part in reply.headers["server-timing"].split(", "))
+    if not stream:
+        assert float(timing["decode"]) == pytest.approx(1000 * record["parts"]["decode"], abs=0.1)
+    elif not headers:
+        assert {"router", "prepare", "prefill"} <= timing.keys()
+
+
+def test_replies_have_no_timing_unless_asked_for(http: httpx.Client) -> None:
+    assert "server-timing" not in http.post(CHAT, json={**DEMO, "max_tokens": 1}).headers
+
+
+def test_a_full_engine(service: Service, http: httpx.Client) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(http.post, CHAT, json={**LONG, "n": 64}, timeout=120)
+        assert within(10, lambda: service.unfinished() == 64)
+        reply = http.post(CHAT, json={**DEMO, "max_tokens": 1}, timeout=120)
+        assert filling.result().status_code == 200
+    record = record_of(reply.headers["x-request-id"])
+    assert largest_part(record) == "queue"
+    assert "in the engine's queue" in record["explanation"]
+
+
+def test_a_long_prompt(http: httpx.Client) -> None:
+    # The shorter one shows what else the time is spent on.
+    long, short = (
+        record_of(
+            http.post(
+                COMPLETIONS, json={"model": "rayllm-demo", "prompt": tokens, "max_tokens": 1, "temperature": 0}
+            ).headers["x-request-id"]
+        )
+        for tokens in ([*range(100, 1100)], [100])
+    )
+    assert long["prompt_tokens"] - long["cached_tokens"] >= 900
+    assert long["parts"]["prefill"] > short["parts"]["prefill"]
+    if largest_part(long) == "prefill":
+        assert "tokens that were not cached" in long["explanation"]
+
+
+def test_a_cold_adapter(http: httpx.Client) -> None:
+    names = [each["id"] for each in http.get("/v1/models").json()["data"]]
+    adapter = next(name for name in names if name.startswith(f"{PLAIN}:") and name.endswith("pirate"))
+    body = {"model": adapter, "prompt": "a", "max_tokens": 1}
+    records = [record_of(http.post(COMPLETIONS, json=body).headers["x-request-id"]) for _ in range(2)]
+    # Another test may have loaded it before.
+    assert records[1]["parts"].get("adapter", 0) < 0.01
+    assert all(record["adapter"] for record in records)
+
+
+def test_a_client_that_reads_slowly(service: Service) -> None:
+    raw = json.dumps({**LONG, "n": 16, "stream": True}).encode()
+    host, port = service.url.removeprefix("http://").split(":")
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\nx-request-id: slow-reader\r\ncontent-length: {len(raw)}\r\n\r\n"
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(60)
+        slow.connect((host, int(port)))
+        slow.sendall(head.encode() + raw)
+        assert within(10, lambda: service.unfinished() == 16)
+        assert within(120, lambda: service.unfinished() == 0)
+        # As long again as the engine took.
+        time.sleep(10)
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += slow.recv(1 << 20)
+    record = record_of("slow-reader")
+    assert record["blocked_seconds"] > 5
+    assert record["parts"]["deliver"] > 5
+    if largest_part(record) == "deliver":
+        assert "the client read slowly" in record["explanation"]
+
+
+def test_refusals_are_kept_as_well(http: httpx.Client) -> None:
+    reply = http.post(CHAT, json={**DEMO, "model": "no-such-model"})
+    record = record_of(reply.headers["x-request-id"])
+    assert (record["status"], record["error"], record["replica"]) == (404, "model_not_found", "")
+
+
+def test_the_command(http: httpx.Client) -> None:
+    reply = http.post(CHAT, json={**DEMO, "model": "rayllm-demo:pirate"}, headers={"x-request-id": "to-explain"})
+    assert reply.status_code == 200
+    record_of("to-explain")
+    assert last_requests(5)[0]["id"] == "to-explain"
+    address = ray.get_runtime_context().gcs_address
+
+    def explain(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rayllm", "explain", *arguments, "--address", address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+    done = explain("to-explain")
+    assert done.returncode == 0, done.stderr
+    assert "/v1/chat/completions for rayllm-demo:pirate: 200 after" in done.stdout
+    assert "because it is the only replica" in done.stdout
+    unknown = explain("never-seen")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "no router of this cluster has the request `never-seen`" in unknown.stderr
+
+
+def test_only_administrators_look_at_requests_over_http(http: httpx.Client) -> None:
+    for path in ("/v1/requests", "/v1/requests/to-explain"):
+        reply = http.get(path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "permission_denied")
