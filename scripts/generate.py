@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from dashboards import dashboards
 from manifests import manifests
 
 from rayllm.batch.reference import reference as batch_reference
@@ -100,7 +101,7 @@ def main() -> int:
         OBSERVABILITY: observability_page,
     }
     stale = []
-    for path, text in {**{path: make() for path, make in made.items()}, **manifests()}.items():
+    for path, text in {**{path: make() for path, make in made.items()}, **manifests(), **dashboards()}.items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in sys.argv:

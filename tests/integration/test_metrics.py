@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
 from rayllm.serving.router.telemetry.metrics import SERIES
+from tests.integration.observability_files import expressions
 from tests.integration.service import Service
 from tests.integration.test_leaving import within
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, PROMPT, events
@@ -144,6 +145,17 @@ def test_rays_exporter_has_them_too(http: httpx.Client) -> None:
         return expected - set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:{| )", text, re.MULTILINE))
 
     assert within(30, lambda: not missing()), missing()
+
+
+def test_dashboards_and_alerts_name_series_that_are_there(http: httpx.Client) -> None:
+    http.post(CHAT, json={"model": "rayllm-demo:pirate", **QUESTION})
+    http.post(CHAT, json={"model": "no-such-model", **QUESTION})
+    there = {
+        sample.name for family in text_string_to_metric_families(http.get("/metrics").text) for sample in family.samples
+    }
+    named = {name for expression in expressions() for name in re.findall(r"(?:rayllm_|vllm:)\w+", expression)}
+    assert len(named) > 20
+    assert named <= there
 
 
 def test_a_scrape_costs_no_model_a_request(http: httpx.Client) -> None:

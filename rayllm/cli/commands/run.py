@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rayllm.cli.deployment.application import Application, read_application, reason
-from rayllm.cli.deployment.cluster import find
+from rayllm.cli.deployment.cluster import find, hide_token_notice
 from rayllm.cli.deployment.listeners import check_free, check_private, listeners, reach, with_address
+from rayllm.cli.deployment.start_display import start_display
 from rayllm.cli.terminal.signals import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.errors import ClusterError
@@ -27,7 +29,7 @@ _COUNT = click.IntRange(min=1)
     help="""Serve MODEL in the foreground.
 
     MODEL is a serve config, a model's YAML, or a hub id, a folder, s3://… or gs://…, which is configured as by `rayllm
-    gen-config`.""",
+    gen-config`. What Ray, vLLM and the replicas write goes to Ray's log folder; `rayllm --verbose run` shows it.""",
 )
 @click.argument("model")
 @click.option("--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, without a file.")
@@ -36,7 +38,9 @@ _COUNT = click.IntRange(min=1)
 @click.option("--port", type=int, help="Port to listen on; default: the file's, or 8000.")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
 @click.option("--address", help="Address of a running Ray cluster; default: start one on this machine.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     model: str,
     tensor_parallel: int | None,
     context: int | None,
@@ -51,7 +55,7 @@ def command(
         check_private(addresses)
     if address is None:
         check_free(addresses)
-    _serve(application, address)
+    _serve(application, address, ctx.find_root().params.get("verbose", False))
 
 
 def _application(model: str, tensor_parallel: int | None, context: int | None, address: str | None) -> Application:
@@ -71,23 +75,27 @@ def _application(model: str, tensor_parallel: int | None, context: int | None, a
     return read_application(Path(model))
 
 
-def _serve(application: Application, address: str | None) -> None:
+def _serve(application: Application, address: str | None, verbose: bool) -> None:
     import ray
     from ray import serve
 
+    from rayllm.cluster.ray_internals import session_log_folder
     from rayllm.composition import build_app, check_capacity
 
     # Before the cluster starts, to report configuration errors early.
     built = build_app(application.config)
     interrupt_on_signals()
-    ray.init(address=_resolved(address), namespace="serve", runtime_env=application.runtime_env)
+    if not verbose:
+        click.echo("Connecting to Ray …" if address else "Starting Ray …", err=True)
+    _connect(address, application.runtime_env, verbose)
     interrupt_on_signals()
     try:
         check_capacity(application.config)
         serve.start(http_options=application.http_options, proxy_location=application.proxy_location)
-        click.echo(f"Starting {application.models} …", err=True)
+        click.echo(f"Starting {application.models} … (logs: {session_log_folder()})", err=True)
         try:
-            _deploy(application, built)
+            with nullcontext() if verbose else start_display(application.name):
+                _deploy(application, built)
             _announce(application)
             while True:
                 time.sleep(3600)
@@ -100,6 +108,26 @@ def _serve(application: Application, address: str | None) -> None:
     finally:
         with _silence():
             ray.shutdown()
+
+
+def _connect(address: str | None, runtime_env: dict[str, Any], verbose: bool) -> None:
+    """Connect to a cluster, or start one.
+
+    Args:
+        address: the cluster's address; None starts one.
+        runtime_env: the application's.
+        verbose: whether to show what Ray and all processes write.
+    """
+    import ray
+    from ray import serve
+
+    resolved = _resolved(address)
+    if verbose:
+        ray.init(address=resolved, namespace="serve", runtime_env=runtime_env)
+        return
+    hide_token_notice()
+    ray.init(address=resolved, namespace="serve", runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
+    logging.getLogger(serve.__name__).setLevel("WARNING")
 
 
 @contextmanager

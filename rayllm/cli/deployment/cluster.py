@@ -59,10 +59,17 @@ def find(address: str) -> str:
     resolved = _local_address() if address == "auto" else address
     _check_reachable(resolved)
     # Local clusters require the token in the home folder. Ray only sends it with `auto`, and waits for half a minute if
-    # a named cluster refuses the connection. Its log lines about that are noise.
-    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
+    # a named cluster refuses the connection.
+    hide_token_notice()
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     return resolved
+
+
+def hide_token_notice() -> None:
+    """Keep Ray from logging that clusters require a token: it is set up by itself."""
+    from ray._private.authentication import authentication_token_setup
+
+    logging.getLogger(authentication_token_setup.__name__).setLevel("ERROR")
 
 
 def _local_address() -> str:

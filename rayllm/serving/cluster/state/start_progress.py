@@ -35,9 +35,18 @@ class Start:
     application: str = ""
     model_id: str = ""
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since its phase began."""
+        return time.time() - self.since
+
+    @property
+    def share(self) -> str:
+        """How much has been fetched, as the end of a sentence; empty where nothing is."""
+        return f", {self.done / self.size:.0%} of {self.size / 1e9:.1f} GB" if self.size else ""
+
     def __str__(self) -> str:
-        share = f", {self.done / self.size:.0%} of {self.size / 1e9:.1f} GB" if self.size else ""
-        return f"{self.phase.replace('_', '-')} since {time.time() - self.since:.0f} s{share}"
+        return f"{self.phase.replace('_', '-')} since {self.elapsed_s:.0f} s{self.share}"
 
 
 class StartProgress:

@@ -106,8 +106,7 @@ class RouterMetrics:
             self._metrics.count(REFUSED, (record.model_id, record.refusal))
         if record.attempts:
             self._metrics.count(RETRIES, (record.model_id,), record.attempts - 1)
-        if record.fallbacks:
-            self._metrics.count(FALLBACKS, (record.model_id,))
+            self._metrics.count(FALLBACKS, (record.model_id,), min(record.fallbacks, 1))
         if stats := record.stats:
             self._metrics.count(FINISHED, (record.model_id, adapter, stats.finish_reason))
             self._metrics.count(PROMPT_TOKENS, work, stats.prompt_tokens)
