@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors lint format generate lock bench
+.PHONY: help setup run test test-fast test-floors test-traces lint format generate lock bench
 BIN := .venv/bin
 # A process for each core; the real stack gets the machine to itself.
 PARALLEL := --numprocesses logical --maxprocesses 8
@@ -24,6 +24,10 @@ test-fast: setup ## run the tests that need neither Ray nor an engine
 test-floors: ## run the fast tests on the lowest versions that pyproject.toml allows
 	@VENV=.venv-floors FLOORS=1 scripts/setup.sh
 	@.venv-floors/bin/python -m pytest $(PARALLEL) tests/unit
+
+test-traces: setup ## install a collector of traces and run the tests that need one
+	@[ -x .venv-collector/bin/phoenix ] || ($(BIN)/python -m venv .venv-collector && .venv-collector/bin/pip install --quiet arize-phoenix)
+	@$(BIN)/python -m pytest tests/integration/test_traces.py
 
 lint: setup ## check style, types, import contracts, dependencies and generated files
 	@$(BIN)/ruff check .
@@ -52,3 +56,4 @@ bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients,
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.commands
 	@$(BIN)/python -m benchmarks.faults
+	@$(BIN)/python -m benchmarks.telemetry

@@ -91,6 +91,7 @@ def rayllm(
     variables: Mapping[str, str] = MappingProxyType({}),
     proxy_location: str = "Disabled",
     name: str = "rayllm",
+    router: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Server]:
     """RayLLM with one model, as `make run` starts it, and room for whatever load there is.
 
@@ -99,10 +100,11 @@ def rayllm(
         variables: more environment for all its processes.
         proxy_location: where Ray Serve's proxies are, which stand before the routers then.
         name: tells it from others that run beside it.
+        router: more of its router's options.
     """
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        args = {"llm_configs": [str(model)], "router": {"max_ongoing_requests": MAX_STREAMS}}
+        args = {"llm_configs": [str(model)], "router": {"max_ongoing_requests": MAX_STREAMS, **router}}
         application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": args}
         yaml.safe_dump({"proxy_location": proxy_location, "applications": [application]}, config)
         config.flush()

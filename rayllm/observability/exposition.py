@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 _END = "# EOF\n"
 
@@ -22,22 +24,62 @@ def content_type(is_openmetrics: bool) -> str:
     return openmetrics.CONTENT_TYPE_LATEST if is_openmetrics else CONTENT_TYPE_PLAIN_0_0_4
 
 
-def render(registry: CollectorRegistry, labels: Mapping[str, str], is_openmetrics: bool) -> str:
-    """Render one process's metrics.
+class Renderer:
+    """Renders one process's metrics.
+
+    Prometheus' client writes each sample's name and labels once; later pages only have new values. With thousands of
+    series, that is most of the work.
 
     Args:
         registry: the metrics.
-        labels: labels of every sample, such as the replica.
-        is_openmetrics: the format.
+        labels: labels of every sample, such as the replica; a sample's own win.
     """
-    labelled = CollectorRegistry(auto_describe=False)
-    labelled.register(_Labelled(registry, labels))
-    if is_openmetrics:
-        # By default, it replaces the colon of vLLM's names in samples, but not in their headers.
-        page: bytes = openmetrics.generate_latest(labelled, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
-    else:
-        page = generate_latest(labelled)
-    return page.decode()
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+        self._written: dict[bool, dict[tuple[str, ...], tuple[str, str]]] = {False: {}, True: {}}
+
+    def page(self, is_openmetrics: bool) -> str:
+        """The page in OpenMetrics, or in Prometheus' text."""
+        before, now = self._written[is_openmetrics], {}
+        lines: list[str] = []
+        for metric in self._registry.collect():
+            created = f"{metric.name}_created"
+            header = ""
+            for sample in metric.samples:
+                # When each series began: a third of the page, and nobody asks.
+                if sample.name == created:
+                    continue
+                key = (sample.name, *sample.labels.values())
+                written = now[key] = before.get(key) or self._write(metric, sample, is_openmetrics)
+                if not header:
+                    header = written[0]
+                    lines.append(header)
+                lines.append(f"{written[1]} {floatToGoString(sample.value)}\n")  # type: ignore[no-untyped-call]
+        self._written[is_openmetrics] = now
+        return "".join(lines) + (_END if is_openmetrics else "")
+
+    def _write(self, metric: Metric, sample: Sample, is_openmetrics: bool) -> tuple[str, str]:
+        """The header of a metric, and a sample's line up to its value."""
+        one = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+        one.samples = [sample._replace(labels={**self._labels, **sample.labels}, value=0, exemplar=None)]
+        if is_openmetrics:
+            # By default, it replaces the colon of vLLM's names in samples, but not in their headers.
+            page: bytes = openmetrics.generate_latest(_Just(one), openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+        else:
+            page = generate_latest(_Just(one))
+        header, end, line = page.decode().removesuffix(_END).removesuffix("\n").rpartition("\n")
+        return header + end, line.rpartition(" ")[0]
+
+
+class _Just(NamedTuple):
+    """A registry of one metric."""
+
+    metric: Metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.metric
 
 
 def merge(pages: Iterable[str]) -> str:
@@ -59,27 +101,3 @@ def _families(page: str) -> Iterator[tuple[str, str]]:
         while family.startswith("# ", end):
             end = family.index("\n", end) + 1
         yield "# HELP " + family[:end], family[end:]
-
-
-class _Labelled(Collector):
-    """The metrics of a registry, with more labels.
-
-    Args:
-        registry: the metrics.
-        labels: the labels; those of a sample win.
-    """
-
-    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
-        self._registry = registry
-        self._labels = labels
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            labelled = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            labelled.samples = [
-                sample._replace(labels={**self._labels, **sample.labels})
-                for sample in metric.samples
-                # When each series began: a third of the page, and nobody asks.
-                if sample.name != f"{metric.name}_created"
-            ]
-            yield labelled

@@ -67,9 +67,9 @@ def find(address: str) -> str:
 
 def hide_token_notice() -> None:
     """Keep Ray from logging that clusters require a token: it is set up by itself."""
-    from ray._private.authentication import authentication_token_setup
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-    logging.getLogger(authentication_token_setup.__name__).setLevel("ERROR")
+    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
 
 
 def _local_address() -> str:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rayllm import headers
 from rayllm.cluster.ray_internals import name_request_in_logs
 from rayllm.engine.adapters.pool import AdapterPool
-from rayllm.observability.exposition import content_type, render, wants_openmetrics
+from rayllm.observability.exposition import Renderer, content_type, wants_openmetrics
 from rayllm.request_stats import STATS_COMMENT, StatsSource
 from rayllm.serving.replica.slots import Slots
 
@@ -87,14 +87,14 @@ class MetricsGate:
 
     def __init__(self, app: ASGIApp, labels: Mapping[str, str]) -> None:
         self._app = app
-        self._labels = labels
+        self._renderer = Renderer(REGISTRY, labels)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != headers.METRICS_PATH:
             await self._app(scope, receive, send)
             return
         is_openmetrics = wants_openmetrics(header(scope, "accept"))
-        page = render(REGISTRY, self._labels, is_openmetrics)
+        page = self._renderer.page(is_openmetrics)
         await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
 
 

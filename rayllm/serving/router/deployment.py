@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.asgi import call
 from rayllm.config import AppConfig
-from rayllm.observability.exposition import render
+from rayllm.observability.exposition import Renderer
 from rayllm.observability.logs import log_folder, set_up_logging
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
@@ -78,6 +78,7 @@ class Router:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         tracing = tracing_from_environment(os.environ, self._replica_id)
         self._telemetry = Telemetry(RouterMetrics(lambda: self._by_model), RecentRequests(), tracing)
+        self._renderer = Renderer(self._telemetry.metrics.registry, {"router": self._replica_id})
         self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
@@ -164,7 +165,7 @@ class Router:
 
     def _own_metrics(self, is_openmetrics: bool) -> str:
         self._telemetry.metrics.update_load()
-        return render(self._telemetry.metrics.registry, {"router": self._replica_id}, is_openmetrics)
+        return self._renderer.page(is_openmetrics)
 
     async def _ask_routers(self, method: str, argument: Any) -> list[Any]:
         """What all routers that answer in time return, this one included, in one list."""

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from rayllm.observability.exposition import content_type, merge, render, wants_openmetrics
+from rayllm.observability.exposition import Renderer, content_type, merge, wants_openmetrics
 
 
 def registry(count: int) -> CollectorRegistry:
@@ -19,7 +19,7 @@ def registry(count: int) -> CollectorRegistry:
 
 @pytest.mark.parametrize("is_openmetrics", [False, True])
 def test_pages_of_several_processes_are_one(is_openmetrics: bool) -> None:
-    pages = [render(registry(n), {"replica": f"r{n}"}, is_openmetrics) for n in (1, 2)]
+    pages = [Renderer(registry(n), {"replica": f"r{n}"}).page(is_openmetrics) for n in (1, 2)]
     page = merge([*pages, ""])
     families = {f.name: f for f in (parse_openmetrics if is_openmetrics else parse_plain)(page)}
     assert families.keys() == {"requests", "wait_seconds", "vllm:kv_use", "load"}
@@ -32,6 +32,23 @@ def test_pages_of_several_processes_are_one(is_openmetrics: bool) -> None:
     assert {s.labels["replica"] for s in families["load"].samples} == {"mine"}
     assert page.count("# EOF") == is_openmetrics
     assert page.endswith("# EOF\n") == is_openmetrics
+
+
+@pytest.mark.parametrize("is_openmetrics", [False, True])
+def test_later_pages_have_new_values_and_new_series(is_openmetrics: bool) -> None:
+    metrics = CollectorRegistry()
+    asked = Counter("requests", "Requests.", ["model"], registry=metrics)
+    asked.labels("a").inc()
+    renderer = Renderer(metrics, {"router": "r"})
+    assert 'requests_total{model="a",router="r"} 1.0\n' in renderer.page(is_openmetrics)
+    asked.labels("a").inc(2.5)
+    asked.labels("b").inc()
+    page = renderer.page(is_openmetrics)
+    assert 'requests_total{model="a",router="r"} 3.5\n' in page
+    assert 'requests_total{model="b",router="r"} 1.0\n' in page
+    assert page == Renderer(metrics, {"router": "r"}).page(is_openmetrics)
+    asked.clear()
+    assert "requests_total{" not in renderer.page(is_openmetrics)
 
 
 def test_no_pages_are_an_empty_one() -> None:

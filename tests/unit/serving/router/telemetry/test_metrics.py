@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rayllm.errors import RequestTimeoutError
-from rayllm.observability.exposition import render
+from rayllm.observability.exposition import Renderer
 from rayllm.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry import metrics as module
@@ -72,10 +72,10 @@ def test_refusals_have_a_cause(metrics: RouterMetrics) -> None:
 def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_ADAPTERS", 3)
     metrics.observe(record("none", status=404))
-    lines = render(metrics.registry, {}, False).count("\n")
+    lines = Renderer(metrics.registry, {}).page(False).count("\n")
     for number in range(1000):
         metrics.observe(record(f"none-{number}", status=404))
-    assert render(metrics.registry, {}, False).count("\n") == lines
+    assert Renderer(metrics.registry, {}).page(False).count("\n") == lines
     for number in range(1000):
         metrics.observe(record(f"real-{number}", RequestStats(1)))
     labels = {s.labels["adapter"] for f in metrics.registry.collect() for s in f.samples if "adapter" in s.labels}
