@@ -101,7 +101,8 @@ def test_a_cold_adapter(http: httpx.Client) -> None:
 
 
 def test_a_client_that_reads_slowly(service: Service) -> None:
-    raw = json.dumps({**LONG, "n": 16, "stream": True}).encode()
+    # Far more bytes than the buffers of a connection hold.
+    raw = json.dumps({**LONG, "n": 16, "stream": True, "logprobs": True, "top_logprobs": 20}).encode()
     host, port = service.url.removeprefix("http://").split(":")
     head = f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\nx-request-id: slow-reader\r\ncontent-length: {len(raw)}\r\n\r\n"
     with socket.socket() as slow:
@@ -113,9 +114,13 @@ def test_a_client_that_reads_slowly(service: Service) -> None:
         assert within(120, lambda: service.unfinished() == 0)
         # As long again as the engine took.
         time.sleep(10)
-        received = b""
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        received = bytearray()
         while not received.endswith(b"0\r\n\r\n"):
-            received += slow.recv(1 << 20)
+            chunk = slow.recv(1 << 20)
+            assert chunk
+            received += chunk
+    assert len(received) > 10 << 20
     record = record_of("slow-reader")
     assert record["blocked_seconds"] > 5
     assert record["parts"]["deliver"] > 5

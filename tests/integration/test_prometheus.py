@@ -56,10 +56,12 @@ def prometheus(service: Service, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def _is_ready(client: httpx.Client) -> bool:
+    """Whether Prometheus answers queries (503 while it starts) and has scraped the service."""
     try:
-        return bool(query(client, "up == 1"))
+        reply = client.get("/query", params={"query": "up == 1"})
     except httpx.TransportError:
         return False
+    return reply.status_code == 200 and bool(reply.json()["data"]["result"])
 
 
 def query(client: httpx.Client, expression: str) -> list[Any]:

@@ -18,6 +18,7 @@ from ray import serve
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayllm import build_app
+from rayllm.serving.cluster.status_report import find_request
 from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
 
@@ -155,8 +156,12 @@ async def test_from_none_to_two_and_back_without_a_failed_request(url: str) -> N
             late = await ask(client, Watched(), False, 8)
             assert (late.status_code, late.json()["error"]["type"]) == (503, "overloaded_error")
             assert int(late.headers["retry-after"]) > 0
-            await asyncio.gather(*first)
+            answered = await asyncio.gather(*first)
         assert seen.statuses == {200: FIRST}
+        record = await asyncio.to_thread(find_request, answered[0].headers["x-request-id"])
+        assert record is not None
+        assert max(record["parts"], key=record["parts"].get) == "wait"
+        assert "it waited until a replica was running" in record["explanation"]
         assert seen.most_starting_from_none == 1
 
         async with clients(seen, url, MANY):

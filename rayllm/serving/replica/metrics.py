@@ -86,4 +86,6 @@ class _CountedProgress(LoggedProgress):
     def advance(self, count: int) -> None:
         super().advance(count)
         self._start_progress.fetched(self._done, self._size)
-        self._count(count)
+        # Negative when damaged bytes were discarded; those were fetched all the same.
+        if count > 0:
+            self._count(count)

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 from openai.types import Batch, FileObject
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config import BatchesConfig
 from rayllm.serving.batch_api.service import BatchService
@@ -60,6 +61,29 @@ class Service:
             self.batch_service.stop()
             server.should_exit = server.force_exit = True
             await task
+
+
+class BodyWatch:
+    """ASGI middleware that sets an event when the application has processed `size` bytes of a body."""
+
+    def __init__(self, app: ASGIApp, size: int, has_arrived: asyncio.Event) -> None:
+        self._app = app
+        self._size = size
+        self._has_arrived = has_arrived
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        processed = 0
+
+        async def watched() -> Message:
+            nonlocal processed
+            # Whoever asks for the next message has processed the one before.
+            if processed >= self._size:
+                self._has_arrived.set()
+            message = await receive()
+            processed += len(message.get("body", b""))
+            return message
+
+        await self._app(scope, watched, send)
 
 
 @pytest.fixture
@@ -441,25 +465,21 @@ async def test_so_many_bytes_are_kept(storage: str) -> None:
 
 
 async def test_uploads_under_way_count_and_leave_nothing_when_the_client_goes(storage: str) -> None:
-    async with Service(BatchesConfig(storage=storage, max_total_bytes=10_000)).listening() as service:
+    uploads = Service(BatchesConfig(storage=storage, max_total_bytes=10_000))
+    half_has_arrived, go = asyncio.Event(), asyncio.Event()
+    uploads.app.add_middleware(BodyWatch, size=6000, has_arrived=half_has_arrived)
+    async with uploads.listening() as service:
         boundary = {"content-type": "multipart/form-data; boundary=b"}
         begin = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
-        is_under_way, go = asyncio.Event(), asyncio.Event()
 
         async def half() -> AsyncIterator[bytes]:
             yield begin + b"x" * 6000
-            is_under_way.set()
             await go.wait()
             raise ConnectionError("the client goes")
 
         leaving = asyncio.create_task(service.http.post("/v1/files", content=half(), headers=boundary))
-        await is_under_way.wait()
-        async with asyncio.timeout(10):
-            # As soon as the first half has come.
-            while (await service.http.post("/v1/files", files=form(6000))).status_code != 429:
-                await asyncio.sleep(0.01)
-                for file in (await service.openai.files.list()).data:
-                    await service.openai.files.delete(file.id)
+        await half_has_arrived.wait()
+        assert (await service.http.post("/v1/files", files=form(6000))).status_code == 429
         go.set()
         with pytest.raises(ConnectionError):
             await leaving
