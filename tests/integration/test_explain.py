@@ -17,7 +17,7 @@ import ray
 from rayllm.serving.cluster.status_report import find_request, last_requests
 from tests.integration.service import ROOT, Service
 from tests.integration.test_leaving import LONG, within
-from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN
+from tests.integration.test_openai_api import CHAT, COMPLETIONS
 
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
 DEMO = {"model": "rayllm-demo", **QUESTION}
@@ -88,16 +88,6 @@ def test_a_long_prompt(http: httpx.Client) -> None:
     assert long["parts"]["prefill"] > short["parts"]["prefill"]
     if largest_part(long) == "prefill":
         assert "tokens that were not cached" in long["explanation"]
-
-
-def test_a_cold_adapter(http: httpx.Client) -> None:
-    names = [each["id"] for each in http.get("/v1/models").json()["data"]]
-    adapter = next(name for name in names if name.startswith(f"{PLAIN}:") and name.endswith("pirate"))
-    body = {"model": adapter, "prompt": "a", "max_tokens": 1}
-    records = [record_of(http.post(COMPLETIONS, json=body).headers["x-request-id"]) for _ in range(2)]
-    # Another test may have loaded it before.
-    assert records[1]["parts"].get("adapter", 0) < 0.01
-    assert all(record["adapter"] for record in records)
 
 
 def test_a_client_that_reads_slowly(service: Service) -> None:

@@ -190,6 +190,40 @@ def test_number_of_loaded_adapters_is_limited(app: httpx.Client) -> None:
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 
 
+def test_a_cold_adapter_explains_a_slow_request(app: httpx.Client, stores: Stores) -> None:
+    stores.put_adapter("slow", ADAPTERS / "pirate")
+    stores.proxy.fault("stall", value=3, path=r"slow/adapter_model", times=1)
+    body = {"model": f"{S3}:slow", **FRANCE}
+    cold, loaded = (app.post(CHAT, json=body).headers["x-request-id"] for _ in range(2))
+
+    def record(request_id: str) -> dict[str, Any]:
+        path = f"/v1/requests/{request_id}"
+        # The router learns of the end of a reply a little after the client.
+        wait_until(lambda: app.get(path, headers=ADMIN).status_code == 200)
+        found: dict[str, Any] = app.get(path, headers=ADMIN).json()
+        return found
+
+    first, second = record(cold), record(loaded)
+    assert (first["model"], first["adapter"], first["status"]) == (S3, "slow", 200)
+    assert first["parts"]["adapter"] >= 3
+    assert "the replica loaded the adapter `slow`" in first["explanation"]
+    assert second["parts"]["adapter"] < 3
+    listed = app.get("/v1/requests", params={"limit": 2}, headers=ADMIN).json()["data"]
+    assert [each["id"] for each in listed] == [loaded, cold]
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "x", "9" * 5000])
+def test_a_limit_out_of_range_is_refused(app: httpx.Client, limit: str) -> None:
+    status, error = failure(app.get("/v1/requests", params={"limit": limit}, headers=ADMIN))
+    assert (status, error["param"], error["message"]) == (400, "limit", "`limit` must be a number from 1 to 1000.")
+
+
+def test_a_request_that_no_router_has_is_404(app: httpx.Client) -> None:
+    status, error = failure(app.get("/v1/requests/never-seen", headers=ADMIN))
+    assert (status, error["param"]) == (404, "request_id")
+    assert "There is no request `never-seen` among the last 4096" in error["message"]
+
+
 def test_load_and_unload_by_an_administrator(app: httpx.Client, stores: Stores) -> None:
     path = stores.root / "own-place"
     shutil.copytree(ADAPTERS / "pirate", path)

@@ -46,7 +46,7 @@ class AdapterAffinity:
         return holders + others
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
-        """Whether it has the adapter, else the other policy's reason."""
+        """Whether the replica has the adapter; without an adapter, the other policy's reason."""
         if not request.adapter:
             return self._policy.reason(request, candidate)
         if self._has_loaded(candidate, request.adapter):

@@ -17,7 +17,7 @@ class LeastLoaded:
         return sorted(candidates, key=lambda candidate: (candidate.load, random.random()))
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
-        """Always its load."""
+        """This policy has one reason: the load."""
         return "it is the least loaded"
 
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:

@@ -189,6 +189,8 @@ class Router:
         if self._telemetry.log:
             self._telemetry.log.close()
         folder = log_folder() if is_wanted else None
+        if is_wanted and folder is None:
+            logger.warning("router.log_requests: Ray Serve writes no log files here, so requests are not logged.")
         self._telemetry.log = RequestLog(folder / f"requests_{self._replica_id}.jsonl") if folder else None
 
     async def waiting(self) -> dict[str, int]:

@@ -21,12 +21,7 @@ from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import (
-    ReplicaDrainingError,
-    ReplicaFullError,
-    ReplicaLostError,
-    ReplicaUnreachableError,
-)
+from rayllm.serving.router.replicas.errors import ReplicaError
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
@@ -157,7 +152,7 @@ class Forwarder:
             client.record.sent_to(replica.id, search.choice, search.waited_for)
             try:
                 replica.on_reply(await self._sender.send(client, replica_request, deadline, replica))
-            except (ReplicaFullError, ReplicaUnreachableError, ReplicaLostError, ReplicaDrainingError):
+            except ReplicaError:
                 client.record.came_back()
                 start_heartbeat()
                 raise

@@ -79,8 +79,10 @@ class Readiness:
         return self._has_replicas(model_id)
 
     async def phase(self, model_id: str) -> str:
-        """What the model is doing: `running`, `scaled to zero`, the phase of a replica's start, such as `load`,
-        `waiting` for one to be placed, or `not deployed`.
+        """What the model is doing.
+
+        One of `running`, `scaled to zero`, the phase of a replica's start (`fetch`, `load` or `warm_up`), `waiting` for
+        a replica to be placed, and `not deployed`.
 
         Raises:
             UnavailableError: Ray Serve's controller does not answer.

@@ -20,7 +20,7 @@ from rayllm.errors import UnavailableError
 from rayllm.headers import ADAPTERS_PATH
 from rayllm.lora import AdapterName, adapter_not_found
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
+from rayllm.serving.router.replicas.errors import ReplicaError
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
 
@@ -165,12 +165,6 @@ class ReplicaAdapterLookup:
                     async with self._transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
                         if reply.status == 200:
                             return frozenset(json.loads(await reply.content.read())["missing"])
-                except (
-                    ReplicaUnreachableError,
-                    ReplicaFullError,
-                    ReplicaLostError,
-                    aiohttp.ClientError,
-                    ConnectionError,
-                ) as error:
+                except (ReplicaError, aiohttp.ClientError, ConnectionError) as error:
                     logger.info("The replica %s cannot look up adapters: %r", replica.id, error)
         raise UnavailableError(f"No replica of the model `{model_id}` can look up adapters.", "model")

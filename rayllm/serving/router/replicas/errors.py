@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 
-class ReplicaFullError(Exception):
+class ReplicaError(Exception):
+    """The replica did not answer; see the subclasses."""
+
+
+class ReplicaFullError(ReplicaError):
     """The replica has no free slot and did nothing."""
 
 
-class ReplicaUnreachableError(Exception):
+class ReplicaUnreachableError(ReplicaError):
     """The replica cannot be reached; nothing was sent."""
 
 
@@ -15,5 +19,5 @@ class ReplicaDrainingError(ReplicaUnreachableError):
     """The replica takes no more requests and did nothing."""
 
 
-class ReplicaLostError(Exception):
+class ReplicaLostError(ReplicaError):
     """The replica died or failed on the request; the client has not seen a byte of a reply."""

@@ -65,7 +65,7 @@ class RequestRecord:
         self.waited_for = waited_for or self.waited_for
 
     def came_back(self) -> None:
-        """The replica did not answer."""
+        """The replica did not answer, and the request is looking for another."""
         if self.sent_at is not None:
             self.lost_s += time.perf_counter() - self.sent_at
             self.sent_at = None

@@ -29,7 +29,7 @@ def _router(record: RequestRecord) -> str:
 
 
 def _lost(record: RequestRecord) -> str:
-    return f"{record.attempts - 1} replicas had it that were full, drained or died; see their logs."
+    return f"of {record.attempts} attempts, some met a replica that was full, draining or died. Replicas' logs say why."
 
 
 def _wait(record: RequestRecord) -> str:
@@ -46,7 +46,7 @@ def _wait(record: RequestRecord) -> str:
 
 def _transfer(record: RequestRecord) -> str:
     if record.stats is None:
-        return "the replica had it, and said nothing about it; its log may."
+        return "the replica had the request, but reported no times. Its log may say more."
     return "router and replica exchanged the request and its reply."
 
 
@@ -78,9 +78,9 @@ def _decode(record: RequestRecord) -> str:
     stats = _stats(record)
     mean = stats.seconds_per_token
     pace = f", one every {_seconds(mean)}" if mean else ""
-    gap = f" The slowest took {_seconds(stats.slowest_gap_s)}." if stats.slowest_gap_s else ""
+    gap = f" The longest pause between two took {_seconds(stats.slowest_gap_s)}." if stats.slowest_gap_s else ""
     preempted = (
-        f" It was preempted {stats.preemptions} times: the KV cache is too small for so many requests."
+        f" Preempted: {stats.preemptions}×, because the KV cache is too small for so many requests."
         if stats.preemptions
         else ""
     )
@@ -90,7 +90,7 @@ def _decode(record: RequestRecord) -> str:
 def _deliver(record: RequestRecord) -> str:
     stats = _stats(record)
     if stats.blocked_s > stats.deliver_s / 2:
-        return f"the client read slowly: the reply waited for it for {_seconds(stats.blocked_s)}."
+        return f"the client read slowly: the reply waited {_seconds(stats.blocked_s)} for it."
     return "the reply was finished and sent after the last token."
 
 

@@ -12,14 +12,14 @@ from starlette.responses import Response
 
 from rayllm.headers import METRICS_PATH
 from rayllm.observability.exposition import content_type, merge, wants_openmetrics
-from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaUnreachableError
+from rayllm.serving.router.replicas.errors import ReplicaError
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
 logger = logging.getLogger(__name__)
 
-# Scrapers give up after ten seconds, so who does not answer by then is left out.
+# Scrapers give up after ten seconds: leave out processes that have not answered well before.
 _TIMEOUT_S = 5.0
 
 
@@ -46,13 +46,13 @@ class MetricsPage:
         """Answer a scrape with what is known now: a process that dies meanwhile is left out."""
         is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         replicas = [replica for each in self._replica_sets().values() for replica in each.replicas.values()]
-        routers, *pages = await asyncio.gather(
-            self._routers(is_openmetrics), *(self._of_replica(replica, is_openmetrics) for replica in replicas)
+        of_routers, of_replicas = await asyncio.gather(
+            self._routers(is_openmetrics),
+            asyncio.gather(*(self._of_replica(replica, is_openmetrics) for replica in replicas)),
         )
-        page = merge([*routers, *(page for [page] in pages)])
-        return Response(page, media_type=content_type(is_openmetrics))
+        return Response(merge([*of_routers, *of_replicas]), media_type=content_type(is_openmetrics))
 
-    async def _of_replica(self, replica: Replica, is_openmetrics: bool) -> list[str]:
+    async def _of_replica(self, replica: Replica, is_openmetrics: bool) -> str:
         accept = {"accept": content_type(is_openmetrics)}
         try:
             async with (
@@ -60,14 +60,7 @@ class MetricsPage:
                 self._transport.send(replica, "GET", METRICS_PATH, b"", accept) as reply,
             ):
                 page = (await reply.content.read()).decode()
-                return [page if reply.status == 200 else ""]
-        except (
-            TimeoutError,
-            ReplicaUnreachableError,
-            ReplicaFullError,
-            ReplicaLostError,
-            aiohttp.ClientError,
-            ConnectionError,
-        ) as error:
+                return page if reply.status == 200 else ""
+        except (TimeoutError, ReplicaError, aiohttp.ClientError, ConnectionError) as error:
             logger.info("The metrics of the replica %s are missing: %r", replica.id, error)
-            return [""]
+            return ""

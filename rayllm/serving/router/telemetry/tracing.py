@@ -77,6 +77,8 @@ class Tracing:
                     at += seconds
                     part.end(_nanoseconds(at))
         span.end(_nanoseconds(record.created + record.total_s))
+        # The record is kept for a while; the span is as large again.
+        record.span = None
 
     def close(self) -> None:
         """Export what is left."""

@@ -64,6 +64,8 @@ def test_a_request_is_a_span_with_one_for_each_part() -> None:
     assert ends[-1] == request.end_time
     # The replica continues the trace.
     assert made.trace_headers["traceparent"] == f"00-{TRACE}-{request.context.span_id:016x}-01"
+    # Records are kept for a while, spans are not.
+    assert made.span is None
 
 
 @pytest.mark.parametrize("rubbish", ["", "x", f"00-{TRACE}-{PARENT}", f"00-{'0' * 32}-{PARENT}-01", "\xff" * 5000])
