@@ -27,6 +27,11 @@ ADAPTER_PATH = "x-rayllm-adapter-path"
 ADAPTER_RELOAD = "x-rayllm-adapter-reload"
 """Present if the adapter is to be loaded at its newest version, whatever is loaded or failed before."""
 
+REQUEST_ID = "x-request-id"
+"""From clients and to them: the request's id. Its longest is `LONGEST_REQUEST_ID`."""
+
+LONGEST_REQUEST_ID = 200
+
 SESSION = "x-session-id"
 """From clients: with `router.routing: session`, requests of one session go to one replica."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 _CACHE = "VLLM_CPU_KVCACHE_SPACE"
 # Without it, sampling is compiled even if the model is not.
 _NO_COMPILATION = "TORCHDYNAMO_DISABLE"
-CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION)
+CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION, "LD_PRELOAD")
 """Environment variables that `with_cpu_defaults` may set."""
 # Arguments that say whether the model is compiled.
 _COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
@@ -70,6 +72,7 @@ def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = 
         ConfigError: the model does not fit in the memory.
     """
     _choose_threads(model, neighbors)
+    _preload_libraries()
     model = _with(model, **_compilation(model))
     model = _with(model, **_dtype(model, weights))
     return _with(model, **_cache(model, weights, neighbors))
@@ -103,6 +106,37 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
     # vLLM would keep a core to itself for its HTTP server, and bind the rest in a process of their own.
     os.environ.setdefault(BINDING, "nobind")
     logger.info("Model `%s` runs on %s: %s.", model.model_id, _threads_text(), _cores_text(cores, neighbors))
+
+
+def _preload_libraries() -> None:
+    """Have engine processes load PyTorch's OpenMP and vLLM's allocator before other libraries.
+
+    vLLM sets the variable itself (`CpuPlatform.check_and_update_config`), but not before it is imported, which is too
+    late for the fork server: the server imports vLLM at the same time.
+    """
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if sys.platform != "linux":
+        return
+    torch, vllm = _folder("torch"), _folder("vllm")
+    libraries = [preloaded] if preloaded else []
+    if torch and not any(name in preloaded for name in ("libomp", "libgomp", "libiomp")):
+        libraries += _first(torch.parent / "torch.libs", "libgomp*.so*") or _first(torch / "lib", "libgomp*.so*")
+    if vllm and "libtcmalloc" not in preloaded:
+        folder = vllm / "libs"
+        libraries[:0] = _first(folder, "libtcmalloc_minimal*.so*") or _first(folder, "libtcmalloc.so*")
+    if libraries:
+        os.environ["LD_PRELOAD"] = ":".join(libraries)
+
+
+def _folder(package: str) -> Path | None:
+    """The folder of an installed package, without importing it."""
+    spec = find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _first(folder: Path, pattern: str) -> list[str]:
+    """The path of the first file that matches, if there is one."""
+    return [str(path) for path in folder.glob(pattern)][:1]
 
 
 def _threads_text() -> str:

@@ -100,8 +100,10 @@ class EngineServer:
             ConfigError: vLLM refuses the configuration.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
+        context = None
         if workers == "cpu":
             self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
+            context = await asyncio.to_thread(vllm_engine.cpu_fork_context)
         model = self._model
         self._workers = workers
         await asyncio.to_thread(vllm_engine.import_vllm)
@@ -110,9 +112,8 @@ class EngineServer:
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         server_arguments = vllm_application.make_server_arguments(arguments)
-        self._engine = await asyncio.to_thread(
-            vllm_engine.start_engine, config, arguments, model.log_engine_metrics and exports_to_ray
-        )
+        exports_to_ray = exports_to_ray and model.log_engine_metrics
+        self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments, exports_to_ray, context)
         await self._build(server_arguments, weights, progress)
 
     async def warm_up(self) -> None:

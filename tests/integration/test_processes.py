@@ -52,6 +52,8 @@ def test_engines_are_forked_by_one_server(service: Service) -> None:
     [server] = {engine.parent() for engine in engines}
     assert server is not None
     assert _title(server).startswith("rayllm::ForkServer")
+    # It was started before vLLM could say so.
+    assert "libgomp" in server.environ()["LD_PRELOAD"]
 
 
 def test_an_engine_that_dies_is_replaced_and_the_other_model_goes_on(service: Service, http: httpx.Client) -> None:

@@ -51,6 +51,31 @@ def test_again_and_again_until_ctrl_c(service: Service) -> None:
     assert all("rayllm-demo" in {model["model_id"] for model in each["models"]} for each in shown)
 
 
+def test_what_was_counted_between_two_updates(service: Service, http: httpx.Client) -> None:
+    """While requests come, one of them is refused."""
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "rayllm", "status", "--address", address, "--watch", "--interval", "2", "--json"]
+    # Several blocks of the KV cache.
+    asked = {"model": "rayllm-demo", "prompt": [*range(100, 700)], "max_tokens": 2}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout
+        watching.stdout.readline()
+        for _ in range(3):
+            assert http.post("/v1/completions", json=asked).status_code == 200
+        assert http.post("/v1/completions", json=asked | {"max_tokens": 10**9}).status_code == 400
+        demos = []
+        # The router counts a request when its reply has ended, so the next report may still lack some.
+        while not demos or demos[-1]["requests_per_s"] > 0 or not any(demo["requests_per_s"] for demo in demos):
+            models = json.loads(watching.stdout.readline())["models"]
+            demos.append(next(model for model in models if model["model_id"] == "rayllm-demo"))
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=60) == 0
+    busy = [demo for demo in demos if demo["requests_per_s"]]
+    assert all(0 < demo["first_token_s"] < 60 for demo in busy if demo["first_token_s"] is not None)
+    assert max(demo["cached_share"] or 0 for demo in busy) > 0.3
+    assert demos[-1]["totals"]["requests"] >= 4
+
+
 def test_a_start_is_noted_for_as_long_as_it_lasts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_progress, "_PERIOD_S", 0.0)
     notes = StartProgress("a-replica")
@@ -66,16 +91,9 @@ def test_a_start_is_noted_for_as_long_as_it_lasts(service: Service, monkeypatch:
 
 def test_for_people(service: Service) -> None:
     lines = status().splitlines()
-    assert lines[0].split() == [
-        "model",
-        "status",
-        "replicas",
-        "ongoing",
-        "waiting",
-        "tokens/s",
-        "KV",
-        "cache",
-        "adapters",
+    assert re.split("  +", lines[0]) == [
+        *("model", "status", "replicas", "ongoing", "waiting", "requests/s", "refused/s"),
+        *("first token", "tokens/s", "cached", "KV cache", "adapters"),
     ]
     [row] = [line for line in lines if line.startswith("rayllm-demo ")]
     assert row.split()[1:3] == ["healthy", "1/1"]

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # Between the two token counts of a rate.
 _SAMPLE_S = 1.0
 _Name = tuple[str, str]
+_COLUMNS = [
+    *("model", "status", "replicas", "ongoing", "waiting", "requests/s", "refused/s"),
+    *("first token", "tokens/s", "cached", "KV cache", "adapters"),
+]
 _PHASES = ("fetch", "load", "warm_up")
 
 
@@ -46,21 +50,47 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
             return
 
 
-def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, float]]]:
-    """Reports, with each model's tokens per second since the previous one."""
+def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, _Rates]]]:
+    """Reports, with what was counted since the previous one."""
     from rayllm.serving.cluster.status_report import report
 
-    previous, reported_at = _tokens(report()), time.monotonic()
+    previous, reported_at = {_name(model): model for model in report()}, time.monotonic()
     while True:
         time.sleep(interval)
         models = report()
-        tokens, elapsed = _tokens(models), time.monotonic() - reported_at
-        yield models, {name: max(0.0, (count - previous.get(name, count)) / elapsed) for name, count in tokens.items()}
-        previous, reported_at = tokens, reported_at + elapsed
+        elapsed = time.monotonic() - reported_at
+        yield models, {_name(model): _rates(model, previous.get(_name(model), model), elapsed) for model in models}
+        previous, reported_at = {_name(model): model for model in models}, reported_at + elapsed
 
 
-def _tokens(models: Sequence[ModelReport]) -> dict[_Name, int]:
-    return {_name(model): sum(each.generated_tokens for each in model.running) for model in models}
+@dataclass(frozen=True)
+class _Rates:
+    """What happened between two reports.
+
+    `first_token_s` is the mean time to first token, `cached_share` the share of the prompts' tokens that were in a KV
+    cache; None if there was nothing to count.
+    """
+
+    requests_per_s: float
+    refused_per_s: float
+    tokens_per_s: float
+    first_token_s: float | None
+    cached_share: float | None
+
+
+def _rates(model: ModelReport, previous: ModelReport, elapsed: float) -> _Rates:
+    counted = model.totals.since(previous.totals)
+    return _Rates(
+        round(counted.requests / elapsed, 1),
+        round(counted.refused / elapsed, 1),
+        round(max(0.0, (_tokens(model) - _tokens(previous)) / elapsed), 1),
+        round(counted.first_token_s / counted.first_tokens, 6) if counted.first_tokens else None,
+        round(counted.cached_tokens / counted.prompt_tokens, 3) if counted.prompt_tokens else None,
+    )
+
+
+def _tokens(model: ModelReport) -> int:
+    return sum(each.generated_tokens for each in model.running)
 
 
 def _name(model: ModelReport) -> _Name:
@@ -85,12 +115,12 @@ def _live(views: Iterator[Any]) -> None:
             live.update(Text(_text(models, rates)), refresh=True)
 
 
-def _text(models: Sequence[ModelReport], rates: dict[_Name, float]) -> str:
+def _text(models: Sequence[ModelReport], rates: dict[_Name, _Rates]) -> str:
     if not models:
         return "Nothing is served by RayLLM in this cluster."
-    table = Table(["model", "status", "replicas", "ongoing", "waiting", "tokens/s", "KV cache", "adapters"])
+    table = Table(_COLUMNS)
     for model in models:
-        running = model.running
+        running, recent = model.running, rates[_name(model)]
         table.add(
             [
                 model.model_id,
@@ -98,7 +128,11 @@ def _text(models: Sequence[ModelReport], rates: dict[_Name, float]) -> str:
                 f"{len(running)}/{model.target}",
                 str(sum(each.ongoing for each in running)),
                 str(model.waiting),
-                f"{rates[_name(model)]:.1f}",
+                f"{recent.requests_per_s:.1f}",
+                f"{recent.refused_per_s:.1f}",
+                "-" if recent.first_token_s is None else f"{1000 * recent.first_token_s:.0f} ms",
+                f"{recent.tokens_per_s:.1f}",
+                "-" if recent.cached_share is None else f"{recent.cached_share:.0%}",
                 f"{max((each.kv_use for each in running), default=0):.0%}",
                 ", ".join(sorted({name.rpartition(":")[2] for each in running for name in each.adapters})) or "-",
             ]
@@ -128,5 +162,5 @@ def _state(replica: ReplicaReport) -> str:
     return f"starting: {start}"
 
 
-def _as_json(models: Sequence[ModelReport], rates: dict[_Name, float]) -> dict[str, Any]:
-    return {"models": [{**asdict(model), "tokens_per_s": round(rates[_name(model)], 1)} for model in models]}
+def _as_json(models: Sequence[ModelReport], rates: dict[_Name, _Rates]) -> dict[str, Any]:
+    return {"models": [{**asdict(model), **asdict(rates[_name(model)])} for model in models]}

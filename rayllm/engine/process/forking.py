@@ -11,8 +11,10 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import context, popen_forkserver, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ _PER_ENGINE = {
     "RAY_JOB_ID",
     "RAY_RAYLET_PID",
     "SHLVL",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_CPU_OMP_THREADS_BIND",
     "VLLM_MAX_STOP_STRINGS",
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
     "_",
@@ -46,28 +50,36 @@ _PER_ENGINE_PREFIXES = ("NIM_", "RAYLLM_", "_RAYLLM_")
 class ForkContext(context.SpawnContext):
     """A context like `spawn`'s, whose processes are forked by a server that has imported `modules`.
 
-    If the server cannot be started or reached, they are spawned.
+    If the server cannot be started or reached, they are spawned. Contexts with the same modules share a server if they
+    were made in the same environment, without regard to variables that no import reads.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self._modules = tuple(modules)
+        self._server = _Server(tuple(modules), _import_environment())
+
+    def prepare(self) -> None:
+        """Start the server, so that it imports the modules while this process does other things."""
+        try:
+            self._server.connect().close()
+        except (OSError, ClusterError) as error:
+            logger.warning("The fork server did not start: %s", error)
 
     def Process(self, *args: Any, **kwargs: Any) -> ForkedProcess:  # type: ignore[override]  # noqa: N802
         """A process like `multiprocessing.Process`."""
         process = ForkedProcess(*args, **kwargs)
-        process.modules = self._modules
+        process.server = self._server
         return process
 
 
 class ForkedProcess(context.SpawnProcess):
     """A process that the fork server starts."""
 
-    modules: tuple[str, ...] = ()
+    server: _Server | None = None
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802  (multiprocessing's name)
         try:
-            return _Popen(process_obj, process_obj.modules)
+            return _Popen(process_obj, process_obj.server)
         except (OSError, EOFError, ClusterError) as error:
             logger.warning("The fork server failed (%s): the engine's process imports vLLM itself.", error)
             return popen_spawn_posix.Popen(process_obj)
@@ -83,8 +95,8 @@ class _Popen(popen_forkserver.Popen):
 
     _fds: list[int]
 
-    def __init__(self, process_obj: Any, modules: Sequence[str]) -> None:
-        self._modules = modules
+    def __init__(self, process_obj: Any, server: _Server) -> None:
+        self._server = server
         super().__init__(process_obj)
 
     def _launch(self, process_obj: Any) -> None:
@@ -97,7 +109,7 @@ class _Popen(popen_forkserver.Popen):
             context.set_spawning_popen(None)
         if len(self._fds) > MAX_DESCRIPTORS - OWN_DESCRIPTORS:
             raise OSError(f"the process would inherit {len(self._fds)} descriptors")
-        self._connection, self.pid, self.sentinel = _request_child(self._modules)
+        self._connection, self.pid, self.sentinel = self._server.request_child()
         # The child sees the end of this process as the end of the pipe.
         parent, alive = os.pipe()
         self.finalizer = util.Finalize(self, _close, (self._connection, alive, self.sentinel))
@@ -134,42 +146,58 @@ def _close(connection: socket.socket, *descriptors: int) -> None:
     util.close_fds(*descriptors)  # type: ignore[attr-defined]
 
 
-def _request_child(modules: Sequence[str]) -> tuple[socket.socket, int, int]:
-    """Have the server of this environment fork; returns the connection, the child's process ID and a pidfd of it.
+@dataclass(frozen=True)
+class _Server:
+    """A fork server of this node, whether it runs or not.
 
-    Raises:
-        OSError, EOFError: the server cannot be started, or failed in its imports.
+    Args:
+        modules: names of the modules that it imports.
+        environment: its environment.
     """
-    path = socket_folder() / f"{_key(modules)}.sock"
-    # A server that becomes idle may end just when a client connects.
-    with suppress(ConnectionError, EOFError):
-        return _receive_child(_connect(path, modules))
-    return _receive_child(_connect(path, modules))
 
+    modules: tuple[str, ...]
+    environment: Mapping[str, str]
 
-def _connect(path: Path, modules: Sequence[str]) -> socket.socket:
-    """Connect to the server, started if there is none."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError, ConnectionRefusedError):
+    def request_child(self) -> tuple[socket.socket, int, int]:
+        """Have the server fork; returns the connection, the child's process ID and a pidfd of it.
+
+        Raises:
+            OSError, EOFError: the server cannot be started, or failed in its imports.
+        """
+        # A server that becomes idle may end just when a client connects.
+        with suppress(ConnectionError, EOFError):
+            return _receive_child(self.connect())
+        return _receive_child(self.connect())
+
+    def connect(self) -> socket.socket:
+        """Connect to the server, started if it does not run. It may still be importing."""
+        path = socket_folder() / f"{self._key()}.sock"
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                with suppress(FileNotFoundError, ConnectionRefusedError):
+                    connection.connect(str(path))
+                    return connection
+                path.unlink(missing_ok=True)
+                self._start(path)
                 connection.connect(str(path))
                 return connection
-            path.unlink(missing_ok=True)
-            _start(path, modules)
-            connection.connect(str(path))
-            return connection
-    except BaseException:
-        connection.close()
-        raise
+        except BaseException:
+            connection.close()
+            raise
 
+    def _start(self, path: Path) -> None:
+        """Start the server. Returns when it listens."""
+        command = [sys.executable, "-m", fork_server.__name__, str(path), *self.modules]
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, stdin=quiet, stdout=quiet, env=dict(self.environment), check=False)
 
-def _start(path: Path, modules: Sequence[str]) -> None:
-    """Start a server. Returns when it listens."""
-    command = [sys.executable, "-m", fork_server.__name__, str(path), *modules]
-    environment = _import_environment()
-    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, check=False)
+    def _key(self) -> str:
+        """Digest of all that the imports depend on: the interpreter, the packages and the environment."""
+        packages = [(name, _modified_at(name.partition(".")[0])) for name in ("rayllm", *self.modules)]
+        facts = (sys.executable, sys.version, packages, sorted(self.environment.items()))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _receive_child(connection: socket.socket) -> tuple[socket.socket, int, int]:
@@ -195,13 +223,6 @@ def _receive_number(connection: socket.socket) -> bytes:
     return data
 
 
-def _key(modules: Sequence[str]) -> str:
-    """Digest of all that the imports depend on: the interpreter, the packages and the environment."""
-    packages = [(name, _modified_at(sys.modules.get(name.partition(".")[0]))) for name in ("rayllm", *modules)]
-    facts = (sys.executable, sys.version, packages, sorted(_import_environment().items()))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
 def _import_environment() -> dict[str, str]:
     """The environment, without variables that no import reads."""
     return {
@@ -211,8 +232,8 @@ def _import_environment() -> dict[str, str]:
     }
 
 
-def _modified_at(package: Any) -> int:
+def _modified_at(package: str) -> int:
     """When the package was installed, so that another version gets another server."""
-    with suppress(OSError, AttributeError, TypeError):
-        return os.stat(package.__file__).st_mtime_ns
+    with suppress(OSError, AttributeError, TypeError, ValueError):
+        return os.stat(find_spec(package).origin).st_mtime_ns  # type: ignore[union-attr,arg-type]
     return 0

@@ -10,11 +10,24 @@ from typing import Any
 
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.process import forking
+from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.vllm.errors import one_line
 from rayllm.errors import ConfigError, EngineError
 
 # What every engine's process imports.
-_ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor")
+_ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
+
+
+def cpu_fork_context() -> ForkContext | None:
+    """The context of engine processes on a CPU, whose server imports vLLM from now on; None if processes are spawned.
+
+    Call it when the environment is as vLLM wants it.
+    """
+    if not forking.is_supported():
+        return None
+    context = ForkContext(_ENGINE_MODULES)
+    context.prepare()
+    return context
 
 
 def import_vllm() -> None:
@@ -62,13 +75,16 @@ def engine_arguments(arguments: VllmArguments) -> Any:
     return AsyncEngineArgs(**values)
 
 
-def start_engine(config: Any, arguments: VllmArguments, exports_to_ray: bool = False) -> Any:
+def start_engine(
+    config: Any, arguments: VllmArguments, exports_to_ray: bool = False, context: ForkContext | None = None
+) -> Any:
     """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM.
 
     Args:
         config: vLLM's engine configuration.
         arguments: what it was made of.
         exports_to_ray: whether Ray's exporter gets the engine's metrics as well.
+        context: forks the engine's process, unless vLLM binds it to a memory node; None spawns it.
 
     Raises:
         EngineError: the engine's process failed; it has logged the cause itself.
@@ -81,7 +97,7 @@ def start_engine(config: Any, arguments: VllmArguments, exports_to_ray: bool = F
     if clear:
         clear()
     try:
-        with _forked_processes(config):
+        with _forked_processes(config, context):
             return AsyncLLM.from_vllm_config(
                 config,
                 enable_log_requests=arguments.engine.get("enable_log_requests", False),
@@ -101,16 +117,13 @@ def _ray_stat_logger(config: Any, engine_index: int) -> Any:
 
 
 @contextmanager
-def _forked_processes(config: Any) -> Iterator[None]:
-    """Have the engine's process forked from one that has imported vLLM, if it runs on the CPU."""
-    from vllm.platforms import current_platform
+def _forked_processes(config: Any, context: ForkContext | None) -> Iterator[None]:
+    """Have vLLM start the engine's process in the context."""
     from vllm.v1.engine import utils
 
-    if not current_platform.is_cpu() or config.parallel_config.numa_bind or not forking.is_supported():
+    if context is None or config.parallel_config.numa_bind:
         yield
         return
-    worker = config.parallel_config.worker_cls.rpartition(".")[0]
-    context = forking.ForkContext([*_ENGINE_MODULES, worker])
     spawned = utils.get_mp_context
     utils.get_mp_context = lambda: context
     try:

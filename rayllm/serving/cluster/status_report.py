@@ -17,6 +17,7 @@ from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, wait_for
 from rayllm.cluster.placement import Placement
 from rayllm.serving.cluster.deployment import deployed
+from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.start_progress import Start, starts
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class ModelReport:
     """One model.
 
     `status` is Ray Serve's status of the deployment; `target` the number of replicas wanted; `waiting` the queued
-    requests; `reason` why replicas are missing, or empty.
+    requests; `totals` what the routers have counted; `reason` why replicas are missing, or empty.
     """
 
     application: str
@@ -62,6 +63,7 @@ class ModelReport:
     target: int
     replicas: tuple[ReplicaReport, ...]
     waiting: int = 0
+    totals: RequestTotals = field(default_factory=RequestTotals)
     reason: str = ""
 
     @property
@@ -76,10 +78,11 @@ def report() -> list[ModelReport]:
     for name, details in deployed.applications().items():
         deployments = details.get("deployments") or {}
         names = _names(deployments)
-        waiting = _waiting(name) if names else {}
+        requests = _requests(name) if names else {}
         for model_id, deployment in names.items():
             if details_of_model := deployments.get(deployment):
-                reports.append(_model(name, model_id, deployment, details_of_model, waiting.get(deployment, 0)))
+                figures = requests.get(model_id, (0, RequestTotals()))
+                reports.append(_model(name, model_id, deployment, details_of_model, *figures))
     return reports
 
 
@@ -112,16 +115,19 @@ def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
     return names
 
 
-def _waiting(application: str) -> dict[str, int]:
-    """Queued requests by deployment, over all routers."""
-    waiting: dict[str, int] = {}
-    for answer in _broadcast(application, _ROUTER, "waiting"):
-        for deployment, count in answer.items():
-            waiting[deployment] = waiting.get(deployment, 0) + count
-    return waiting
+def _requests(application: str) -> dict[str, tuple[int, RequestTotals]]:
+    """Waiting requests and what was counted, by model id, over all routers."""
+    requests: dict[str, tuple[int, RequestTotals]] = {}
+    for answer in _broadcast(application, _ROUTER, "report"):
+        for model_id, (waiting, totals) in answer.items():
+            others_waiting, others_totals = requests.get(model_id, (0, RequestTotals()))
+            requests[model_id] = waiting + others_waiting, totals + others_totals
+    return requests
 
 
-def _model(application: str, model_id: str, name: str, details: Mapping[str, Any], waiting: int) -> ModelReport:
+def _model(
+    application: str, model_id: str, name: str, details: Mapping[str, Any], waiting: int, totals: RequestTotals
+) -> ModelReport:
     listed = details["replicas"]
     answers = {}
     if any(_text(replica["state"]) == "RUNNING" for replica in listed):
@@ -135,6 +141,7 @@ def _model(application: str, model_id: str, name: str, details: Mapping[str, Any
         details["target_num_replicas"],
         replicas,
         waiting,
+        totals,
         _reason(model_id, details, replicas),
     )
 

@@ -27,6 +27,7 @@ from rayllm.observability.logs import log_folder, set_up_logging
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.replica_updates import unsubscribe
+from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -193,9 +194,10 @@ class Router:
             logger.warning("router.log_requests: Ray Serve writes no log files here, so requests are not logged.")
         self._telemetry.log = RequestLog(folder / f"requests_{self._replica_id}.jsonl") if folder else None
 
-    async def waiting(self) -> dict[str, int]:
-        """Queued requests by deployment, for `rayllm status`."""
-        return {deployment: replica_set.waiting for deployment, replica_set in self._replica_sets.items()}
+    async def report(self) -> dict[str, tuple[int, RequestTotals]]:
+        """Waiting requests and what was counted, by model id; see `rayllm.serving.cluster.status_report`."""
+        totals = self._telemetry.metrics.totals
+        return {model_id: (replica_set.waiting, totals(model_id)) for model_id, replica_set in self._by_model.items()}
 
     async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
         # It blocks on Ray Serve's controller.

@@ -204,3 +204,14 @@ def test_more_than_the_machine_has_is_refused(name: str, value: str, message: st
 def test_as_much_as_the_machine_has_is_allowed() -> None:
     check_cpu_limits(model_of(variables={"OMP_NUM_THREADS": "16", "VLLM_CPU_KVCACHE_SPACE": "16"}))
     check_cpu_limits(model_of())
+
+
+def test_engine_processes_load_the_libraries_that_vllm_wants_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_cpu._preload_libraries()
+    chosen = os.environ["LD_PRELOAD"]
+    assert "libgomp" in chosen
+    engine_cpu._preload_libraries()
+    assert os.environ["LD_PRELOAD"] == chosen
+    monkeypatch.setenv("LD_PRELOAD", "/opt/libiomp5.so")
+    engine_cpu._preload_libraries()
+    assert "libgomp" not in os.environ["LD_PRELOAD"]

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rayllm.cluster.ray_internals import name_request_in_logs, serve_client
 from rayllm.config import RouterConfig
 from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
+from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.observability.logs import printable
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -31,8 +32,7 @@ from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
 
 logger = logging.getLogger(__name__)
 
-_ID = b"x-request-id"
-_LONGEST_ID = 200
+_ID = REQUEST_ID.encode()
 _HEALTH = "/health"
 
 
@@ -114,7 +114,7 @@ class HttpServer:
         name_request_in_logs(request_id)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self._root_path
-        scope["extensions"][CONNECTION].reply_headers["x-request-id"] = request_id
+        scope["extensions"][CONNECTION].reply_headers[REQUEST_ID] = request_id
         began, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
@@ -222,7 +222,7 @@ def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:
 def _request_id(scope: Scope) -> str:
     sent_id = next((value for key, value in scope["headers"] if key == _ID), b"")
     text = sent_id.decode("latin-1")
-    return text if text and len(text) <= _LONGEST_ID and text.isprintable() else uuid.uuid4().hex
+    return text if text and len(text) <= LONGEST_REQUEST_ID and text.isprintable() else uuid.uuid4().hex
 
 
 def _listen(host: str, port: int) -> socket.socket:

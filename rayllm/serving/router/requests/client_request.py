@@ -13,14 +13,12 @@ from starlette.types import Send
 
 from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
-from rayllm.headers import TIMING
+from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
 from rayllm.request_stats import server_timing
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
 
-# Longer request ids, which a proxy may let through, are cut off.
-_LONGEST_ID = 200
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
 
@@ -37,7 +35,8 @@ class ClientRequest:
     def __init__(self, request: Request, path: str, send: Send) -> None:
         self.request = request
         self.path = path
-        self.record = RequestRecord(path, request.headers.get("x-request-id", "")[:_LONGEST_ID])
+        # A proxy may let longer ids through.
+        self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
         self.wants_timing = request.headers.get(TIMING) == "1"
         self._send = send
         self._is_stream = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from rayllm.errors import RayLLMError
 from rayllm.serving.cluster.metrics import Metrics, Series
+from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.router.requests.record import RequestRecord
 
@@ -96,6 +98,7 @@ class RouterMetrics:
         self._metrics = Metrics(self.registry, SERIES)
         self._replica_sets = replica_sets
         self._adapters: set[str] = set()
+        self._totals: defaultdict[str, RequestTotals] = defaultdict(RequestTotals)
 
     def observe(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
@@ -113,6 +116,12 @@ class RouterMetrics:
             self._metrics.count(CACHED_TOKENS, work, stats.cached_tokens)
             self._metrics.count(GENERATED_TOKENS, work, stats.generated_tokens)
         self._time(record)
+        if record.model_id:
+            self._add_up(record)
+
+    def totals(self, model_id: str) -> RequestTotals:
+        """What was counted for a model since the router's start."""
+        return self._totals.get(model_id, RequestTotals())
 
     def refuse(self, error: RayLLMError) -> None:
         """Count a request that was refused before its model was known."""
@@ -129,6 +138,17 @@ class RouterMetrics:
             self._metrics.set(ONGOING, (model_id,), sum(replica.candidate.requests for replica in members))
             self._metrics.set(REPLICAS, (model_id, "open"), is_open.count(True))
             self._metrics.set(REPLICAS, (model_id, "closed"), is_open.count(False))
+
+    def _add_up(self, record: RequestRecord) -> None:
+        totals = self._totals[record.model_id]
+        totals.requests += 1
+        totals.refused += bool(record.refusal)
+        if stats := record.stats:
+            totals.prompt_tokens += stats.prompt_tokens
+            totals.cached_tokens += stats.cached_tokens
+        if record.first_token_s is not None:
+            totals.first_tokens += 1
+            totals.first_token_s += record.first_token_s
 
     def _time(self, record: RequestRecord) -> None:
         parts = dict(record.parts())

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.errors import ObjectNotFoundError, RequestError
+from rayllm.headers import LONGEST_REQUEST_ID
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
@@ -39,7 +40,7 @@ class RecentRequests:
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """A request with its explanation, as JSON; None if it is not kept."""
-        record = self._records.get(request_id)
+        record = self._records.get(request_id[:LONGEST_REQUEST_ID])
         return _as_json(record) if record else None
 
     def last(self, count: int) -> list[dict[str, Any]]:

@@ -93,6 +93,22 @@ def test_children_have_the_modules_and_the_environment_of_their_parent(
     assert facts()[2] != server
 
 
+def test_a_prepared_server_is_that_of_the_environment_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports in this process change the environment while the server imports the same modules."""
+    context = ForkContext((MODULE,))
+    context.prepare()
+    [path] = folder.glob("*/*.sock")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    queue = context.Queue()
+    process = context.Process(target=imported_and_environment, args=(queue,))
+    process.start()
+    is_imported, environment, _, _ = queue.get(timeout=60)
+    process.join(60)
+    assert is_imported
+    assert environment == dict(os.environ)
+    assert list(folder.glob("*/*.sock")) == [path]
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_exit_code(folder: Path, code: int) -> None:
     process = started(exit_with, code)

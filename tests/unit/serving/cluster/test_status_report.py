@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.serving.cluster import status_report as reporting
+from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.start_progress import Start
 from rayllm.serving.cluster.status_report import report
 
@@ -39,7 +40,9 @@ def deployments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     applications = {"llm": {"deployments": found}, "other": {"deployments": {"Hello": deployment()}}}
 
     def broadcast(application: str, name: str, method: str) -> list[dict[str, Any]]:
-        return [{"org--a": 3}, {"org--a": 4}] if method == "waiting" else [{"replica": "r1", **TOLD}]
+        if name == "Router":
+            return [{"org/a": (waiting, RequestTotals(10 * waiting, 1))} for waiting in (3, 4)]
+        return [{"replica": "r1", **TOLD}]
 
     monkeypatch.setattr(reporting.deployed, "applications", lambda: applications)
     monkeypatch.setattr(reporting, "_broadcast", broadcast)
@@ -56,7 +59,7 @@ def test_replicas_that_run_and_that_start(deployments: dict[str, Any]) -> None:
     deployments["org--a"] = deployment(running, starting, status="UPDATING")
     [model] = report()
     assert (model.application, model.model_id, model.status, model.target) == ("llm", "org/a", "UPDATING", 2)
-    assert (model.waiting, model.reason) == (7, "")
+    assert (model.waiting, model.totals, model.reason) == (7, RequestTotals(70, 2), "")
     [one] = model.running
     assert (one.id, one.ongoing, one.kv_use, one.generated_tokens) == ("r1", 2, 0.5, 70)
     assert (one.adapters, one.phases) == (("org/a:x",), {"load": 3.0})

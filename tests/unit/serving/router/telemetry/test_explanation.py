@@ -89,6 +89,12 @@ def test_the_last_requests_are_kept() -> None:
     json.dumps(found)
 
 
+def test_ids_are_cut_off_where_they_are_looked_up_as_where_they_are_kept() -> None:
+    recent = RecentRequests()
+    recent.add(record(request_id="x" * 200))
+    assert recent.find("x" * 300) is not None
+
+
 def test_the_log_has_a_line_of_json_for_each(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "requests.jsonl")
     for name in ("a", "b\nc"):

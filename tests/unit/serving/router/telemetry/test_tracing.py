@@ -22,9 +22,7 @@ STATS = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop", 1, prepare_s=0.5)
 
 def spans_of(headers: dict[str, str], record: RequestRecord) -> list[ReadableSpan]:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing = Tracing(provider)
+    tracing = Tracing(TracerProvider(), [SimpleSpanProcessor(exporter)])
     tracing.begin(record, headers)
     record.ended_at = record.started_at + 10
     tracing.end(record)
