@@ -16,6 +16,7 @@ run: setup ## serve the bundled demo model on 127.0.0.1:8000
 
 test: setup ## run the whole test suite, the real stack included
 	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	@$(BIN)/python -m pytest $(PARALLEL) --dist loadfile tests/vllm
 	@$(BIN)/python -m pytest tests/integration
 
 test-fast: setup ## run the tests that need neither Ray nor an engine

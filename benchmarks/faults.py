@@ -34,8 +34,6 @@ MODEL = "steady"
 REPLICAS, ROUTERS, CLIENTS = 2, 2, 20
 TIMES = 3
 _CAPITALS = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
-# Seconds of requests before a fault, and after the last trace of it.
-_CALM_S = 3.0
 _LONGEST_S = 400.0
 
 
@@ -79,13 +77,15 @@ class Client:
         url: the service's.
         tally: takes in how each request ended.
         number: of the client.
+        pause_s: seconds between two questions.
     """
 
-    def __init__(self, url: str, tally: Callable[[], Tally], number: int) -> None:
+    def __init__(self, url: str, tally: Callable[[], Tally], number: int, pause_s: float) -> None:
         self._url = f"{url}/v1/chat/completions"
         self._tally = tally
         self._turns = itertools.count(number)
         self._number = number
+        self._pause_s = pause_s
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -99,6 +99,7 @@ class Client:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while not self._is_stopped:
                 await self._ask(session, next(self._turns))
+                await asyncio.sleep(self._pause_s)
 
     async def _ask(self, session: aiohttp.ClientSession, turn: int) -> None:
         country, capital = list(_CAPITALS.items())[turn % len(_CAPITALS)]
@@ -154,6 +155,11 @@ class Cluster:
         [found] = titled("ray::ServeController")
         return found
 
+    def processes(self) -> set[int]:
+        """Process ids of everything that a fault can end, but the engines."""
+        found = (*self.replicas(), *self.routers(), *titled("ray::ServeController"))
+        return {process.pid for process in found}
+
     def engine(self, replica: psutil.Process) -> psutil.Process:
         """The engine of a replica."""
         [engine] = engines_of([replica])
@@ -208,12 +214,15 @@ class Service:
 
     Args:
         url: its address.
+        pause_s: seconds that each client waits between two requests.
+        calm_s: seconds of load before each fault, and after all is whole again.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause_s: float = 0.0, calm_s: float = 3.0) -> None:
         self.cluster = Cluster()
+        self._calm_s = calm_s
         self._tally = Tally()
-        self._clients = [Client(url, lambda: self._tally, number) for number in range(CLIENTS)]
+        self._clients = [Client(url, lambda: self._tally, number, pause_s) for number in range(CLIENTS)]
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[None]:
@@ -228,29 +237,24 @@ class Service:
 
     async def suffer(self, fault: str) -> Tally:
         """What the clients see of a fault, until everything is as it was."""
-        await asyncio.sleep(_CALM_S)
+        await asyncio.sleep(self._calm_s)
         calm, self._tally = self._tally, Tally(fault_at=time.monotonic())
         if calm.bad:
             raise RuntimeError(f"requests failed before the fault: {calm.reasons}")
-        processes = {process.pid for process in (*self.cluster.replicas(), *self.cluster.routers())}
+        processes = self.cluster.processes()
         FAULTS[fault](self.cluster)
         await self._until_whole(processes)
-        await asyncio.sleep(_CALM_S)
+        await asyncio.sleep(self._calm_s)
         seen, self._tally = self._tally, Tally()
         return seen
 
     async def _until_whole(self, before: set[int]) -> None:
-        """Wait until all is there again. Serve notices some faults only after seconds."""
+        """Wait until what was lost is replaced. Serve notices some faults only after seconds."""
         end = time.monotonic() + _LONGEST_S
-        is_replaced = False
-        quiet_until = time.monotonic() + 15
         while time.monotonic() < end:
             await asyncio.sleep(0.5)
-            cluster = self.cluster
-            is_whole = await asyncio.to_thread(cluster.is_whole)
-            now = {process.pid for process in (*cluster.replicas(), *cluster.routers())}
-            is_replaced = is_replaced or now != before
-            if is_whole and len(now) == REPLICAS + ROUTERS and (is_replaced or time.monotonic() > quiet_until):
+            now = self.cluster.processes()
+            if now != before and len(now) == len(before) and await asyncio.to_thread(self.cluster.is_whole):
                 return
         raise TimeoutError(f"the application is not whole again within {_LONGEST_S:g} s")
 

@@ -19,7 +19,7 @@ from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.measure import measure
 
 # It makes the models, and has vLLM start with each: the same that the tests go by.
-_PROGRAM = "tests.integration.shapes"
+_PROGRAM = "tests.vllm.shapes"
 _CACHE_BYTES, _TOKENS = 2**30, 256
 
 

@@ -35,10 +35,10 @@ class Running:
     model: str
 
 
-def streams_turn(running: Running, streams: int, tokens: int) -> Round:
+def streams_turn(running: Running, streams: int, tokens: int, requests: int | None = None) -> Round:
     """A round of chats: two a stream, or one where they are so many that it lasts long enough."""
     before = running.server.cpu_s()
-    requests = streams if streams > 128 else 2 * streams
+    requests = requests or (streams if streams > 128 else 2 * streams)
     seen = uvloop.run(run(running.server.url, running.model, streams, requests, tokens, running.server.headers))
     spent = running.server.cpu_s() - before
     return {

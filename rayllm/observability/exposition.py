@@ -44,18 +44,24 @@ class Renderer:
 
     def page(self, is_openmetrics: bool) -> str:
         """The page in OpenMetrics, or in Prometheus' text."""
-        before, now = self._written[is_openmetrics], {}
+        written = self._written[is_openmetrics]
         lines: list[str] = []
+        values: dict[float, str] = {}
         for metric in self._registry.collect():
             header = ""
             for sample in metric.samples:
                 key = (sample.name, *sample.labels.values())
-                written = now[key] = before.get(key) or self._write(metric, sample, is_openmetrics)
+                if (texts := written.get(key)) is None:
+                    texts = written[key] = self._write(metric, sample, is_openmetrics)
+                if (value := values.get(sample.value)) is None:
+                    value = values[sample.value] = f" {floatToGoString(sample.value)}\n"  # type: ignore[no-untyped-call]
                 if not header:
-                    header = written[0]
+                    header = texts[0]
                     lines.append(header)
-                lines.append(f"{written[1]} {floatToGoString(sample.value)}\n")  # type: ignore[no-untyped-call]
-        self._written[is_openmetrics] = now
+                lines.append(texts[1] + value)
+        if len(written) > 2 * len(lines):
+            # Most are of series that are gone.
+            written.clear()
         return "".join(lines) + (_END if is_openmetrics else "")
 
     def _write(self, metric: Metric, sample: Sample, is_openmetrics: bool) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from rayllm.config import load_model
 from rayllm.prompt import compile_template
 from tests.integration import models
-from tests.integration.service import BACKENDS, DEMO
+from tests.integration.service import BACKENDS, DEMO, ROOT
 
 PREFIX = "/surface"
 # What ends every answer of the model `extras`, by its configuration: a text, and a token.
@@ -22,7 +22,7 @@ STOP_TEXT = "Germany"
 STOP_TOKEN = " Japan"
 MAX_TOKENS = 100
 BARE = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
-PLUGIN = Path(__file__).parent / "tool_plugin.py"
+PLUGIN = ROOT / "tests" / "vllm" / "tool_plugin.py"
 WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"
 
 

@@ -25,9 +25,11 @@ from rayllm.batch.rows import ERROR
 from rayllm.errors import EngineError
 from tests.compatibility.cases import TOOL, WEATHER_QUESTION
 from tests.integration.service import APP, DEMO, Service
+from tests.integration.test_examples import run, written
 
 CHAT = "/v1/chat/completions"
 ENGINE = "EngineCore"
+KEY = "hush-it-is-a-secret"
 GREEDY = {"temperature": 0, "max_tokens": 48}
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 FOLLOW_UP = [
@@ -252,6 +254,21 @@ def test_requests_over_http_keep_the_pace_over_all_workers(service: Service) -> 
     times = [row["at"] for row in rows]
     # 60 requests at 20 a second, by two workers: the last batch of ten ends 2.5 seconds after the first at the least.
     assert max(times) - min(times) > 1.5
+
+
+def test_the_online_example(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLE_KEY", KEY)
+    url = f"{service.url}/v1/chat/completions"
+    said = run("online.py", tmp_path / "out", "--url", url, "--key-variable", "EXAMPLE_KEY")
+    rows = written(tmp_path / "out")
+    assert {row["messages"][0]["content"]: row["resp"] for row in rows} == {
+        "What is RayLLM?": (
+            "RayLLM is a service that runs large language models on a Ray cluster behind an OpenAI-compatible API."
+        ),
+        "What is vLLM?": "vLLM is a fast inference engine for large language models, and RayLLM uses it to run them.",
+        "What is the capital of Iceland?": "The capital of Iceland is Reykjavik.",
+    }
+    assert KEY not in said
 
 
 def test_a_job_stops_at_the_first_row_that_fails_where_it_is_asked_to(service: Service) -> None:

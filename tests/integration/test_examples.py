@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,20 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.service import ROOT, Service
+from tests.integration.service import ROOT
 
 # They start up to three engines, one after the other.
 pytestmark = pytest.mark.timeout(1500)
-KEY = "hush-it-is-a-secret"
 
 
 def run(example: str, output: Path, *arguments: str) -> str:
     """Run an example to its end, as if from somewhere else; what it said."""
     command = [sys.executable, str(ROOT / "examples" / example), "--output", str(output), *arguments]
-    environment = {**os.environ, "EXAMPLE_KEY": KEY}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=1400, cwd=output.parent, env=environment, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, cwd=output.parent, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     return done.stdout + done.stderr
 
@@ -80,17 +75,3 @@ def test_branches(tmp_path: Path) -> None:
     for story in hard.values():
         assert story.startswith("Arrr, gather round, matey!")
         assert story.endswith("as strong as a big one, matey!")
-
-
-def test_online(service: Service, tmp_path: Path) -> None:
-    url = f"{service.url}/v1/chat/completions"
-    said = run("online.py", tmp_path / "out", "--url", url, "--key-variable", "EXAMPLE_KEY")
-    rows = written(tmp_path / "out")
-    assert {row["messages"][0]["content"]: row["resp"] for row in rows} == {
-        "What is RayLLM?": (
-            "RayLLM is a service that runs large language models on a Ray cluster behind an OpenAI-compatible API."
-        ),
-        "What is vLLM?": "vLLM is a fast inference engine for large language models, and RayLLM uses it to run them.",
-        "What is the capital of Iceland?": "The capital of Iceland is Reykjavik.",
-    }
-    assert KEY not in said

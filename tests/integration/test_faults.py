@@ -29,7 +29,8 @@ def url(proxy_url: str) -> Iterator[str]:
 @pytest.fixture
 async def under_load(url: str) -> AsyncIterator[Service]:
     """The application with clients that ask all the time."""
-    service = Service(url)
+    # Clients that leave the machine some time, in which what was lost starts again.
+    service = Service(url, pause_s=0.25, calm_s=1.5)
     async with service.load():
         yield service
 

@@ -35,6 +35,7 @@ def meanwhile(*works: Callable[[], None]) -> Iterator[list[float]]:
             start = time.monotonic()
             work()
             seen.append(time.monotonic() - start)
+            ended.wait(0.02)
 
     with ThreadPoolExecutor(len(works)) as pool:
         futures = [pool.submit(again, work) for work in works]

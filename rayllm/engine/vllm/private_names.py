@@ -1,6 +1,6 @@
 """Every private name of vLLM that RayLLM uses, for vLLM 0.29.
 
-`tests/integration/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
+`tests/vllm/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
 """
 
 from __future__ import annotations

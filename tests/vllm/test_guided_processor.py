@@ -23,7 +23,7 @@ from rayllm.engine.guided.worker_environment import WorkerEnvironment
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
 # The example of NVIDIA NIM's page "Custom Guided Decoding Backend (Experimental)", to the letter.
-EXAMPLE = (Path(__file__).parent / "backends" / "page-example" / "backend.py").read_text()
+EXAMPLE = (Path(__file__).parents[1] / "integration" / "backends" / "page-example" / "backend.py").read_text()
 
 COUNTING = """
 from contextvars import ContextVar

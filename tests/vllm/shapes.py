@@ -1,6 +1,6 @@
 """Small models of many families, with random weights, and what vLLM makes of them.
 
-A program of its own, `python -m tests.integration.shapes FOLDER`, since vLLM keeps its state in the process.
+A program of its own, `python -m tests.vllm.shapes FOLDER`, since vLLM keeps its state in the process.
 """
 
 from __future__ import annotations

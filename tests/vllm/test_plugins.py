@@ -6,20 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PLUGIN = Path(__file__).parent / "tool_plugin.py"
 LOAD = """
 import sys
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm.application import make_server_arguments
 
-key, path, name = sys.argv[1:]
-if key == "tool_parser_plugin":
-    arguments = VllmArguments({"model": "m"}, {key: path, "tool_call_parser": name})
-else:
-    arguments = VllmArguments({"model": "m", key: path, "reasoning_parser": name}, {})
-make_server_arguments(arguments)
+tool, reasoning = sys.argv[1:]
+plugins = {"tool_parser_plugin": tool, "tool_call_parser": "example"}
+make_server_arguments(VllmArguments({"model": "m"}, plugins))
+plugins = {"reasoning_parser_plugin": reasoning, "reasoning_parser": "mine"}
+make_server_arguments(VllmArguments({"model": "m", **plugins}, {}))
 print("loaded")
 """
 REASONING = """
@@ -35,13 +32,10 @@ class Mine(DeepSeekR1ReasoningParser):
 """
 
 
-@pytest.mark.parametrize("kind", ["tool", "reasoning"])
-def test_old_import_paths_resolve_without_guided_decoding(tmp_path: Path, kind: str) -> None:
-    plugin = PLUGIN
-    if kind == "reasoning":
-        plugin = tmp_path / "reasoning.py"
-        plugin.write_text(REASONING)
-    command = [sys.executable, "-c", LOAD, f"{kind}_parser_plugin", str(plugin)]
-    done = subprocess.run([*command, "example" if kind == "tool" else "mine"], capture_output=True, text=True)
+def test_old_import_paths_resolve_without_guided_decoding(tmp_path: Path) -> None:
+    reasoning = tmp_path / "reasoning.py"
+    reasoning.write_text(REASONING)
+    command = [sys.executable, "-c", LOAD, str(PLUGIN), str(reasoning)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.rstrip().endswith("loaded")

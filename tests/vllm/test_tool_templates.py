@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from vllm.tool_parsers import ToolParserManager
 
 from rayllm.prompt import render
 from rayllm.prompt.tool_templates import names, read
-from tests.integration.service import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 Call = tuple[str, dict[str, Any]]
 

@@ -15,8 +15,10 @@ from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.measure import measure
-from tests.integration import shapes
-from tests.integration.service import DEMO, ROOT
+from tests.vllm import shapes
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "models" / "rayllm-demo.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def counted(root: Path) -> dict[str, dict[str, int]]:
     """What vLLM says of each model, and transformers of its parameters."""
-    command = [sys.executable, "-m", "tests.integration.shapes", str(root)]
+    command = [sys.executable, "-m", "tests.vllm.shapes", str(root)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
