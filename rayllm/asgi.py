@@ -18,7 +18,9 @@ class Response:
     body: bytes = b""
 
 
-async def call(app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str], method: str = "POST") -> Response:
+async def call(
+    app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str], method: str = "POST", user: object = None
+) -> Response:
     """Call `app` and collect its response. Cancelling the call cancels the application's work.
 
     Args:
@@ -27,6 +29,7 @@ async def call(app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str],
         body: the request's body.
         headers: the request's headers.
         method: the HTTP method.
+        user: the scope's `user`, if not None.
     """
     response, body_sent = Response(), False
 
@@ -47,7 +50,8 @@ async def call(app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str],
         elif message["type"] == "http.response.body":
             response.body += message.get("body", b"")
 
-    await app(_scope(path, body, headers, method), receive, send)
+    scope = _scope(path, body, headers, method)
+    await app(scope if user is None else {**scope, "user": user}, receive, send)
     return response
 
 

@@ -7,6 +7,7 @@ checked against its resources, so that a model that can never be placed fails at
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
+from rayllm.access import KeyFile
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, cpu_neighbors, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
-from rayllm.errors import ClusterError, ConfigError
+from rayllm.errors import ClusterError, ConfigError, StorageError
 from rayllm.serving.cluster.autoscaling import serve_scaling
 from rayllm.serving.cluster.deployment.code_version import versioned
 from rayllm.serving.cluster.deployment.restart_scope import process_part
@@ -32,6 +34,8 @@ from rayllm.serving.router.deployment import ROUTER, Router
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
 from rayllm.sources import find_weights
+
+logger = logging.getLogger(__name__)
 
 # Seconds between replicas' reports to routers: load and loaded adapters.
 _STATS_PERIOD_S = 1.0
@@ -54,6 +58,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
     _check_downloads(config.models)
     _check_weights(config.models)
+    _check_keys(config.router.keys)
     check_capacity(config)
     placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])
@@ -167,6 +172,16 @@ def _check_downloads(models: Sequence[ModelConfig]) -> None:
             )
     if faults:
         raise ConfigError("\n".join(faults))
+
+
+def _check_keys(uri: str | None) -> None:
+    """Check the file of keys, if it is on this machine."""
+    if uri is None or "://" in uri:
+        return
+    try:
+        KeyFile(uri).load()
+    except StorageError as error:
+        logger.warning("router.keys: %s Until then, requests are answered 503.", error.message)
 
 
 def _check_weights(models: Sequence[ModelConfig]) -> None:

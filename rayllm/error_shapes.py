@@ -9,6 +9,8 @@ from rayllm.endpoints import COUNT_TOKENS, MESSAGES, RESPONSES
 from rayllm.errors import RayLLMError
 
 _ANTHROPIC = (MESSAGES, COUNT_TOKENS)
+# Where they differ from OpenAI's.
+_ANTHROPIC_TYPES = {401: "authentication_error", 403: "permission_error"}
 
 
 def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
@@ -16,7 +18,11 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
 
     Source: https://docs.anthropic.com/en/api/errors
     """
-    return {"type": "error", **error.body()} if path in _ANTHROPIC else error.body()
+    body = error.body()
+    if path not in _ANTHROPIC:
+        return body
+    kind = _ANTHROPIC_TYPES.get(error.status, error.type)
+    return {"type": "error", "error": {**body["error"], "type": kind}}
 
 
 def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:

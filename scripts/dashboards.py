@@ -46,6 +46,20 @@ def share(part: str, whole: str, by: str, matching: str = "") -> str:
     return f"{rate(part, by, matching)} / {rate(whole, by, matching)}"
 
 
+def tokens(kind: str) -> str:
+    """PromQL for the tokens of a kind in a second, over all models."""
+    return f'sum(rate(rayllm_tokens_total{{kind="{kind}"}}[$__rate_interval]))'
+
+
+def cached_share(matching: str) -> str:
+    """PromQL for the share of prompts' tokens that were in a KV cache, by model."""
+    cached, prompt = (
+        rate("rayllm_tokens_total", "model", f'{matching}, kind="{kind}"') for kind in ("cached", "prompt")
+    )
+    return f"{cached} / {prompt}"
+
+
+COMPLETIONS = 'kind="completion"'
 OPERATORS = (
     Panel("Requests", {"{{model}}": rate("rayllm_requests_total", "model")}, "reqps", "Requests that ended, by model."),
     Panel(
@@ -56,7 +70,7 @@ OPERATORS = (
     ),
     Panel(
         "Refused by the router",
-        {"{{model}} {{cause}}": rate("rayllm_refused_requests_total", "model, cause")},
+        {"{{model}} {{cause}}": rate("rayllm_refused_total", "model, cause")},
         "reqps",
         "Requests that the router refused, by the code of the error.",
     ),
@@ -87,7 +101,7 @@ OPERATORS = (
     ),
     Panel(
         "Waiting for a replica",
-        {"{{model}}": "sum by (model) (rayllm_waiting_requests)"},
+        {"{{model}}": "sum by (model) (rayllm_requests_waiting)"},
         "short",
         "Requests without a replica yet: more replicas, or more slots (`max_ongoing_requests`), shorten this queue.",
     ),
@@ -112,9 +126,9 @@ OPERATORS = (
     Panel(
         "Tokens",
         {
-            "prompts": "sum(rate(rayllm_prompt_tokens_total[$__rate_interval]))",
-            "of them cached": "sum(rate(rayllm_cached_tokens_total[$__rate_interval]))",
-            "generated": "sum(rate(rayllm_generated_tokens_total[$__rate_interval]))",
+            "prompts": tokens("prompt"),
+            "of them cached": tokens("cached"),
+            "generated": tokens("completion"),
         },
         "short",
         "Tokens in a second, of all models.",
@@ -123,7 +137,7 @@ OPERATORS = (
         "Who uses it",
         {
             "{{model}} {{adapter}} {{endpoint}}": "topk(10, "
-            + rate("rayllm_generated_tokens_total", "model, adapter, endpoint")
+            + rate("rayllm_tokens_total", "model, adapter, endpoint", COMPLETIONS)
             + ")"
         },
         "short",
@@ -202,7 +216,7 @@ MODEL = (
     Panel(
         "Prompt tokens from the KV cache",
         {
-            "of all": share("rayllm_cached_tokens_total", "rayllm_prompt_tokens_total", "model", OF_MODEL),
+            "of all": cached_share(OF_MODEL),
             "{{replica}}": share(
                 "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "replica", OF_MODEL
             ),
@@ -212,7 +226,7 @@ MODEL = (
     ),
     Panel(
         "Tokens by adapter",
-        {"{{adapter}}": rate("rayllm_generated_tokens_total", "adapter", OF_MODEL)},
+        {"{{adapter}}": rate("rayllm_tokens_total", "adapter", f"{OF_MODEL}, {COMPLETIONS}")},
         "short",
         "Generated in a second; the base model has no adapter.",
     ),

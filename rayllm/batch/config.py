@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from rayllm.access import ANYONE, Caller
 from rayllm.config import ModelConfig
 from rayllm.config.faults import config_error
 from rayllm.errors import ConfigError
@@ -119,6 +120,9 @@ class RequestProcessorConfig(ProcessorConfig):
     """Requests of a worker in flight at once; null is 10 % more than an engine runs concurrently, or 64."""
     max_engine_restarts: int = Field(3, ge=0)
     """As for `VLLMProcessorConfig`."""
+    caller: Caller = Field(ANYONE, exclude=True)
+    """Who sends the requests, for a service's batches: with `app_name` the name of its key counts, with `model` the
+    models that it may use."""
 
     @model_validator(mode="after")
     def _has_one_target(self) -> RequestProcessorConfig:

@@ -27,5 +27,5 @@ def _tables() -> Iterator[str]:
 
 def _table(config: type[ProcessorConfig] | type[Checkpoint], title: str) -> str:
     shared = () if config is ProcessorConfig else ProcessorConfig.model_fields
-    own = {name: field for name, field in config.model_fields.items() if name not in shared}
+    own = {name: field for name, field in config.model_fields.items() if name not in shared and not field.exclude}
     return f"### {title}\n\n{(config.__doc__ or '').splitlines()[0]}\n\n{fields_table(own)}\n"

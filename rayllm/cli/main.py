@@ -25,6 +25,7 @@ _VERBS = {
     "explain": "Show where the time of a request went.",
     "format-prompt": "Print the prompt that messages are rendered to.",
     "gen-config": "Write the files to serve a model, interactively or from options.",
+    "keys": "Create, list, rotate and revoke the API keys of a service.",
     "models": "List a server's models and adapters.",
     "plan": "Show which GPUs a model fits on, with what context and how many sequences.",
     "pull": "Download a model's weights and adapters to this machine.",

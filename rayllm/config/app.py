@@ -44,8 +44,8 @@ class BatchesConfig(Frozen):
     max_batches: int = Field(1000, ge=1)
     """Most batches that have not ended; beyond it, new ones are answered 429. As many ended batches are kept."""
     allow_remote: bool = False
-    """Accept files and batches even if other machines can reach the service and there are no API keys: everybody can
-    then read and delete everything. Otherwise they are answered 403 there."""
+    """Accept files and batches even if other machines can reach the service and there are no API keys (`router.keys`):
+    everybody can then read and delete everything. Otherwise they are answered 403 there."""
     max_requests: int = Field(50_000, ge=1)
     """Most requests in one batch; a larger one fails."""
     max_running: int = Field(2, ge=1)
@@ -117,6 +117,16 @@ class RouterConfig(Frozen):
     admin_keys: tuple[str, ...] = ()
     """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`; without any, nobody
     may."""
+    keys: str | None = None
+    """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
+    but `/health` then needs one. Null lets anyone in who can reach the service."""
+
+    @field_validator("keys")
+    @classmethod
+    def _is_a_file(cls, value: str | None) -> str | None:
+        if value is not None and (not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+/.", value))):
+            raise ValueError(f"`{value}` must be a path, s3://bucket/file or gs://bucket/file")
+        return value
 
     @field_validator("listen")
     @classmethod

@@ -17,7 +17,7 @@ from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
 from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
-from rayllm.config.paths import absolute, kept_in
+from rayllm.config.paths import absolute, absolute_router, search_folders
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.errors import ConfigError
 
@@ -92,7 +92,7 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     for key in args.keys() - {"llm_configs", "router"}:
         hint = did_you_mean(key, ["llm_configs", "router"]) or "; known here: llm_configs, router."
         faults.append(f"args.{key}: unknown key{hint}")
-    folders = tuple(dict.fromkeys((*((folder, folder.parent) if folder else ()), Path.cwd())))
+    folders = search_folders(folder)
     models = _models(args.get("llm_configs"), folders, faults)
     router = _router(args.get("router") or {}, folders, faults)
     if faults:
@@ -126,11 +126,8 @@ def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _router(raw: Any, folders: tuple[Path, ...], faults: list[str]) -> RouterConfig:
-    batches = raw.get("batches") if isinstance(raw, dict) else None
-    if isinstance(batches, dict) and isinstance(storage := batches.get("storage"), str):
-        raw = {**raw, "batches": {**batches, "storage": kept_in(storage, folders)}}
     try:
-        return RouterConfig.model_validate(raw)
+        return RouterConfig.model_validate(absolute_router(raw, folders))
     except ValidationError as error:
         faults.append(config_error("args.router", RouterConfig, error).message)
         return RouterConfig()

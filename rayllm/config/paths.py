@@ -49,7 +49,7 @@ def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
 
 
 def kept_in(text: str, folders: tuple[Path, ...]) -> str:
-    """Look up a folder to write to: as `find`, but if it does not exist yet it is in the first of the folders.
+    """Look up a file or folder that may not exist yet: as `find`, but then it is in the first of the folders.
 
     Bucket URIs stay as they are.
     """
@@ -60,6 +60,23 @@ def kept_in(text: str, folders: tuple[Path, ...]) -> str:
         return str(path)
     candidates = [(folder / path).resolve() for folder in folders]
     return str(next((candidate for candidate in candidates if candidate.exists()), candidates[0]))
+
+
+def search_folders(folder: Path | None) -> tuple[Path, ...]:
+    """Where the relative paths of a serve config in `folder` are looked up, in order."""
+    return tuple(dict.fromkeys((*((folder, folder.parent) if folder else ()), Path.cwd())))
+
+
+def absolute_router(raw: Any, folders: tuple[Path, ...]) -> Any:
+    """A router's raw mapping with absolute paths."""
+    if not isinstance(raw, dict):
+        return raw
+    changes: dict[str, Any] = {}
+    if isinstance(keys := raw.get("keys"), str):
+        changes["keys"] = kept_in(keys, folders)
+    if isinstance(batches := raw.get("batches"), dict) and isinstance(storage := batches.get("storage"), str):
+        changes["batches"] = {**batches, "storage": kept_in(storage, folders)}
+    return {**raw, **changes}
 
 
 def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:

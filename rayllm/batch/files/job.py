@@ -16,6 +16,7 @@ from ray.data import ExecutionResources
 from ray.data.exceptions import UserCodeException
 from ray.exceptions import RayError
 
+from rayllm.access import ANYONE, Caller
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
 from rayllm.batch.files.datasource import LineSource, open_lines
@@ -36,14 +37,18 @@ _EXTRA_CPUS = 2
 Executor = RequestProcessorConfig
 
 
-def deployed(app_name: str, concurrency: int) -> Executor:
-    """Send requests to a running application, `concurrency` at once."""
-    return RequestProcessorConfig(app_name=app_name, max_pending_requests=concurrency, show_progress=False)
+def deployed(app_name: str, concurrency: int, caller: Caller = ANYONE) -> Executor:
+    """Send requests to a running application, `concurrency` at once, on behalf of `caller`."""
+    return _executor(concurrency, caller, app_name=app_name)
 
 
-def engines(model: ModelConfig, concurrency: int) -> Executor:
-    """Send requests to an engine of the job's own, `concurrency` at once."""
-    return RequestProcessorConfig(model=model, max_pending_requests=concurrency, show_progress=False)
+def engines(model: ModelConfig, concurrency: int, caller: Caller = ANYONE) -> Executor:
+    """Send requests to an engine of the job's own, `concurrency` at once, on behalf of `caller`."""
+    return _executor(concurrency, caller, model=model)
+
+
+def _executor(concurrency: int, caller: Caller, **target: Any) -> Executor:
+    return RequestProcessorConfig(max_pending_requests=concurrency, show_progress=False, caller=caller, **target)
 
 
 class Job:

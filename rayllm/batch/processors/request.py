@@ -41,6 +41,7 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
                 "gpu_share": self.placement.gpu_share,
                 "max_pending": config.max_pending_requests,
                 "engines": pool_size(config.concurrency)[0],
+                "caller": config.caller,
             },
             map_kwargs=engine_options(config, model, self.placement),
             max_deaths=config.max_engine_restarts,
@@ -50,7 +51,11 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
         max_pending = self.config.max_pending_requests or _DEFAULT_MAX_PENDING
         return ActorStage(
             fn=DeployedRequestStage,
-            fn_constructor_kwargs={"app_name": self.config.app_name, "max_pending": max_pending},
+            fn_constructor_kwargs={
+                "app_name": self.config.app_name,
+                "max_pending": max_pending,
+                "key": self.config.caller.name,
+            },
             map_kwargs=client_options(self.config, max_pending),
         )
 

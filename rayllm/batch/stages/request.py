@@ -10,6 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from rayllm import headers
+from rayllm.access import ANYONE, Caller
 from rayllm.asgi import Response, call
 from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.execution.row_loop import RowLoop
@@ -17,7 +18,7 @@ from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.engine.arguments import Workers
-from rayllm.errors import ModelNotFoundError, RequestError
+from rayllm.errors import ModelNotFoundError, PermissionDeniedError, RequestError
 from rayllm.lora import resolve_adapter
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class EngineRequestStage:
     Args:
         model: the model.
         workers, gpu_share, max_pending, engines: as for `EngineWorker`.
+        caller: who sends the requests.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class EngineRequestStage:
         gpu_share: float = 0.0,
         max_pending: int | None = None,
         engines: int = 1,
+        caller: Caller = ANYONE,
     ) -> None:
         self._model = model
+        self._caller = caller
         self._worker = EngineWorker(model, workers, gpu_share, max_pending, engines)
 
     def __call__(self, rows: list[Row]) -> list[Row]:
@@ -57,13 +61,22 @@ class EngineRequestStage:
     async def _request(self, row: Row) -> Row:
         body = _encoded_body(row)
         try:
-            request_headers = {"content-type": "application/json", **_model_headers(self._model, row["body"])}
-        except ModelNotFoundError as error:
+            request_headers = {"content-type": "application/json", **self._model_headers(row["body"])}
+        except (ModelNotFoundError, PermissionDeniedError) as error:
             return {**row, "status_code": error.status, "response": error.body()}
         response = await call(self._worker.server.app, row["url"], body, request_headers)
         if response.status >= 500:
             await self._worker.check()
         return {**row, **_result(response)}
+
+    def _model_headers(self, body: Any) -> dict[str, str]:
+        """The headers in which a router names the requested model to a replica."""
+        name = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(name, str):
+            raise RequestError("`body.model` must name the model.", "model")
+        adapter = resolve_adapter(self._model, name)
+        self._caller.check_model(name, str(adapter) if adapter else self._model.model_id)
+        return {headers.MODEL: name} | ({headers.ADAPTER: adapter.adapter} if adapter else {})
 
 
 class DeployedRequestStage:
@@ -72,13 +85,15 @@ class DeployedRequestStage:
     Args:
         app_name: the application on this cluster.
         max_pending: requests in flight at once.
+        key: name of the key on whose behalf to send requests; "" needs none.
     """
 
-    def __init__(self, app_name: str, max_pending: int) -> None:
+    def __init__(self, app_name: str, max_pending: int, key: str = "") -> None:
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
         self._unavailable = (RayActorError, RayServeException)
+        self._key = key
         self._rows = RowLoop()
         self._rows.limit(max_pending)
         self._router = serve.get_deployment_handle("Router", app_name)
@@ -102,19 +117,11 @@ class DeployedRequestStage:
 
     async def _send(self, url: str, body: bytes) -> Response:
         try:
-            return Response(*await self._router.answer.remote(url, body, {"content-type": "application/json"}))
+            json_headers = {"content-type": "application/json"}
+            return Response(*await self._router.answer.remote(url, body, json_headers, self._key))
         except self._unavailable as error:
             logger.info("The router is unavailable: %r", error)
             return Response(503)
-
-
-def _model_headers(model: ModelConfig, body: Any) -> dict[str, str]:
-    """The headers in which a router names the requested model to a replica."""
-    name = body.get("model") if isinstance(body, dict) else None
-    if not isinstance(name, str):
-        raise RequestError("`body.model` must name the model.", "model")
-    adapter = resolve_adapter(model, name)
-    return {headers.MODEL: name} | ({headers.ADAPTER: adapter.adapter} if adapter else {})
 
 
 def _encoded_body(row: Row) -> bytes:

@@ -60,8 +60,8 @@ def _listed(requests: list[dict[str, Any]]) -> str:
     for each in requests:
         name, _ = max(each["parts"].items(), key=lambda part: part[1], default=("", 0.0))
         at = time.strftime("%H:%M:%S", time.localtime(each["created"]))
-        tokens = f"{each['prompt_tokens']} + {each['generated_tokens']}"
-        row = [each["id"], at, _model(each), str(each["status"]), f"{each['seconds']:.3f}", tokens]
+        tokens = f"{each['prompt_tokens']} + {each['completion_tokens']}"
+        row = [each["id"], at, _model(each), str(each["status"]), f"{each['total_s']:.3f}", tokens]
         table.add([*row, _PARTS.get(name, name)])
     return table.text() if requests else "No requests yet."
 
@@ -73,18 +73,18 @@ def _model(request: Mapping[str, Any]) -> str:
 def _explained(request: Mapping[str, Any]) -> str:
     table = Table(["part", "seconds", "share"])
     for name, seconds in request["parts"].items():
-        share = seconds / request["seconds"] if request["seconds"] else 0.0
+        share = seconds / request["total_s"] if request["total_s"] else 0.0
         table.add([_PARTS.get(name, name), f"{seconds:.4f}", f"{share:.0%}"])
     new = request["prompt_tokens"] - request["cached_tokens"]
     finished = f", finish reason {request['finish_reason']}" if request["finish_reason"] else ""
     lines = [
-        f"{request['endpoint']} for {_model(request)}: {request['status']} after {request['seconds']:.3f} s{finished}",
+        f"{request['endpoint']} for {_model(request)}: {request['status']} after {request['total_s']:.3f} s{finished}",
         request["explanation"],
         "",
         table.text(),
         "",
         f"tokens: {new} new and {request['cached_tokens']} cached of the prompt, "
-        f"{request['generated_tokens']} generated",
+        f"{request['completion_tokens']} generated",
     ]
     if request["replica"]:
         waited = f", after it had waited for {request['waited_for']}" if request["waited_for"] else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rayllm.config import load_app, load_model, load_serve_file
 from rayllm.config.app import AppConfig
+from rayllm.config.paths import absolute_router, search_folders
 from rayllm.config.templates import read_template
 from rayllm.config.yaml import read_yaml
 from rayllm.errors import ConfigError
@@ -95,9 +96,12 @@ def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
 
 
 def inlined(application: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Inline the models of an application. References to secrets are not expanded."""
+    """Inline the models of an application, with absolute paths. References to secrets are not expanded."""
     args = application.get("args") or {}
-    return {**application, "args": {**args, "llm_configs": inlined_models(load_app(args, folder))}}
+    inline: dict[str, Any] = {"llm_configs": inlined_models(load_app(args, folder))}
+    if args.get("router"):
+        inline["router"] = absolute_router(args["router"], search_folders(folder))
+    return {**application, "args": {**args, **inline}}
 
 
 def inlined_models(config: AppConfig) -> list[dict[str, Any]]:

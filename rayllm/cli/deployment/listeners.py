@@ -54,7 +54,7 @@ def listeners(application: Application) -> list[Listener]:
 
 
 def check_private(addresses: list[Listener]) -> None:
-    """Refuse addresses that other machines can reach, since there are no API keys.
+    """Refuse addresses that other machines can reach, for a service without API keys.
 
     Raises:
         ConfigError: names the key, and says what to do.
@@ -63,7 +63,8 @@ def check_private(addresses: list[Listener]) -> None:
         if not is_loopback(listener.host):
             raise ConfigError(
                 f"{listener.key}: {listener.host} would let anyone on the network use the models, since there are no "
-                "API keys. Listen on 127.0.0.1, or add --allow-anyone if something in front authenticates callers."
+                "API keys. Set router.keys, listen on 127.0.0.1, or add --allow-anyone if something in front "
+                "authenticates callers."
             )
 
 
@@ -84,12 +85,14 @@ def check_free(addresses: list[Listener]) -> None:
                 ) from None
 
 
-def reach(addresses: list[Listener]) -> str:
-    """A sentence about who can reach the service."""
-    if all(is_loopback(listener.host) for listener in addresses):
-        return "Only this machine can reach it, since there are no API keys."
+def reach(addresses: list[Listener], keys: str | None) -> str:
+    """A sentence about who can reach the service, whose file of API keys is `keys`."""
     public = " and ".join(str(listener) for listener in addresses if not is_loopback(listener.host))
-    return f"Anyone who can reach {public} can use the models: there are no API keys."
+    if keys:
+        return f"{f'Requests to {public}' if public else 'Requests from this machine'} need a key of {keys}."
+    if public:
+        return f"Anyone who can reach {public} can use the models: there are no API keys."
+    return "Only this machine can reach it, since there are no API keys."
 
 
 def _has_no_proxies(application: Application) -> bool:

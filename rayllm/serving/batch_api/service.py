@@ -27,10 +27,15 @@ class BatchService:
         config: storage and limits; with None, the endpoints answer 404.
         start_runner: starts the runner of a batch, unless there is one; blocks.
         hosts: the hosts the service listens on. Existing batches are worked on whatever these are.
+        has_keys: whether callers need keys, which own their files.
     """
 
     def __init__(
-        self, config: BatchesConfig | None, start_runner: Callable[[str], None], hosts: Sequence[str] = ("127.0.0.1",)
+        self,
+        config: BatchesConfig | None,
+        start_runner: Callable[[str], None],
+        hosts: Sequence[str] = ("127.0.0.1",),
+        has_keys: bool = False,
     ) -> None:
         self._scheduler: BatchScheduler | None = None
         if config is None:
@@ -40,10 +45,10 @@ class BatchService:
         stores = open_stores(config.storage)
         self._scheduler = BatchScheduler(stores, config.max_running, start_runner)
         public = [host for host in hosts if not is_loopback(host)]
-        if public and not config.allow_remote:
+        if public and not (config.allow_remote or has_keys):
             message = (
                 f"This service listens on {public[0]}, where others could read and delete every file: it takes files "
-                "and batches there only with `router.batches.allow_remote: true`."
+                "and batches there only with `router.keys`, or with `router.batches.allow_remote: true`."
             )
             self.routes = _refusing_routes(PermissionDeniedError, message)
         else:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -20,18 +21,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from rayllm.access import Keyring, caller_of
 from rayllm.config import AppConfig
 from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
 from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
-from rayllm.serving.router.model_registry import ModelRegistry
+from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
@@ -60,6 +63,7 @@ class RouterApplication:
         transport: HTTP connections to replicas.
         telemetry: what is done with the record of each request.
         admin_keys: the administrators' keys.
+        keyring: the keys in force; with None, anyone may call the service.
         routes: further routes.
     """
 
@@ -73,6 +77,7 @@ class RouterApplication:
         transport: HttpTransport,
         telemetry: Telemetry,
         admin_keys: AdminKeys,
+        keyring: Callable[[], Keyring] | None = None,
         routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
@@ -92,6 +97,11 @@ class RouterApplication:
             lookup,
             config.router,
             telemetry,
+        )
+        self._gate = (
+            partial(ApiKeyGate, keyring=keyring, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
+            if keyring
+            else None
         )
         self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_keys)
         self._vllm_version: str | None = None
@@ -115,6 +125,9 @@ class RouterApplication:
         }.items():
             app.add_api_route(path, handler, methods=["GET"])
         install_error_handlers(app)
+        if self._gate:
+            app.add_middleware(self._gate)
+        # Outside of the gate: browsers ask without a key first whether they may send one.
         if cors := self._config.router.cors:
             app.add_middleware(
                 CORSMiddleware,
@@ -129,20 +142,23 @@ class RouterApplication:
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`"""
         self._start_refresh()
-        bases = {name: self._models.resolve(name).model_id for name in self._models.names}
+        bases = {name: self._models.resolve(name) for name in self._models.names}
+        caller = caller_of(request.scope)
         names = bases | await self._adapters()
-        return JSONResponse({"object": "list", "data": [self._models.card(*entry) for entry in names.items()]})
+        permitted = {name: model for name, model in names.items() if caller.may_use(name, model.full_name)}
+        cards = [self._models.card(name, model.model_id) for name, model in permitted.items()]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; an id may hold slashes."""
         self._start_refresh()
         name = request.path_params["name"]
-        if name in self._models.names:
-            return JSONResponse(self._models.card(name, self._models.resolve(name).model_id))
-        adapters = await self._adapters()
-        if name not in adapters:
+        models = {name: self._models.resolve(name)} if name in self._models.names else await self._adapters()
+        model = models.get(name)
+        caller_of(request.scope).check_model(name, *([model.full_name] if model else []))
+        if model is None:
             self._models.raise_not_found(name)
-        return JSONResponse(self._models.card(name, adapters[name]))
+        return JSONResponse(self._models.card(name, model.model_id))
 
     async def _adapters_of(self, model_id: str) -> list[str] | None:
         """The adapters available to a model, listed by a replica, which has the credentials. A model scaled to zero is
@@ -157,11 +173,13 @@ class RouterApplication:
             return None
         return names
 
-    async def _adapters(self) -> dict[str, str]:
-        """The base model of each available adapter."""
+    async def _adapters(self) -> dict[str, ResolvedModel]:
+        """The available adapters by name."""
         adapter_ids = [*self._models.modules, *await self._catalog.names()]
-        loaded = await self._adapter_registry.all() if self._config.router.admin_keys else {}
-        return {str(name): name.base for name in adapter_ids} | {name: entry.base for name, entry in loaded.items()}
+        router = self._config.router
+        loaded = await self._adapter_registry.all() if router.admin_keys or router.keys else {}
+        found = {str(name): ResolvedModel(name.base, name.adapter) for name in adapter_ids}
+        return found | {name: ResolvedModel(entry.base, entry.adapter) for name, entry in loaded.items()}
 
     async def no_stored_response(self, request: Request) -> Response:
         """`/v1/responses/{id}`: neither replicas nor routers store responses."""

@@ -6,6 +6,7 @@ It keeps running while models come and go: Ray Serve reconfigures it in place.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -20,8 +21,11 @@ from ray.serve.handle import DeploymentHandle
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rayllm.access import ANYONE
 from rayllm.asgi import call
 from rayllm.config import AppConfig
+from rayllm.error_shapes import error_body
+from rayllm.errors import RayLLMError
 from rayllm.observability.exposition import Renderer
 from rayllm.observability.logs import log_folder, set_up_logging
 from rayllm.serving.batch_api.execution.runner import start_runner
@@ -29,6 +33,7 @@ from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.router.access.key_watcher import KeyWatcher
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -83,6 +88,7 @@ class Router:
         self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
+        self._keys: KeyWatcher | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """The ASGI application; Ray Serve calls this after the constructor."""
@@ -102,9 +108,10 @@ class Router:
         self._by_model = replica_sets
         if self._batch_service:
             self._batch_service.stop()
+        keys = await self._watch_keys(config.router.keys)
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
-            config.router.batches, partial(start_runner, self._name, config=config), hosts
+            config.router.batches, partial(start_runner, self._name, config=config), hosts, keys is not None
         )
         dispatcher = Dispatcher(replica_sets)
         admin_keys = AdminKeys([bytes.fromhex(digest) for digest in user_config["admin_digests"]])
@@ -118,6 +125,7 @@ class Router:
             self._transport,
             self._telemetry,
             admin_keys,
+            (lambda: keys.keyring) if keys else None,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
         ).app
         self._log_requests(config.router.log_requests)
@@ -132,13 +140,30 @@ class Router:
         else:
             self._http_server.set_limits(ClientLimits.of(config.router))
 
-    async def answer(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    async def answer(
+        self, path: str, body: bytes, headers: dict[str, str], key: str = ""
+    ) -> tuple[int, dict[str, str], bytes]:
         """Answer a `POST` in process; returns status, headers by lower-case name, and body.
 
-        For callers in this cluster that have a handle of the router but no address.
+        For callers in this cluster that have a handle of the router but no address. They need no key, but can send
+        requests on behalf of the one with the name `key`.
         """
-        answer = await call(self._current, path, body, headers)
+        try:
+            caller = self._keys.keyring.named(key) if self._keys and key else ANYONE
+        except RayLLMError as error:
+            return error.status, {"content-type": "application/json"}, json.dumps(error_body(error, path)).encode()
+        answer = await call(self._current, path, body, headers, user=caller)
         return answer.status, answer.headers, answer.body
+
+    async def _watch_keys(self, uri: str | None) -> KeyWatcher | None:
+        """Watch the file of keys, unless it is watched already: the last valid keys outlive a new configuration."""
+        if self._keys and self._keys.uri != uri:
+            await self._keys.stop()
+            self._keys = None
+        if uri and self._keys is None:
+            self._keys = KeyWatcher(uri)
+            await self._keys.start()
+        return self._keys
 
     def _telemetry_routes(self, admin_keys: AdminKeys) -> list[Route]:
         page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
@@ -227,6 +252,8 @@ class Router:
             exporting.cancel()
         if batch_service := getattr(self, "_batch_service", None):
             batch_service.stop()
+        if keys := getattr(self, "_keys", None):
+            await keys.stop()
         if http_server := getattr(self, "_http_server", None):
             await http_server.stop(_LAST_REPLIES_S)
         for replica_set in getattr(self, "_replica_sets", {}).values():

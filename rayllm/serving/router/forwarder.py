@@ -11,9 +11,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from rayllm import headers
+from rayllm.access import Caller, caller_of
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.errors import RayLLMError, RequestTimeoutError, UnavailableError
+from rayllm.errors import ModelNotFoundError, RayLLMError, RequestTimeoutError, UnavailableError
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -89,9 +90,12 @@ class Forwarder:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
         sent.
         """
-        resolved = await self._resolve(payload.model)
+        caller = caller_of(client.request.scope)
+        resolved = await self._resolve(payload.model, caller)
         await self._check_adapter(client, resolved)
         for fallback in self._models.fallbacks(resolved.model_id):
+            if not caller.may_use(fallback):
+                continue
             try:
                 await self._ask(client, resolved, payload)
                 return
@@ -103,10 +107,17 @@ class Forwarder:
             payload = await payload.for_model(fallback)
         await self._ask(client, resolved, payload)
 
-    async def _resolve(self, name: str) -> ResolvedModel:
-        # Without administrators' keys no adapter can have been loaded by name.
-        loaded = await self._adapter_registry.all() if self._config.admin_keys else None
-        return self._models.resolve(name, loaded)
+    async def _resolve(self, name: str, caller: Caller) -> ResolvedModel:
+        # Without administrators no adapter can have been loaded by name.
+        has_admins = self._config.admin_keys or self._config.keys
+        loaded = await self._adapter_registry.all() if has_admins else None
+        try:
+            resolved = self._models.resolve(name, loaded)
+        except ModelNotFoundError:
+            caller.check_model(name)
+            raise
+        caller.check_model(name, resolved.full_name)
+        return resolved
 
     async def _check_adapter(self, client: ClientRequest, resolved: ResolvedModel) -> None:
         """Refuse an unknown adapter before the request takes a replica's slot."""

@@ -25,6 +25,11 @@ class ResolvedModel:
     adapter: str = ""
     path: str = ""
 
+    @property
+    def full_name(self) -> str:
+        """The model's id, and the adapter's name after a colon."""
+        return f"{self.model_id}:{self.adapter}" if self.adapter else self.model_id
+
     def headers(self, name: str) -> dict[str, str]:
         """The headers that tell a replica the model and the adapter."""
         fields = {headers.MODEL: name}

@@ -342,6 +342,18 @@ def test_local_paths_are_relocated(tmp_path: Path) -> None:
     assert "The pods must have /mnt/models/w, in the image or on a volume." in result.stderr
 
 
+def test_the_paths_of_routers_are_relocated_too(tmp_path: Path) -> None:
+    router = {"keys": "./keys.yaml", "batches": {"storage": "batches"}}
+    file = tmp_path / "serve.yaml"
+    args = {"llm_configs": [model()], "router": router}
+    file.write_text(yaml.safe_dump({"applications": [{"name": "a", "import_path": "rayllm:app", "args": args}]}))
+    result = build(str(file), "--kuberay", "--path", f"{tmp_path}=/mnt")
+    assert str(tmp_path) not in result.stdout
+    assert "keys: /mnt/keys.yaml" in result.stdout
+    for path in ("/mnt/keys.yaml", "/mnt/batches"):
+        assert f"The pods must have {path}, in the image or on a volume." in result.stderr
+
+
 def test_other_applications_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     args = {"llm_configs": ["theirs.yaml"]}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from rayllm.access import Caller, caller_of
 from rayllm.errors import ObjectNotFoundError, RequestError
 from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
 from rayllm.serving.batch_api.objects.ids import BATCH
@@ -38,34 +39,36 @@ class BatchesApi:
     async def create(self, request: Request) -> Response:
         """`POST /v1/batches`"""
         batch_request = BatchRequest.parse(parse_body(await read_body(request, _MAX_BYTES)))
-        batch = await in_thread(self._create, batch_request)
+        batch = await in_thread(self._create, batch_request, caller_of(request.scope))
         self._wake()
         return JSONResponse(batch.public())
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/batches`"""
-        page = await in_thread(self._batches.page, Cursor.of(request.query_params, BATCH, _PAGE, _LARGEST_PAGE))
+        cursor = Cursor.of(request.query_params, BATCH, _PAGE, _LARGEST_PAGE)
+        page = await in_thread(self._batches.page, cursor, caller_of(request.scope))
         return JSONResponse(page.public(Batch.public))
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/batches/{id}`"""
-        return JSONResponse((await in_thread(self._batches.get, request.path_params["id"])).public())
+        batch = await in_thread(self._batches.get, request.path_params["id"], caller_of(request.scope))
+        return JSONResponse(batch.public())
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/batches/{id}/cancel`"""
-        batch = await in_thread(self._batches.cancel, request.path_params["id"])
+        batch = await in_thread(self._batches.cancel, request.path_params["id"], caller_of(request.scope))
         self._wake()
         return JSONResponse(batch.public())
 
-    def _create(self, batch_request: BatchRequest) -> Batch:
+    def _create(self, batch_request: BatchRequest, caller: Caller) -> Batch:
         try:
-            file = self._files.get(batch_request.input_file_id)
+            file = self._files.get(batch_request.input_file_id, caller)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(error.message, "input_file_id") from None
         if file.purpose != "batch":
             message = f"The file `{file.id}` was uploaded for `{file.purpose}`; upload it with `purpose: batch`."
             raise RequestError(message, "input_file_id")
         self._quota.check_batch()
-        batch = self._batches.create(batch_request)
+        batch = self._batches.create(batch_request, caller)
         self._batches.forget_ended(self._max_kept)
         return batch

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from rayllm.access import caller_of
 from rayllm.errors import ConflictError
 from rayllm.serving.batch_api.endpoints.upload import Upload, read_form
 from rayllm.serving.batch_api.objects.file import File
@@ -45,25 +46,31 @@ class FilesApi:
             try:
                 upload = Upload.of(form, self._max_file_bytes)
                 file = await in_thread(
-                    self._files.put, upload.content, upload.size, upload.filename, upload.purpose, upload.lifetime_s
+                    self._files.put,
+                    upload.content,
+                    upload.size,
+                    upload.filename,
+                    upload.purpose,
+                    upload.lifetime_s,
+                    tenant=caller_of(request.scope).tenant,
                 )
             finally:
                 await form.close()
-        return JSONResponse(_public(file))
+        return JSONResponse(file.public())
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/files`"""
         cursor = Cursor.of(request.query_params, FILE, _PAGE, _PAGE)
-        page = await in_thread(self._files.page, cursor, request.query_params.get("purpose"))
-        return JSONResponse(page.public(_public))
+        page = await in_thread(self._files.page, cursor, request.query_params.get("purpose"), caller_of(request.scope))
+        return JSONResponse(page.public(File.public))
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/files/{id}`"""
-        return JSONResponse(_public(await in_thread(self._files.get, request.path_params["id"])))
+        return JSONResponse((await self._get(request)).public())
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/files/{id}/content`"""
-        file = await in_thread(self._files.get, request.path_params["id"])
+        file = await self._get(request)
         content = await in_thread(self._files.open, file.id)
         headers = {
             "content-length": str(file.bytes),
@@ -73,19 +80,18 @@ class FilesApi:
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/files/{id}`"""
-        file_id = request.path_params["id"]
-        await in_thread(self._delete, file_id)
-        return JSONResponse({"id": file_id, "object": "file", "deleted": True})
+        file = await self._get(request)
+        await in_thread(self._delete, file.id)
+        return JSONResponse({"id": file.id, "object": "file", "deleted": True})
+
+    async def _get(self, request: Request) -> File:
+        return await in_thread(self._files.get, request.path_params["id"], caller_of(request.scope))
 
     def _delete(self, file_id: str) -> None:
         if batch_id := self._batches.inputs().get(file_id):
             message = f"The batch `{batch_id}` is made of this file and has not ended; cancel it first."
             raise ConflictError(message, "file_id")
         self._files.delete(file_id)
-
-
-def _public(file: File) -> dict[str, object]:
-    return file.model_dump(mode="json")
 
 
 def _chunks(content: NativeFile) -> Iterator[bytes]:

@@ -6,8 +6,9 @@ import io
 import json
 from typing import TYPE_CHECKING
 
+from rayllm.access import ANYONE, Caller, KeyFile
 from rayllm.config import AppConfig, BatchesConfig, ModelConfig
-from rayllm.errors import RequestError
+from rayllm.errors import ConfigError, RequestError, StorageError
 from rayllm.serving.batch_api.objects.batch import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.serving.router.model_registry import ModelRegistry
@@ -33,6 +34,7 @@ class Jobs:
         self._app_name = app_name
         self._options = options
         self._files, self._batches = stores
+        self._keys = config.router.keys
         self._models = ModelRegistry(config)
 
     def open(self, batch: Batch) -> Job:
@@ -40,7 +42,8 @@ class Jobs:
 
         Raises:
             RequestError: with `execution: engines`, the first request names no model of this service.
-            StorageError: the input cannot be read now.
+            AuthenticationError: with `execution: engines`, the batch's key is no longer valid.
+            StorageError: the input or the keys cannot be read now.
         """
         from rayllm.batch.files.job import Job
 
@@ -52,8 +55,17 @@ class Jobs:
         from rayllm.batch.files.job import deployed, engines
 
         if self._options.execution == "deployed":
-            return deployed(self._app_name, self._options.concurrency)
-        return engines(self._model(batch), self._options.concurrency)
+            # The router knows the key's rights.
+            return deployed(self._app_name, self._options.concurrency, Caller(batch.key))
+        return engines(self._model(batch), self._options.concurrency, self._caller(batch))
+
+    def _caller(self, batch: Batch) -> Caller:
+        if not batch.key or not self._keys:
+            return ANYONE
+        try:
+            return KeyFile(self._keys).load().keyring.named(batch.key)
+        except ConfigError as error:
+            raise StorageError(error.message) from None
 
     def _model(self, batch: Batch) -> ModelConfig:
         """The model in the first request; all others must name it too."""

@@ -160,7 +160,8 @@ class BatchLifecycle:
         if not size:
             return None
         with folder.open(name) as content:
-            self._files.put(content, size, f"{batch.id}_{name}", "batch_output", batch.output_lifetime_s, file_id)
+            lifetime_s, tenant = batch.output_lifetime_s, batch.tenant
+            self._files.put(content, size, f"{batch.id}_{name}", "batch_output", lifetime_s, file_id, tenant)
         return file_id
 
     def _end(self, status: Ending, errors: list[BatchError]) -> None:

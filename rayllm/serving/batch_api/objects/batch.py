@@ -17,6 +17,7 @@ ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancell
 _ENDPOINTS = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_WINDOW_S = 30 * 86400
+_INTERNAL = {"output_lifetime_s", "tenant", "key"}
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 
@@ -105,7 +106,8 @@ class Batch(BaseModel):
     """OpenAI's batch object, with internal fields.
 
     Times are in seconds since the epoch. `output_lifetime_s` is the lifetime of the output files; None keeps them until
-    they are deleted. Source: https://platform.openai.com/docs/api-reference/batch/object
+    they are deleted. `tenant` owns the batch and its files, and `key` is the name of the key that its requests are sent
+    with; both are empty without keys. Source: https://platform.openai.com/docs/api-reference/batch/object
     """
 
     id: str
@@ -129,6 +131,8 @@ class Batch(BaseModel):
     request_counts: RequestCounts = RequestCounts()
     metadata: dict[str, str] | None = None
     output_lifetime_s: int | None = None
+    tenant: str = ""
+    key: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -139,7 +143,7 @@ class Batch(BaseModel):
         """The batch object for clients."""
         # The ids of the output files are assigned before the files exist.
         early = () if self.has_ended else ("output_file_id", "error_file_id")
-        return self.model_dump(mode="json", exclude={"output_lifetime_s"}) | dict.fromkeys(early)
+        return self.model_dump(mode="json", exclude=_INTERNAL) | dict.fromkeys(early)
 
 
 def _request_error(error: ValidationError) -> RequestError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -11,7 +11,10 @@ CLIENTS_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "
 
 
 class File(BaseModel):
-    """OpenAI's file object. Source: https://platform.openai.com/docs/api-reference/files/object"""
+    """OpenAI's file object, with the tenant that owns it; "" is none.
+
+    Source: https://platform.openai.com/docs/api-reference/files/object
+    """
 
     id: str
     object: Literal["file"] = "file"
@@ -21,3 +24,8 @@ class File(BaseModel):
     purpose: str
     status: Literal["processed"] = "processed"
     expires_at: int | None = None
+    tenant: str = ""
+
+    def public(self) -> dict[str, Any]:
+        """The file object for clients."""
+        return self.model_dump(mode="json", exclude={"tenant"})

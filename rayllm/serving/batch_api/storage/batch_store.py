@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rayllm.access import ANYONE, Caller
 from rayllm.errors import ConflictError, ObjectNotFoundError
 from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
 from rayllm.serving.batch_api.objects.ids import BATCH, created_at, is_id, new_id
@@ -49,8 +50,8 @@ class BatchStore:
         self._folder = folder
         self.now = now
 
-    def create(self, request: BatchRequest) -> Batch:
-        """Create a batch. The input file is not validated."""
+    def create(self, request: BatchRequest, caller: Caller = ANYONE) -> Batch:
+        """Create a batch of the caller's. The input file is not validated."""
         created_at, lifetime = int(self.now()), request.output_expires_after
         batch = Batch(
             id=new_id(BATCH),
@@ -61,35 +62,42 @@ class BatchStore:
             expires_at=created_at + request.window_s,
             metadata=request.metadata,
             output_lifetime_s=lifetime.seconds if lifetime else None,
+            tenant=caller.tenant,
+            key=caller.name if caller.tenant else "",
         )
         # The mark comes first: a batch without one would never be worked on.
         self._folder.write(_mark(batch), b"")
         self._folder.write(f"batches/{batch.id}.json", batch.model_dump_json().encode())
         return batch
 
-    def get(self, batch_id: str) -> Batch:
+    def get(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
         """The current state of a batch.
 
         Raises:
-            ObjectNotFoundError: the batch does not exist.
+            ObjectNotFoundError: the batch does not exist, or is not the caller's.
         """
         batch = self._find(batch_id) if is_id(BATCH, batch_id) else None
-        if batch is None:
+        if batch is None or not caller.owns(batch.tenant):
             raise ObjectNotFoundError(f"There is no batch `{batch_id[:100]}`.", "batch_id")
         return batch
 
-    def page(self, cursor: Cursor) -> Page[Batch]:
-        """A page of the list of all batches."""
-        return Page.read([name.removesuffix(".json") for name in self._folder.names("batches")], cursor, self._find)
+    def page(self, cursor: Cursor, caller: Caller = ANYONE) -> Page[Batch]:
+        """A page of the list of the caller's batches."""
 
-    def cancel(self, batch_id: str) -> Batch:
+        def read(batch_id: str) -> Batch | None:
+            batch = self._find(batch_id)
+            return batch if batch is not None and caller.owns(batch.tenant) else None
+
+        return Page.read([name.removesuffix(".json") for name in self._folder.names("batches")], cursor, read)
+
+    def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
         """Request the cancellation of a batch, which its runner carries out soon.
 
         Raises:
-            ObjectNotFoundError: the batch does not exist.
+            ObjectNotFoundError: the batch does not exist, or is not the caller's.
             ConflictError: the batch can no longer be cancelled.
         """
-        batch = self.get(batch_id)
+        batch = self.get(batch_id, caller)
         if batch.status not in ("validating", "in_progress", "cancelling"):
             message = f"The batch is `{batch.status}`; only one that is `validating` or `in_progress` can be cancelled."
             raise ConflictError(message, "batch_id")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from rayllm.access import ANYONE, Caller
 from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batch_api.objects.file import File
 from rayllm.serving.batch_api.objects.ids import FILE, is_id, new_id
@@ -50,6 +51,7 @@ class FileStore:
         purpose: str,
         lifetime_s: int | None = None,
         file_id: str | None = None,
+        tenant: str = "",
     ) -> File:
         """Store a file.
 
@@ -60,6 +62,7 @@ class FileStore:
             purpose: its purpose.
             lifetime_s: seconds until it expires; None for never.
             file_id: its id, if it was assigned before.
+            tenant: who owns it.
         """
         created_at = int(self._now())
         file = File(
@@ -69,6 +72,7 @@ class FileStore:
             filename=filename,
             purpose=purpose,
             expires_at=None if lifetime_s is None else created_at + lifetime_s,
+            tenant=tenant,
         )
         try:
             self._folder.write(f"contents/{file.id}", content)
@@ -87,14 +91,14 @@ class FileStore:
         contents = self._folder.entries("contents")
         return Usage(len(contents), sum(entry.size for entry in contents))
 
-    def get(self, file_id: str) -> File:
+    def get(self, file_id: str, caller: Caller = ANYONE) -> File:
         """Description of a file.
 
         Raises:
-            ObjectNotFoundError: the file does not exist, or has expired.
+            ObjectNotFoundError: the file does not exist, has expired, or is not the caller's.
         """
         file = self._find(file_id) if is_id(FILE, file_id) else None
-        if file is None:
+        if file is None or not caller.owns(file.tenant):
             raise ObjectNotFoundError(f"There is no file `{file_id[:100]}`.", "file_id")
         return file
 
@@ -113,12 +117,14 @@ class FileStore:
         """Path or URI of a file's content."""
         return self._folder.address(f"contents/{file_id}")
 
-    def page(self, cursor: Cursor, purpose: str | None) -> Page[File]:
-        """A page of the list of files, optionally for one purpose."""
+    def page(self, cursor: Cursor, purpose: str | None, caller: Caller = ANYONE) -> Page[File]:
+        """A page of the list of the caller's files, optionally for one purpose."""
 
         def read(file_id: str) -> File | None:
             file = self._find(file_id)
-            return file if file is not None and purpose in (None, file.purpose) else None
+            if file is None or purpose not in (None, file.purpose):
+                return None
+            return file if caller.owns(file.tenant) else None
 
         return Page.read([name.removesuffix(".json") for name in self._folder.names("files")], cursor, read)
 

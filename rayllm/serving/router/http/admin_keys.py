@@ -6,8 +6,10 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from rayllm.access import ANYONE, caller_of
 from rayllm.errors import AuthenticationError, PermissionDeniedError
 
 
@@ -25,15 +27,28 @@ class AdminKeys:
         """Check that an administrator sends the request.
 
         Raises:
-            PermissionDeniedError: there are no keys.
+            PermissionDeniedError: there are no keys, or its key is another's.
             AuthenticationError: its key is none of them.
         """
+        caller = caller_of(request.scope)
+        if caller.is_admin or self.has(request.headers):
+            return
+        if caller != ANYONE:
+            raise PermissionDeniedError(f"This is for administrators; the key `{caller.name}` is not one's.")
         if not self._digests:
             raise PermissionDeniedError("This is for administrators, of whom there are none: set `router.admin_keys`.")
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key.strip()
+        raise AuthenticationError("This takes an administrator's key: `Authorization: Bearer <key>`.")
+
+    def has(self, headers: Headers) -> bool:
+        """Whether a request with these headers has an administrator's key."""
+        key = bearer_key(headers)
         digest = hashlib.sha256(key.encode()).digest()
         matches = [hmac.compare_digest(digest, registered) for registered in self._digests]
         # An environment variable may be set but empty: that is no key.
-        if scheme.lower() != "bearer" or not key or not any(matches):
-            raise AuthenticationError("This takes an administrator's key: `Authorization: Bearer <key>`.")
+        return bool(key) and any(matches)
+
+
+def bearer_key(headers: Headers) -> str:
+    """The key in `Authorization: Bearer <key>`; empty if there is none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""

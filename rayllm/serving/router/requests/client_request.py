@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
+from rayllm.access import caller_of
 from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
@@ -37,6 +38,7 @@ class ClientRequest:
         self.path = path
         # A proxy may let longer ids through.
         self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
+        self.record.key = caller_of(request.scope).name
         self.wants_timing = request.headers.get(TIMING) == "1"
         self._send = send
         self._is_stream = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,18 +12,27 @@ from rayllm.request_stats import RequestStats
 CLIENT_LEFT = 499
 """Status of requests whose client left before the reply began; nginx has it, too."""
 _NO_STATS = RequestStats()
+# Each phase's parts.
+_PHASES = {
+    "router": ("router", "transfer", "prepare"),
+    "waiting": ("lost", "wait", "adapter"),
+    "queued": ("queue",),
+    "prefill": ("prefill",),
+    "decode": ("decode", "deliver"),
+}
 
 
 @dataclass
 class RequestRecord:
     """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s, `created` the epoch's.
 
-    `model_id` and `adapter` are empty until the model is known; `status` is 0 until something was sent, and 499 if the
-    client left first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas
-    that the request was sent to, `replica` is the last of them, `choice` says why that one, `waited_for` what for the
-    request had to wait. `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the
-    request, `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer.
-    `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it in the replica.
+    `key` is the name of the sender's key, empty without keys. `model_id` and `adapter` are empty until the model is
+    known; `status` is 0 until something was sent, and 499 if the client left first; `refusal` is the code of the
+    error that the router answered with. `attempts` counts the replicas that the request was sent to, `replica` is the
+    last of them, `choice` says why that one, `waited_for` what for the request had to wait. `routed_at` is when the
+    router began to look for a replica, `sent_at` when the replica got the request, `first_byte_at` when the reply
+    began; `lost_s` are the seconds that replicas had it that did not answer. `span` is OpenTelemetry's, None without
+    tracing, and `trace_headers` continue it in the replica.
     """
 
     endpoint: str
@@ -44,6 +54,7 @@ class RequestRecord:
     ended_at: float = 0.0
     lost_s: float = 0.0
     stats: RequestStats | None = None
+    key: str = ""
     span: Any = None
     trace_headers: dict[str, str] = field(default_factory=dict)
 
@@ -117,26 +128,33 @@ class RequestRecord:
             *stats.parts,
         ]
 
+    def _phases(self) -> dict[str, float]:
+        """The request's time in five phases, in seconds, which add up to the whole."""
+        parts = defaultdict(float, self.parts())
+        return {phase: sum(parts[name] for name in names) for phase, names in _PHASES.items()}
+
     def as_json(self) -> dict[str, Any]:
         """The record for logs: nothing of what the client wrote or was answered."""
         stats = self.stats or _NO_STATS
         return {
             "id": self.request_id,
             "created": round(self.created, 3),
+            "key": self.key,
             "endpoint": self.endpoint,
             "model": self.model_id,
             "adapter": self.adapter,
             "status": self.status,
             "error": self.refusal,
             "finish_reason": stats.finish_reason,
-            "seconds": round(self.total_s, 6),
-            "first_token_seconds": _rounded(self.first_token_s),
+            **{f"{name}_s": round(seconds, 6) for name, seconds in self._phases().items()},
+            "total_s": round(self.total_s, 6),
+            "first_token_s": _rounded(self.first_token_s),
             "parts": {name: round(seconds, 6) for name, seconds in self.parts() if seconds},
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.cached_tokens,
-            "generated_tokens": stats.generated_tokens,
-            "slowest_gap_seconds": round(stats.slowest_gap_s, 6),
-            "blocked_seconds": round(stats.blocked_s, 6),
+            "completion_tokens": stats.generated_tokens,
+            "slowest_gap_s": round(stats.slowest_gap_s, 6),
+            "blocked_s": round(stats.blocked_s, 6),
             "preemptions": stats.preemptions,
             "replica": self.replica,
             "choice": self.choice,

@@ -32,11 +32,14 @@ FINISHED = Series(
     ("model", "adapter", "finish_reason"),
     "Requests that an engine worked on, by why it stopped: stop, length, abort, or empty if nothing is generated.",
 )
-PROMPT_TOKENS = Series("rayllm_prompt_tokens_total", "counter", _WORK, "Tokens of prompts.")
-CACHED_TOKENS = Series("rayllm_cached_tokens_total", "counter", _WORK, "Tokens of prompts that were in a KV cache.")
-GENERATED_TOKENS = Series("rayllm_generated_tokens_total", "counter", _WORK, "Generated tokens.")
+TOKENS = Series(
+    "rayllm_tokens_total",
+    "counter",
+    (*_WORK, "kind"),
+    "Tokens of prompts (prompt), those of them that were in a KV cache (cached), and generated ones (completion).",
+)
 REFUSED = Series(
-    "rayllm_refused_requests_total",
+    "rayllm_refused_total",
     "counter",
     ("model", "cause"),
     "Requests that the router refused or failed, by the code of the error.",
@@ -70,16 +73,16 @@ ADAPTER = Series("rayllm_adapter_seconds", "histogram", _TIMED, "Loading the ada
 ENGINE_QUEUE = Series("rayllm_engine_queue_seconds", "histogram", _TIMED, "In the engine's queue.")
 PREFILL = Series("rayllm_prefill_seconds", "histogram", _TIMED, "From the engine's queue to the first token.")
 DECODE = Series("rayllm_decode_seconds", "histogram", _TIMED, "From the first token to the last.")
-WAITING = Series("rayllm_waiting_requests", "gauge", ("model",), "Requests that wait for a replica.")
-ONGOING = Series("rayllm_ongoing_requests", "gauge", ("model",), "Requests that replicas have from this router.")
+WAITING = Series("rayllm_requests_waiting", "gauge", ("model",), "Requests that wait for a replica.")
+IN_HAND = Series("rayllm_requests_in_hand", "gauge", ("model",), "Requests that replicas have from this router.")
 REPLICAS = Series(
     "rayllm_replicas", "gauge", ("model", "state"), "Replicas that may be sent requests (open), and others (closed)."
 )
 SERIES = (
-    *(REQUESTS, REFUSED, FINISHED, PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS, RETRIES, FALLBACKS),
+    *(REQUESTS, REFUSED, FINISHED, TOKENS, RETRIES, FALLBACKS),
     *(DURATION, FIRST_BYTE, FIRST_TOKEN, BETWEEN_TOKENS),
     *(ROUTER, WAIT, ADAPTER, ENGINE_QUEUE, PREFILL, DECODE),
-    *(WAITING, ONGOING, REPLICAS),
+    *(WAITING, IN_HAND, REPLICAS),
 )
 """All series of a router. Every one has the label `router` besides, the id of the router's replica."""
 
@@ -112,9 +115,9 @@ class RouterMetrics:
             self._metrics.count(FALLBACKS, (record.model_id,), min(record.fallbacks, 1))
         if stats := record.stats:
             self._metrics.count(FINISHED, (record.model_id, adapter, stats.finish_reason))
-            self._metrics.count(PROMPT_TOKENS, work, stats.prompt_tokens)
-            self._metrics.count(CACHED_TOKENS, work, stats.cached_tokens)
-            self._metrics.count(GENERATED_TOKENS, work, stats.generated_tokens)
+            self._metrics.count(TOKENS, (*work, "prompt"), stats.prompt_tokens)
+            self._metrics.count(TOKENS, (*work, "cached"), stats.cached_tokens)
+            self._metrics.count(TOKENS, (*work, "completion"), stats.generated_tokens)
         self._time(record)
         if record.model_id:
             self._add_up(record)
@@ -129,13 +132,13 @@ class RouterMetrics:
 
     def update_load(self) -> None:
         """Set the gauges of each model's load, as this router sees it."""
-        for series in (WAITING, ONGOING, REPLICAS):
+        for series in (WAITING, IN_HAND, REPLICAS):
             self._metrics.clear(series)
         for model_id, replica_set in self._replica_sets().items():
             members = replica_set.replicas.values()
             is_open = [replica.is_open for replica in members]
             self._metrics.set(WAITING, (model_id,), replica_set.waiting)
-            self._metrics.set(ONGOING, (model_id,), sum(replica.candidate.requests for replica in members))
+            self._metrics.set(IN_HAND, (model_id,), sum(replica.candidate.requests for replica in members))
             self._metrics.set(REPLICAS, (model_id, "open"), is_open.count(True))
             self._metrics.set(REPLICAS, (model_id, "closed"), is_open.count(False))
 

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from rayllm.access import caller_of
 from rayllm.errors import ObjectNotFoundError, RequestError
 from rayllm.headers import LONGEST_REQUEST_ID
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -72,10 +73,12 @@ class RecentRequestsApi:
         self._admin_keys = admin_keys
 
     async def get(self, request: Request) -> Response:
-        """`GET /v1/requests/{id}`"""
-        self._admin_keys.check(request)
+        """`GET /v1/requests/{id}`: of any request for administrators, and of its own for a key."""
+        caller = caller_of(request.scope)
+        if not caller.name:
+            self._admin_keys.check(request)
         request_id = request.path_params["request_id"]
-        found = await self._find(request_id)
+        found = [each for each in await self._find(request_id) if caller.is_admin or each["key"] == caller.name]
         if not found:
             message = f"There is no request `{request_id[:200]}` among the last {_MOST} of each router."
             raise ObjectNotFoundError(message, "request_id")

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rayllm.access import Caller
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages import engine, request
@@ -259,6 +260,15 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
     assert Worker.made.checks == 1
     row = one(made, {"url": CHAT, "body": {**BODY, "model": "other"}})
     assert (row["status_code"], row["response"]["error"]["code"]) == (404, "model_not_found")
+    assert len(Worker.made.got) == 1
+
+
+def test_a_request_uses_only_the_models_of_its_caller() -> None:
+    made = EngineRequestStage(MODEL, "cpu", caller=Caller("alice", "alice", ("m:*",)))
+    Worker.made.reply = JSONResponse({"id": 1}, 200)
+    assert one(made, {"url": CHAT, "body": {**BODY, "model": "m:x"}})["status_code"] == 200
+    row = one(made, {"url": CHAT, "body": BODY})
+    assert (row["status_code"], row["response"]["error"]["code"]) == (403, "permission_denied")
     assert len(Worker.made.got) == 1
 
 

@@ -20,9 +20,13 @@ class Router:
 
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
+        self.keys: set[str] = set()
         self.answer = self
 
-    async def remote(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    async def remote(
+        self, url: str, body: bytes, headers: dict[str, str], key: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        self.keys.add(key)
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -49,8 +53,9 @@ def test_it_waits_for_who_is_busy_or_away(outcomes: list[Any], status: int, monk
         waited.append(seconds)
 
     monkeypatch.setattr(request.asyncio, "sleep", sleep)
-    (row,) = DeployedRequestStage("app", 1)([ROW])
+    (row,) = DeployedRequestStage("app", 1, "alice")([ROW])
     assert row["status_code"] == status
+    assert router.keys == {"alice"}
     assert row["response"] == {"said": status}
     assert waited == sorted(waited)
     assert len(waited) == len(outcomes) - 1

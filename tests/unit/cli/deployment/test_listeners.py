@@ -49,15 +49,17 @@ def test_an_address_that_others_reach_is_refused_by_its_key(given: Application, 
     found = listeners(with_address(given, None, None))
     with pytest.raises(ConfigError, match=key):
         check_private(found)
-    assert str(next(each for each in found if not is_loopback(each.host))) in reach(found)
-    assert "Only this machine" not in reach(found)
+    assert str(next(each for each in found if not is_loopback(each.host))) in reach(found, None)
+    assert "Only this machine" not in reach(found, None)
+    assert reach(found, "/keys.yaml").endswith("need a key of /keys.yaml.")
 
 
 def test_a_loopback_address_is_private() -> None:
     for listen in ("127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"):
         found = listeners(with_address(application(listen), None, None))
         check_private(found)
-        assert reach(found) == "Only this machine can reach it, since there are no API keys."
+        assert reach(found, None) == "Only this machine can reach it, since there are no API keys."
+        assert reach(found, "/keys.yaml") == "Requests from this machine need a key of /keys.yaml."
 
 
 @pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])

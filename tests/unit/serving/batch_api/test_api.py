@@ -18,8 +18,10 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 from openai.types import Batch, FileObject
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rayllm.access import Caller
 from rayllm.config import BatchesConfig
 from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.batch_api.storage.stores import open_stores
@@ -36,12 +38,23 @@ HOSTILE = ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "file-", "file-%00", "x" * 
 class Service:
     """The routes of one router behind an HTTP server, and its runners."""
 
-    def __init__(self, config: BatchesConfig | None, hosts: tuple[str, ...] = ("127.0.0.1",)) -> None:
+    def __init__(
+        self,
+        config: BatchesConfig | None,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        callers: dict[str, Caller] | None = None,
+    ) -> None:
         self.runners = Runners(open_stores(config.storage if config else ""))
-        self.batch_service = BatchService(config, self.runners.start, hosts)
+        self.batch_service = BatchService(config, self.runners.start, hosts, has_keys=callers is not None)
         self.app = FastAPI(openapi_url=None)
         self.app.router.routes.extend(self.batch_service.routes)
         install_error_handlers(self.app)
+        if callers is not None:
+            self.app.add_middleware(ByKey, callers)
+
+    def client(self, key: str) -> AsyncOpenAI:
+        """A client with a key."""
+        return self.openai.with_options(api_key=key)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Service]:
@@ -61,6 +74,18 @@ class Service:
             self.batch_service.stop()
             server.should_exit = server.force_exit = True
             await task
+
+
+class ByKey:
+    """ASGI middleware that puts the caller into the scope, as the router's does."""
+
+    def __init__(self, app: ASGIApp, callers: dict[str, Caller]) -> None:
+        self._app = app
+        self._callers = callers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = Headers(scope=scope)["authorization"].removeprefix("Bearer ")
+        await self._app({**scope, "user": self._callers[key]}, receive, send)
 
 
 class BodyWatch:
@@ -434,11 +459,75 @@ async def test_where_others_can_call_there_are_no_files_unless_asked_for(storage
             assert answer.status_code == 403
             assert answer.json()["error"]["code"] == "permission_denied"
             assert f"listens on {public}," in answer.json()["error"]["message"]
-            assert "`router.batches.allow_remote: true`" in answer.json()["error"]["message"]
+            assert "`router.keys`, or with `router.batches.allow_remote: true`" in answer.json()["error"]["message"]
         with pytest.raises(openai.PermissionDeniedError):
             await upload(closed.openai)
     async with Service(BatchesConfig(storage=storage, allow_remote=True), hosts).listening() as opened:
         assert (await upload(opened.openai)).bytes == len(LINES)
+
+
+CALLERS = {
+    "alice": Caller("alice", "team"),
+    "carol": Caller("carol", "team"),
+    "bob": Caller("bob", "bob"),
+    "root": Caller("root", "root", is_admin=True),
+    "admin": Caller("admin", is_admin=True),
+}
+
+
+@pytest.fixture
+async def keyed(storage: str) -> AsyncIterator[Service]:
+    async with Service(BatchesConfig(storage=storage), ("0.0.0.0",), CALLERS).listening() as service:
+        yield service
+
+
+async def test_files_are_their_tenants(keyed: Service) -> None:
+    file = await upload(keyed.client("alice"))
+    seen = {name: [each.id async for each in keyed.client(name).files.list()] for name in CALLERS}
+    assert seen == {"alice": [file.id], "carol": [file.id], "bob": [], "root": [file.id], "admin": [file.id]}
+    assert "tenant" not in (await keyed.client("carol").files.retrieve(file.id)).to_dict()
+    missing = await answer_of(keyed.client("bob").files.retrieve(UNKNOWN_FILE))
+    for attempt in ("retrieve", "content", "delete"):
+        refused = await answer_of(getattr(keyed.client("bob").files, attempt)(file.id))
+        assert refused == missing.replace(UNKNOWN_FILE, file.id)
+    await keyed.client("carol").files.delete(file.id)
+
+
+async def test_batches_are_their_tenants(keyed: Service) -> None:
+    alice, bob = keyed.client("alice"), keyed.client("bob")
+    batch = await create(alice)
+    assert not {"tenant", "key"} & batch.to_dict().keys()
+    done = await ended(keyed.client("carol"), batch.id)
+    assert [each.id async for each in bob.batches.list()] == []
+    assert [each.id async for each in bob.files.list()] == []
+    assert [each.id async for each in keyed.client("root").batches.list()] == [batch.id]
+    missing = await answer_of(bob.batches.retrieve(UNKNOWN_BATCH))
+    for attempt in ("retrieve", "cancel"):
+        assert await answer_of(getattr(bob.batches, attempt)(batch.id)) == missing.replace(UNKNOWN_BATCH, batch.id)
+    assert "There is no file" in await answer_of(create(bob, input_file_id=batch.input_file_id))
+    assert done.output_file_id
+    assert (await keyed.client("carol").files.content(done.output_file_id)).content
+    assert "There is no file" in await answer_of(bob.files.content(done.output_file_id))
+
+
+async def test_who_deletes_the_file_of_anothers_batch_does_not_learn_of_it(keyed: Service) -> None:
+    keyed.runners.pause = threading.Event().wait  # type: ignore[assignment]
+    batch = await create(keyed.client("alice"))
+    assert "There is no file" in await answer_of(keyed.client("bob").files.delete(batch.input_file_id))
+    assert batch.id in await answer_of(keyed.client("carol").files.delete(batch.input_file_id))
+
+
+@pytest.mark.parametrize(("name", "key"), [("alice", "alice"), ("root", "root"), ("admin", "")])
+async def test_a_batch_is_sent_with_its_senders_key(keyed: Service, name: str, key: str) -> None:
+    batch = await create(keyed.client(name))
+    assert keyed.runners.stores.batches.get(batch.id).key == key
+
+
+async def answer_of(call: Any) -> str:
+    """The message of a call that is refused."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        await call
+    return refused.value.message
 
 
 async def test_so_many_files_are_kept(storage: str) -> None:

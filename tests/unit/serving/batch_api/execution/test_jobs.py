@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rayllm.access import ANYONE, Caller, Key, KeyFile
+from rayllm.access.key import key_hash
 from rayllm.config import ModelConfig, load_app
-from rayllm.errors import ModelNotFoundError, RequestError
+from rayllm.errors import AuthenticationError, ModelNotFoundError, RequestError, StorageError
 from rayllm.serving.batch_api.execution.jobs import Jobs
 from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
 from rayllm.serving.batch_api.storage.stores import Stores
 
 
-def create(stores: Stores, content: bytes) -> Batch:
+def create(stores: Stores, content: bytes, caller: Caller = ANYONE) -> Batch:
     file = stores.files.put(BytesIO(content), len(content), "requests.jsonl", "batch")
     asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
-    return stores.batches.create(BatchRequest.parse(asked))
+    return stores.batches.create(BatchRequest.parse(asked), caller)
 
 
-def jobs(stores: Stores, storage: str, execution: str) -> Jobs:
+def jobs(stores: Stores, storage: str, execution: str, keys: Path | None = None) -> Jobs:
     models = [{"model_loading_config": {"model_id": name}} for name in ("one", "two")]
-    router = {"model_aliases": {"alias": "two"}, "batches": {"storage": storage, "execution": execution}}
+    router = {
+        "model_aliases": {"alias": "two"},
+        "batches": {"storage": storage, "execution": execution},
+        "keys": str(keys) if keys else None,
+    }
     config = load_app({"llm_configs": models, "router": router})
     assert config.router.batches is not None
     return Jobs("app", config, config.router.batches, stores)
@@ -64,3 +71,31 @@ def test_a_job_works_on_the_file_in_the_folder_of_the_batch(stores: Stores, stor
     batch = create(stores, line({"model": "one"}) + line({"model": "one"}))
     job = jobs(stores, storage, "deployed").open(batch)
     assert [(fault.code, fault.line) for fault in job.validate()] == [("duplicate_custom_id", 2)]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file of keys, with one of alice's."""
+    file = KeyFile(str(tmp_path / "keys.yaml"))
+    with file.change() as keys:
+        keys.append(Key(name="alice", hash=key_hash("a", file.salt), models=("one",)))
+    return tmp_path / "keys.yaml"
+
+
+def test_requests_are_sent_with_the_key_of_the_batch(stores: Stores, storage: str, keys: Path) -> None:
+    batch = create(stores, line({"model": "one"}), Caller("alice", "alice"))
+    assert jobs(stores, storage, "deployed", keys).executor(batch).caller.name == "alice"
+    assert jobs(stores, storage, "engines", keys).executor(batch).caller == Caller("alice", "alice", ("one",))
+    of_an_administrator = create(stores, line({"model": "one"}), Caller("admin", is_admin=True))
+    assert jobs(stores, storage, "engines", keys).executor(of_an_administrator).caller == ANYONE
+
+
+def test_a_batch_of_a_revoked_key_fails_and_waits_for_a_file_that_cannot_be_read(
+    stores: Stores, storage: str, keys: Path
+) -> None:
+    batch = create(stores, line({"model": "one"}), Caller("gone", "gone"))
+    with pytest.raises(AuthenticationError):
+        jobs(stores, storage, "engines", keys).executor(batch)
+    keys.write_text("keys: [")
+    with pytest.raises(StorageError):
+        jobs(stores, storage, "engines", keys).executor(batch)

@@ -85,7 +85,7 @@ def test_the_last_requests_are_kept() -> None:
     assert recent.find("b") is None
     found = recent.find("a")
     assert found is not None
-    assert (found["object"], found["seconds"], found["parts"]["wait"]) == ("request", 10, 2)
+    assert (found["object"], found["total_s"], found["parts"]["wait"]) == ("request", 10, 2)
     json.dumps(found)
 
 
@@ -101,7 +101,7 @@ def test_the_log_has_a_line_of_json_for_each(tmp_path: Path) -> None:
         log.write(record(RequestStats(10, 4, 7), request_id=name))
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    assert [(line["id"], line["model"], line["generated_tokens"]) for line in lines] == [
+    assert [(line["id"], line["model"], line["completion_tokens"]) for line in lines] == [
         ("a", "m", 7),
         ("b\nc", "m", 7),
     ]

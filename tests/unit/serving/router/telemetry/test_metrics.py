@@ -38,9 +38,8 @@ def test_an_answered_request(metrics: RouterMetrics) -> None:
     timed = {"model": "m", "endpoint": CHAT}
     assert value(metrics, "rayllm_requests_total", **work, status="200") == 1
     assert value(metrics, "rayllm_finished_requests_total", model="m", adapter="", finish_reason="stop") == 1
-    assert value(metrics, "rayllm_prompt_tokens_total", **work) == 10
-    assert value(metrics, "rayllm_cached_tokens_total", **work) == 4
-    assert value(metrics, "rayllm_generated_tokens_total", **work) == 7
+    tokens = {"prompt": 10, "cached": 4, "completion": 7}
+    assert {kind: value(metrics, "rayllm_tokens_total", **work, kind=kind) for kind in tokens} == tokens
     seconds = {
         "rayllm_request_seconds_sum": 10,
         "rayllm_router_seconds_sum": 1,
@@ -65,8 +64,8 @@ def test_what_was_tried_before(metrics: RouterMetrics) -> None:
 def test_refusals_have_a_cause(metrics: RouterMetrics) -> None:
     metrics.observe(record(status=503, refusal="overloaded_error"))
     metrics.refuse(RequestTimeoutError("too slow"))
-    assert value(metrics, "rayllm_refused_requests_total", model="m", cause="overloaded_error") == 1
-    assert value(metrics, "rayllm_refused_requests_total", model="", cause="timeout") == 1
+    assert value(metrics, "rayllm_refused_total", model="m", cause="overloaded_error") == 1
+    assert value(metrics, "rayllm_refused_total", model="", cause="timeout") == 1
 
 
 def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +79,7 @@ def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pyte
         metrics.observe(record(f"real-{number}", RequestStats(1)))
     labels = {s.labels["adapter"] for f in metrics.registry.collect() for s in f.samples if "adapter" in s.labels}
     assert labels == {"", "real-0", "real-1", "real-2", "other"}
-    assert value(metrics, "rayllm_prompt_tokens_total", model="m", adapter="other", endpoint=CHAT) == 997
+    assert value(metrics, "rayllm_tokens_total", model="m", adapter="other", endpoint=CHAT, kind="prompt") == 997
 
 
 def test_the_load_is_read_at_each_scrape() -> None:
@@ -90,11 +89,11 @@ def test_the_load_is_read_at_each_scrape() -> None:
     replica_sets: Any = {}
     metrics = RouterMetrics(lambda: replica_sets)
     metrics.update_load()
-    assert value(metrics, "rayllm_waiting_requests", model="m") is None
+    assert value(metrics, "rayllm_requests_waiting", model="m") is None
     members = {"a": replica(True, 3), "b": replica(False, 1), "c": replica(True, 0)}
     replica_sets = {"m": SimpleNamespace(waiting=5, replicas=members)}
     metrics.update_load()
-    assert value(metrics, "rayllm_waiting_requests", model="m") == 5
-    assert value(metrics, "rayllm_ongoing_requests", model="m") == 4
+    assert value(metrics, "rayllm_requests_waiting", model="m") == 5
+    assert value(metrics, "rayllm_requests_in_hand", model="m") == 4
     assert value(metrics, "rayllm_replicas", model="m", state="open") == 2
     assert value(metrics, "rayllm_replicas", model="m", state="closed") == 1

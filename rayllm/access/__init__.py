@@ -1,0 +1,8 @@
+"""API keys: who may call the service, and what a key may use."""
+
+from rayllm.access.caller import ANYONE, Caller, caller_of
+from rayllm.access.key import Key, new_key
+from rayllm.access.key_file import KeyFile
+from rayllm.access.keyring import Keyring
+
+__all__ = ["ANYONE", "Caller", "Key", "KeyFile", "Keyring", "caller_of", "new_key"]

@@ -1,0 +1,81 @@
+"""One API key, as the key file has it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+
+from pydantic import Field, field_validator
+
+from rayllm.access.caller import Caller
+from rayllm.config.base import Frozen
+
+PREFIX = "sk-rayllm-"
+LONGEST_KEY = 256
+"""Characters of the longest key that is looked up."""
+_SECRET_BYTES = 32
+
+
+def new_key() -> str:
+    """A new random key of 256 bits."""
+    return PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def key_hash(key: str, salt: bytes) -> str:
+    """BLAKE2b of a key, keyed with the file's salt, in hexadecimal.
+
+    Keys are long and random, so a fast hash is enough: nobody can guess them.
+    """
+    return hashlib.blake2b(key.encode(), key=salt, digest_size=32).hexdigest()
+
+
+class Key(Frozen):
+    """An API key."""
+
+    name: str = Field(min_length=1, max_length=64)
+    """Unique name; logs and traces show it."""
+    hash: str
+    """Keyed hash of the key, in hexadecimal; `rayllm keys create` writes it."""
+    tenant: str | None = Field(None, min_length=1, max_length=64)
+    """Who owns the key's files and batches; keys of one tenant share them. Null is the key's name."""
+    models: tuple[str, ...] | None = None
+    """Models that the key may use: ids, aliases and `<model>:<adapter>`, with `*` for any text. Null are all."""
+    expires: datetime | None = None
+    """When the key stops working, with a time zone; null is never."""
+    admin: bool = False
+    """May load adapters, and see other keys' requests."""
+
+    @field_validator("name", "tenant")
+    @classmethod
+    def _is_plain(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", value):
+            raise ValueError("must be letters, digits, `.`, `_`, `@` and `-`, and begin with a letter or digit")
+        return value
+
+    @field_validator("hash")
+    @classmethod
+    def _is_a_hash(cls, value: str) -> str:
+        if not re.fullmatch(r"[0-9a-f]{64}", value):
+            # Not shown: somebody may have written the key itself.
+            raise ValueError("must be 64 hexadecimal digits; let `rayllm keys create` write it")
+        return value
+
+    @field_validator("expires")
+    @classmethod
+    def _has_a_zone(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("needs a time zone, such as 2027-01-31T00:00:00Z")
+        return value and value.astimezone(UTC)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the key has stopped working."""
+        return self.expires is not None and self.expires.timestamp() <= time.time()
+
+    @property
+    def caller(self) -> Caller:
+        """Who sends a request with this key."""
+        return Caller(self.name, self.tenant or self.name, self.models, self.admin)

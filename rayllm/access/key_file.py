@@ -1,0 +1,142 @@
+"""The file of keys: YAML with the keys' hashes, on disk or in a bucket."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from filelock import FileLock
+from pydantic import Field, ValidationError, field_validator
+
+from rayllm.access.key import Key
+from rayllm.access.keyring import Keyring
+from rayllm.config.base import Frozen
+from rayllm.config.faults import config_error
+from rayllm.config.yaml import dump_yaml, parse_yaml
+from rayllm.errors import ConfigError, StorageError
+from rayllm.storage import Folder
+
+_SALT_BYTES = 32
+# Larger files are written as JSON, which is YAML too, and is read a hundred times as fast.
+_MOST_AS_YAML = 1000
+
+
+class KeyList(Frozen):
+    """The content of a key file."""
+
+    salt: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Key of the hashes, in hexadecimal; `rayllm keys create` writes it."""
+    keys: tuple[Key, ...] = ()
+    """The keys."""
+
+    @field_validator("keys")
+    @classmethod
+    def _differ(cls, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        for field in ("name", "hash"):
+            seen: set[str] = set()
+            for key in keys:
+                if getattr(key, field) in seen:
+                    raise ValueError(f"two keys have the {field} of `{key.name}`; every key needs its own")
+                seen.add(getattr(key, field))
+        return keys
+
+    @property
+    def salt_bytes(self) -> bytes:
+        """The salt."""
+        return bytes.fromhex(self.salt)
+
+    @property
+    def keyring(self) -> Keyring:
+        """The keys by their hashes."""
+        return Keyring(self.salt_bytes, self.keys)
+
+
+class KeyFile:
+    """A file of keys. Its methods block.
+
+    Args:
+        uri: a path, `s3://bucket/file` or `gs://bucket/file`.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        folder, _, self._name = uri.rpartition("/")
+        self.salt = b""
+        self._folder = Folder(folder or ("/" if uri.startswith("/") else "."))
+
+    def read(self) -> bytes:
+        """Its content.
+
+        Raises:
+            StorageError: it does not exist, or cannot be read.
+        """
+        try:
+            return self._folder.read(self._name)
+        except FileNotFoundError:
+            raise StorageError(f"{self.uri}: there is no such file; create it with `rayllm keys create`.") from None
+
+    def parse(self, content: bytes) -> KeyList:
+        """The keys in the file's content.
+
+        Raises:
+            ConfigError: lists every fault, one a line.
+        """
+        try:
+            return KeyList.model_validate(self._raw(content))
+        except ValidationError as error:
+            raise config_error(self.uri, KeyList, error) from None
+
+    def load(self) -> KeyList:
+        """The keys.
+
+        Raises:
+            StorageError: the file does not exist, or cannot be read.
+            ConfigError: it is not valid.
+        """
+        return self.parse(self.read())
+
+    @contextmanager
+    def change(self) -> Iterator[list[Key]]:
+        """The keys as a list, which is written back at the end of the block, unless that raises.
+
+        Several processes may change a file on disk at once, but not one in a bucket. A file that does not exist is
+        created.
+        """
+        lock: AbstractContextManager[object] = nullcontext() if "://" in self.uri else FileLock(f"{self.uri}.lock")
+        with lock:
+            try:
+                current = self.load()
+            except StorageError:
+                if self._folder.size(self._name) is not None:
+                    raise
+                current = KeyList(salt=secrets.token_hex(_SALT_BYTES))
+            self.salt = current.salt_bytes
+            keys = list(current.keys)
+            yield keys
+            self._folder.write(self._name, _text(current.salt, keys).encode())
+
+    def _raw(self, content: bytes) -> Any:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.uri}: is not UTF-8 text.") from None
+        if text.startswith("{"):
+            try:
+                return json.loads(text)
+            except ValueError:
+                pass
+        raw = parse_yaml(text, self.uri)
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{self.uri}: must be a mapping with `salt` and `keys`.")
+        return raw
+
+
+def _text(salt: str, keys: list[Key]) -> str:
+    entries = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
+    if len(entries) <= _MOST_AS_YAML:
+        return dump_yaml({"salt": salt, "keys": entries})
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    return f'{{"salt": "{salt}", "keys": [\n{lines}\n]}}\n'

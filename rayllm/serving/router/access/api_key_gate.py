@@ -1,0 +1,71 @@
+"""ASGI middleware that admits requests by their keys, before anything of their body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rayllm.access import Caller, Keyring
+from rayllm.endpoints import COUNT_TOKENS, MESSAGES
+from rayllm.errors import AuthenticationError, RayLLMError
+from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
+from rayllm.serving.router.http.errors import error_response
+from rayllm.serving.router.http.paths import path_of
+
+# Tells whether the process lives; load balancers have no keys.
+_OPEN = "/health"
+# Anthropic's clients send their key here.
+_API_KEY = "x-api-key"
+
+
+class ApiKeyGate:
+    """Finds the caller of each request, and puts it into the scope as `user`.
+
+    Args:
+        app: the application behind it.
+        keyring: the keys in force; raises UnavailableError if there are none.
+        admin_keys: keys of administrators.
+        refused: called with the error of each request that is not admitted.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keyring: Callable[[], Keyring],
+        admin_keys: AdminKeys,
+        refused: Callable[[RayLLMError], None],
+    ) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._admin_keys = admin_keys
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Calls in process have a user already.
+        if scope["type"] == "http" and "user" not in scope:
+            path = path_of(Request(scope))
+            if path != _OPEN:
+                try:
+                    scope["user"] = self._caller(scope, path)
+                except RayLLMError as error:
+                    self._refused(error)
+                    await error_response(error, path)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope, path: str) -> Caller:
+        headers = Headers(scope=scope)
+        if self._admin_keys.has(headers):
+            return Caller("admin", is_admin=True)
+        key = bearer_key(headers)
+        if not key and path in (MESSAGES, COUNT_TOKENS):
+            key = headers.get(_API_KEY, "").strip()
+        if not key and b"key=" in scope["query_string"]:
+            raise AuthenticationError(
+                "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
+                "not accepted there."
+            )
+        return self._keyring().find(key)
