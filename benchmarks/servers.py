@@ -109,7 +109,9 @@ def rayllm(
         yaml.safe_dump({"proxy_location": proxy_location, "applications": [application]}, config)
         config.flush()
         command = [sys.executable, "-m", "rayllm", "run", config.name, "--port", str(port)]
-        with running(name, command, port, os.environ | PATIENCE | dict(variables)) as server:
+        # Other paths need a key, where there are some.
+        health = "/health" if "keys" in router else "/v1/models"
+        with running(name, command, port, os.environ | PATIENCE | dict(variables), health) as server:
             yield server
 
 

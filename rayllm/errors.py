@@ -16,6 +16,7 @@ RayLLMError                      500  server_error
 │   ├── ConflictError            409  conflict
 │   ├── BodyTooLargeError        413  request_too_large
 │   ├── QuotaError               429  insufficient_quota, with Retry-After
+│   ├── RateLimitError           429  rate_limit_exceeded, with Retry-After and x-ratelimit-…
 │   └── HeadersTooLargeError     431  headers_too_large
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
@@ -25,6 +26,7 @@ Constructors take positional arguments, so that exceptions survive pickling betw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 ADAPTER_UNAVAILABLE = "adapter_unavailable"
@@ -157,6 +159,28 @@ class QuotaError(RequestError):
     def headers(self) -> dict[str, str]:
         # OpenAI's client would otherwise retry.
         return {"retry-after": "60", "x-should-retry": "false"}
+
+
+class RateLimitError(RequestError):
+    """A limit of the key's has been reached; `reply_headers` say which, and when to try again."""
+
+    status = 429
+    type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        reply_headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, param, code)
+        self.args = (message, param, code, reply_headers)
+        self.reply_headers = dict(reply_headers or {})
+
+    def headers(self) -> dict[str, str]:
+        return self.reply_headers
 
 
 class UnavailableError(RayLLMError):

@@ -38,6 +38,9 @@ SESSION = "x-session-id"
 TIMING = "x-rayllm-timing"
 """From clients: `1` asks for a `Server-Timing` header."""
 
+USAGE = "x-rayllm-usage"
+"""The name of the key whose usage the request is."""
+
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
 

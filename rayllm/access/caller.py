@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rayllm.access.limits import NO_LIMITS, Limits
 from rayllm.errors import PermissionDeniedError
 
 
@@ -15,13 +16,15 @@ class Caller:
     """The sender of a request.
 
     `name` is that of its key, and `tenant` owns the files and batches that it creates; both are empty without keys.
-    `models` are names of models and adapters that it may use, with `*` for any text; None are all.
+    `models` are names of models and adapters that it may use, with `*` for any text; None are all. `limits` are those
+    of its key.
     """
 
     name: str = ""
     tenant: str = ""
     models: tuple[str, ...] | None = None
     is_admin: bool = False
+    limits: Limits = NO_LIMITS
 
     def may_use(self, *names: str) -> bool:
         """Whether it may use a model.

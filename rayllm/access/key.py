@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pydantic import Field, field_validator
 
 from rayllm.access.caller import Caller
+from rayllm.access.limits import Limits
 from rayllm.config.base import Frozen
 
 PREFIX = "sk-rayllm-"
@@ -43,6 +44,14 @@ class Key(Frozen):
     """Who owns the key's files and batches; keys of one tenant share them. Null is the key's name."""
     models: tuple[str, ...] | None = None
     """Models that the key may use: ids, aliases and `<model>:<adapter>`, with `*` for any text. Null are all."""
+    requests_per_minute: int | None = Field(None, ge=1)
+    """Most requests in any minute; null is no limit."""
+    tokens_per_minute: int | None = Field(None, ge=1)
+    """Most tokens in any minute, of prompts and answers; null is no limit."""
+    tokens_per_day: int | None = Field(None, ge=1)
+    """Most tokens in any 24 hours; null is no limit."""
+    max_concurrent: int | None = Field(None, ge=1)
+    """Most requests in progress at once; null is no limit."""
     expires: datetime | None = None
     """When the key stops working, with a time zone; null is never."""
     admin: bool = False
@@ -78,4 +87,5 @@ class Key(Frozen):
     @property
     def caller(self) -> Caller:
         """Who sends a request with this key."""
-        return Caller(self.name, self.tenant or self.name, self.models, self.admin)
+        limits = Limits(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.max_concurrent)
+        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits)

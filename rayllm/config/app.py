@@ -120,12 +120,22 @@ class RouterConfig(Frozen):
     keys: str | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
     but `/health` then needs one. Null lets anyone in who can reach the service."""
+    usage: str | None = None
+    """Folder of the ledger of what keys use, a path visible to all nodes. Null is `usage` in `RAYLLM_CACHE_DIR`, which
+    is enough on one node."""
 
     @field_validator("keys")
     @classmethod
     def _is_a_file(cls, value: str | None) -> str | None:
         if value is not None and (not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+/.", value))):
             raise ValueError(f"`{value}` must be a path, s3://bucket/file or gs://bucket/file")
+        return value
+
+    @field_validator("usage")
+    @classmethod
+    def _is_a_folder(cls, value: str | None) -> str | None:
+        if value is not None and (not value or "://" in value):
+            raise ValueError(f"`{value}` must be a path; entries are appended, which buckets cannot do")
         return value
 
     @field_validator("listen")

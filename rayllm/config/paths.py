@@ -72,8 +72,9 @@ def absolute_router(raw: Any, folders: tuple[Path, ...]) -> Any:
     if not isinstance(raw, dict):
         return raw
     changes: dict[str, Any] = {}
-    if isinstance(keys := raw.get("keys"), str):
-        changes["keys"] = kept_in(keys, folders)
+    for name in ("keys", "usage"):
+        if isinstance(path := raw.get(name), str):
+            changes[name] = kept_in(path, folders)
     if isinstance(batches := raw.get("batches"), dict) and isinstance(storage := batches.get("storage"), str):
         changes["batches"] = {**batches, "storage": kept_in(storage, folders)}
     return {**raw, **changes}

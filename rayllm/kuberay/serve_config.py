@@ -106,7 +106,7 @@ def local_paths(serve_config: Mapping[str, Any]) -> list[str]:
     """Absolute paths in the config, which the pods must have."""
     paths = []
     for router in _routers(serve_config):
-        paths += [router.get("keys"), (router.get("batches") or {}).get("storage")]
+        paths += [router.get("keys"), router.get("usage"), (router.get("batches") or {}).get("storage")]
     for raw in models_in(serve_config):
         model = ModelConfig.model_validate(raw)
         paths += [getattr(s, "path", None) for s in (model.source, model.model_loading_config.tokenizer_source)]

@@ -13,6 +13,8 @@ _ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Tokens assumed for an answer: clients often set limits far above what is then generated.
 _TYPICAL_ANSWER = 256
 _BYTES_PER_TOKEN = 4
+# More is refused by engines.
+_MOST_ANSWERS = 16384
 # Multipart forms hold audio files, of which about 256 bytes become a token.
 _FORM_BYTES_PER_TOKEN = 256
 
@@ -31,6 +33,8 @@ class RoutingRequest:
         group_key: digest of a long system prompt that conversations may share; 0 for none.
         is_follow_up: whether the conversation already has an answer.
         work: expected cost in tokens, the answer included.
+        prompt_bytes: bytes of the prompt.
+        answer_limit: most tokens of all answers; None if the request does not say.
     """
 
     adapter: str = ""
@@ -42,6 +46,8 @@ class RoutingRequest:
     group_key: int = 0
     is_follow_up: bool = False
     work: int = 1
+    prompt_bytes: int = 0
+    answer_limit: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -81,8 +87,8 @@ def routing_request(body: Mapping[str, Any], raw_size: int) -> RoutingRequest:
         raw_size: bytes of the request.
     """
     if not body:
-        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN)
-    prompt = digest_prompt(body)
+        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN, prompt_bytes=raw_size)
+    prompt, limit = digest_prompt(body), _limit_of_an_answer(body)
     return RoutingRequest(
         prefix_digests=prompt.digests,
         prefix_tokens=tuple(size // _BYTES_PER_TOKEN for size in prompt.sizes),
@@ -90,13 +96,20 @@ def routing_request(body: Mapping[str, Any], raw_size: int) -> RoutingRequest:
         affinity_tokens=prompt.affinity_size // _BYTES_PER_TOKEN,
         group_key=prompt.group_key,
         is_follow_up=prompt.is_follow_up,
-        work=1 + prompt.size // _BYTES_PER_TOKEN + _answer_tokens(body),
+        work=1 + prompt.size // _BYTES_PER_TOKEN + min(_TYPICAL_ANSWER if limit is None else limit, _TYPICAL_ANSWER),
+        prompt_bytes=prompt.size,
+        answer_limit=None if limit is None else limit * _answers(body),
     )
 
 
-def _answer_tokens(body: Mapping[str, Any]) -> int:
+def _limit_of_an_answer(body: Mapping[str, Any]) -> int | None:
     for name in _ANSWER_LIMITS:
         limit = body.get(name)
         if isinstance(limit, int):
-            return max(0, min(limit, _TYPICAL_ANSWER))
-    return _TYPICAL_ANSWER
+            return max(0, limit)
+    return None
+
+
+def _answers(body: Mapping[str, Any]) -> int:
+    answers = body.get("n")
+    return answers if isinstance(answers, int) and 1 <= answers <= _MOST_ANSWERS else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from rayllm import build_app
 from rayllm.cli.commands.keys import command
 from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
+from tests.integration.test_batch import processes
 from tests.integration.test_batches import create, has_ended, lines, request, wait
 from tests.integration.test_leaving import within
 
@@ -38,6 +40,8 @@ class Access:
         self.url = url
         self.file = file
         self.keys: dict[str, str] = {}
+        # Tokens of the engine's own, of prompts and answers.
+        self.warm_up = (0, 0)
 
     def run(self, *arguments: str) -> str:
         """What `rayllm keys` prints."""
@@ -72,9 +76,11 @@ def access(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "listen": f"127.0.0.1:{port}",
         "keys": str(made.file),
         "log_requests": True,
+        "usage": str(folder / "usage"),
         "batches": {"storage": str(folder / "batches")},
     }
     serve.run(build_app({"llm_configs": [str(DEMO)], "router": router}), name=NAME, route_prefix=f"/{NAME}")
+    made.warm_up = engine_tokens(made)
     yield made
     serve.delete(NAME)
 
@@ -162,6 +168,81 @@ def test_a_request_is_shown_to_its_key_and_to_administrators(access: Access, ali
     assert shown("bob").status_code == 404
 
 
+def outcomes(client: openai.OpenAI, count: int, **options: Any) -> list[openai.RateLimitError | None]:
+    """For each of some requests, one after the other, how it was refused."""
+    refused: list[openai.RateLimitError | None] = []
+    for _ in range(count):
+        # Each on a connection of its own: both routers get some.
+        fresh = client.with_options(http_client=httpx.Client())
+        try:
+            fresh.chat.completions.create(model=MODEL, messages=MESSAGES, **{"max_tokens": 3, **options})
+            refused.append(None)
+        except openai.RateLimitError as error:
+            refused.append(error)
+    return refused
+
+
+def in_force(access: Access, *keys: str) -> None:
+    """Wait until every router knows the keys."""
+    assert within(SECONDS, lambda: all(access.statuses(key) == {200} for key in keys))
+
+
+def test_so_many_requests_a_minute(access: Access) -> None:
+    key = access.create("five", "--requests-per-minute", "5")
+    in_force(access, key)
+    refused = outcomes(access.openai(key), 8)
+    assert [each is None for each in refused] == [True] * 5 + [False] * 3
+    headers = refused[-1].response.headers  # type: ignore[union-attr]
+    assert refused[-1].code == "rate_limit_exceeded"  # type: ignore[union-attr]
+    assert 1 <= int(headers["retry-after"]) <= 61
+    assert headers["x-ratelimit-limit-requests"] == "5"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    claude = anthropic.Anthropic(base_url=access.url, api_key=key, max_retries=0)
+    with pytest.raises(anthropic.RateLimitError) as limited:
+        claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=5)
+    assert limited.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
+    # The registry dies, and knows what was used when it is back.
+    time.sleep(2)
+    ray.kill(ray.get_actor("rayllm-quotas", namespace="rayllm"), no_restart=False)
+    assert all(outcomes(access.openai(key), 4))
+
+
+def test_so_many_tokens_a_minute(access: Access) -> None:
+    key = access.create("tokens", "--tokens-per-minute", "1000")
+    in_force(access, key)
+    client = access.openai(key)
+    with pytest.raises(openai.RateLimitError, match="lower `max_tokens`"):
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1000)
+    # 700 are reserved each time, but only some are used.
+    for stream in (False, True, False):
+        raw = client.with_raw_response.chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_tokens=700, stream=stream
+        )
+        assert raw.headers["x-ratelimit-limit-tokens"] == "1000"
+        raw.http_response.read()
+        time.sleep(2.5)
+    usage = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5).usage
+    assert usage
+    assert any(outcomes(client, 40, max_tokens=100))
+
+
+def test_so_many_requests_at_once(access: Access) -> None:
+    key = access.create("two", "--max-concurrent", "2")
+    in_force(access, key)
+    client = access.openai(key)
+    long: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "extra_body": {"min_tokens": 900}}
+    streams = [client.chat.completions.create(**long, stream=True) for _ in range(2)]
+    for stream in streams:
+        next(iter(stream))
+    refused = outcomes(client, 2)
+    assert all("2 requests at once" in str(each) for each in refused)
+    for stream in streams:
+        stream.close()
+    assert within(10, lambda: outcomes(client, 1) == [None])
+    # One after the other, as many as there are.
+    assert outcomes(client, 10) == [None] * 10
+
+
 def test_changes_of_the_file_take_effect_on_every_router(access: Access) -> None:
     key = access.create("dave")
     assert within(SECONDS, lambda: access.statuses(key) == {200})
@@ -215,6 +296,43 @@ def test_a_batch_has_the_rights_of_its_key(bob: openai.OpenAI) -> None:
     assert lines(bob, ended.error_file_id)[MODEL]["response"]["status_code"] == 403
 
 
+def engine_tokens(access: Access) -> tuple[int, int]:
+    """Tokens of prompts and answers that the engine has counted."""
+    page = httpx.get(f"{access.url}/metrics", headers={"authorization": f"Bearer {access.keys['root']}"}).text
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    lines = [line.rpartition(" ") for line in page.splitlines()]
+    prompt, answer = [[float(value) for series, _, value in lines if series.startswith(name)] for name in names]
+    assert prompt
+    assert answer
+    return int(sum(prompt)), int(sum(answer))
+
+
+def used_tokens(access: Access) -> tuple[int, int]:
+    """The same by the ledger."""
+    root = {"authorization": f"Bearer {access.keys['root']}"}
+    rows = httpx.get(f"{access.url}/v1/usage?group_by=", headers=root).json()["data"]
+    return rows[0]["prompt_tokens"], rows[0]["completion_tokens"]
+
+
+def difference(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+    return after[0] - before[0], after[1] - before[1]
+
+
+def test_usage_is_what_the_engine_counts(access: Access, alice: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = alice.chat.completions.create(model=ADAPTER, messages=MESSAGES, max_tokens=5)
+    assert reply.usage
+    # A client that leaves has used what was generated until then.
+    long: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "extra_body": {"min_tokens": 900}}
+    with alice.chat.completions.create(**long, stream=True) as stream:
+        next(iter(stream))
+    assert within(10, lambda: difference(engine_tokens(access), used_tokens(access)) == access.warm_up)
+    own = httpx.get(f"{access.url}/v1/usage", headers={"authorization": f"Bearer {access.keys['alice']}"}).json()
+    assert {row["key"] for row in own["data"]} == {"alice"}
+    monkeypatch.setenv("OPENAI_API_KEY", access.keys["root"])
+    shown = json.loads(access.run("show-usage", "--url", access.url, "--json"))
+    assert {"alice", "bob"} <= {row["key"] for row in shown}
+
+
 def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
     """After all the tests above: not in logs, metrics, records, nor in the file of keys itself."""
     httpx.get(f"{access.url}/v1/models?api_key={access.keys['alice']}")
@@ -231,3 +349,26 @@ def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
     everything = everything.replace(f"/{access.keys['alice']}".encode(), b"")
     found = [name for name, key in access.keys.items() if key.encode() in everything]
     assert found == []
+
+
+def test_usage_outlives_the_router(access: Access, alice: openai.OpenAI) -> None:
+    before, engine_before = used_tokens(access), engine_tokens(access)
+    client = alice.with_options(http_client=httpx.Client())
+    stream = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=300, stream=True, extra_body={"min_tokens": 300}
+    )
+    next(iter(stream))
+    for router in processes(f"ray::ServeReplica:{NAME}:Router"):
+        router.kill()
+    assert len(list(stream)) > 100
+
+    def is_back() -> bool:
+        try:
+            return access.statuses(access.keys["alice"], count=4) == {200}
+        except httpx.ConnectError:
+            return False
+
+    assert within(60, is_back)
+
+    assert within(30, lambda: difference(used_tokens(access), before)[1] >= 300)
+    assert difference(used_tokens(access), before) == difference(engine_tokens(access), engine_before)

@@ -107,7 +107,7 @@ class DeployedRequestStage:
         body, wait_s, failures = _encoded_body(row), 1.0, 0
         while True:
             response = await self._send(row["url"], body)
-            if response.status not in _BUSY:
+            if response.status not in _BUSY or response.headers.get("x-should-retry") == "false":
                 failures += 1
                 if response.status < 500 or failures > _MAX_FAILURES:
                     return {**row, **_result(response)}

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import click
 from pydantic import ValidationError
 
+from rayllm.cli.client.server_options import server_options
 from rayllm.cli.terminal.table import Table
+from rayllm.client.api.address import Address
+from rayllm.client.api.api_key import ApiKey
 from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from rayllm.access import Key, KeyFile
 
 
+_COUNT = click.IntRange(min=1)
+
+
 @click.group("keys")
-@click.option(
-    "--file", "uri", required=True, metavar="FILE", help="`router.keys` of the service: a path, s3:// or gs://."
-)
+@click.option("--file", "uri", metavar="FILE", help="`router.keys` of the service: a path, s3:// or gs://.")
 @click.pass_context
-def command(ctx: click.Context, uri: str) -> None:
+def command(ctx: click.Context, uri: str | None) -> None:
     """Create, list, rotate and revoke the API keys of a service.
 
-    FILE holds hashes of the keys, never a key itself. Running services follow it within seconds.
+    FILE holds hashes of the keys, never a key itself. Running services follow it within seconds. `show-usage` needs no
+    file.
     """
-    from rayllm.access import KeyFile
+    ctx.obj = uri
 
-    ctx.obj = KeyFile(uri if "://" in uri else str(Path(uri).expanduser().absolute()))
+
+def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
+    """Pass the `KeyFile` of `--file` to a command."""
+
+    @click.pass_obj
+    @wraps(function)
+    def wrapper(uri: str | None, /, **options: Any) -> None:
+        from rayllm.access import KeyFile
+
+        if not uri:
+            raise click.UsageError("--file FILE is needed, before the command.")
+        function(KeyFile(uri if "://" in uri else str(Path(uri).expanduser().absolute())), **options)
+
+    return wrapper
 
 
 @command.command("create")
@@ -38,12 +60,16 @@ def command(ctx: click.Context, uri: str) -> None:
 @click.option(
     "--models", metavar="NAMES", help="Models that it may use, by commas, with `*` for any text; default: all."
 )
+@click.option("--requests-per-minute", type=_COUNT, metavar="N", help="Most requests in any minute.")
+@click.option("--tokens-per-minute", type=_COUNT, metavar="N", help="Most tokens in any minute, answers included.")
+@click.option("--tokens-per-day", type=_COUNT, metavar="N", help="Most tokens in any 24 hours.")
+@click.option("--max-concurrent", type=_COUNT, metavar="N", help="Most requests in progress at once.")
 @click.option(
     "--expires", metavar="WHEN", help="When it stops working: days from now, or a time such as 2027-01-31T00:00Z."
 )
 @click.option("--admin", is_flag=True, help="It may load adapters and see other keys' requests.")
-@click.pass_obj
-def create(file: KeyFile, name: str, tenant: str | None, models: str | None, expires: str | None, admin: bool) -> None:
+@_pass_file
+def create(file: KeyFile, name: str, models: str | None, expires: str | None, **options: Any) -> None:
     """Create a key, and print it: it is shown only this once."""
     from rayllm.access import Key, new_key
     from rayllm.access.key import key_hash
@@ -54,7 +80,7 @@ def create(file: KeyFile, name: str, tenant: str | None, models: str | None, exp
     with file.change() as keys:
         if any(key.name == name for key in keys):
             raise ConfigError(f"{file.uri}: there is a key `{name}` already.\nhint: choose another name, or rotate it.")
-        fields = {"name": name, "tenant": tenant, "models": names, "expires": _time(expires), "admin": admin}
+        fields = {"name": name, "models": names, "expires": _time(expires), **options}
         try:
             keys.append(Key.model_validate({**fields, "hash": key_hash(secret, file.salt)}))
         except ValidationError as error:
@@ -62,9 +88,38 @@ def create(file: KeyFile, name: str, tenant: str | None, models: str | None, exp
     click.echo(secret)
 
 
+@command.command("show-usage")
+@server_options
+@click.option("--by", default="key,model", show_default=True, metavar="GROUPS", help="day, key, model, adapter.")
+@click.option("--since", metavar="DAY", help="First day, in UTC; default: 30 days ago.")
+@click.option("--until", metavar="DAY", help="Last day; default: today.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_usage(url: Address, key: ApiKey, by: str, as_json: bool, **days: str | None) -> None:
+    """Show what a key has used, or all keys for administrators."""
+    query = urlencode({"group_by": by, **{name: day for name, day in days.items() if day}})
+    rows = asyncio.run(_usage(url, key, f"usage?{query}"))
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    elif rows:
+        table = Table([name.replace("_", " ") for name in rows[0]])
+        for row in rows:
+            table.add([f"{value:,}" if isinstance(value, int) else value or "-" for value in row.values()])
+        click.echo(table.text())
+    else:
+        click.echo("no usage.", err=True)
+
+
+async def _usage(url: Address, key: ApiKey, path: str) -> list[dict[str, Any]]:
+    from rayllm.client.api.server import Server
+
+    async with Server(url, key) as server:
+        rows: list[dict[str, Any]] = (await server.get(path, data=list))["data"]
+        return rows
+
+
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
+@_pass_file
 def list_keys(file: KeyFile, as_json: bool) -> None:
     """List the keys, without their hashes."""
     keys = file.load().keys
@@ -78,7 +133,7 @@ def list_keys(file: KeyFile, as_json: bool) -> None:
 
 @command.command("revoke")
 @click.argument("name")
-@click.pass_obj
+@_pass_file
 def revoke(file: KeyFile, name: str) -> None:
     """Delete the key NAME. Requests in progress are answered to their end."""
     with file.change() as keys:
@@ -88,7 +143,7 @@ def revoke(file: KeyFile, name: str) -> None:
 
 @command.command("rotate")
 @click.argument("name")
-@click.pass_obj
+@_pass_file
 def rotate(file: KeyFile, name: str) -> None:
     """Replace the key NAME by a new one with the same rights, and print that: it is shown only this once."""
     from rayllm.access import new_key
@@ -125,9 +180,12 @@ def _shown(key: Key) -> dict[str, Any]:
 
 
 def _table(keys: tuple[Key, ...]) -> Table:
-    table = Table(["name", "tenant", "models", "expires", "admin"])
+    from rayllm.access.limits import UNITS
+
+    table = Table(["name", "tenant", "models", "limits", "expires", "admin"])
     for key in keys:
         models = "all" if key.models is None else ", ".join(key.models) or "none"
         expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
-        table.add([key.name, key.tenant or key.name, models, expires, "yes" if key.admin else "-"])
+        limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.by_kind.items()) or "none"
+        table.add([key.name, key.tenant or key.name, models, limits, expires, "yes" if key.admin else "-"])
     return table

@@ -16,6 +16,7 @@ import uvicorn
 from ray import serve
 from starlette.types import ASGIApp
 
+from rayllm.access.usage_ledger import usage_folder
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
 from rayllm.engine.adapters.setup import MAX_STOPS
@@ -32,6 +33,7 @@ from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end
 from rayllm.serving.replica.metrics import ReplicaMetrics
 from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate, StatsTrailer
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
+from rayllm.serving.replica.usage_meter import UsageMeter
 from rayllm.serving.replica.weights import ReplicaWeights
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
@@ -90,6 +92,9 @@ class ModelReplica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply what may change while the engine runs: called by Ray Serve at start and on every change."""
         self._check_timeout_s = user_config["health_check_timeout_s"]
+        usage = user_config.get("usage")
+        app_name = serve.get_replica_context().app_name
+        self._usage_meter.write_to(usage_folder(usage["folder"], app_name) if usage else None)
 
     async def _start(self, gpu_share: float) -> None:
         metrics = self._metrics
@@ -109,7 +114,9 @@ class ModelReplica:
             await self._engine.warm_up()
 
     async def _listen(self, host: str) -> None:
-        self._gate = DrainGate(LogContext(SlotGate(self._engine.app, self._slots)), lambda: self._engine.has_died)
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._usage_meter = UsageMeter(self._engine.app, self._model.model_id, replica_id)
+        self._gate = DrainGate(LogContext(SlotGate(self._usage_meter, self._slots)), lambda: self._engine.has_died)
         # Other platforms lack SOCK_SEQPACKET with file descriptors; there, requests come by HTTP only.
         if sys.platform == "linux":
             self._receiver = Receiver(self._gate)

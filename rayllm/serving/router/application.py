@@ -28,6 +28,7 @@ from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
+from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
@@ -43,6 +44,11 @@ from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
+# Headers of replies that web pages of other origins can read.
+_EXPOSED = [
+    *("x-request-id", "retry-after"),
+    *(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")),
+]
 # OpenAI's paths below /v1/responses; all others are ids.
 _NO_RESPONSES = {
     "": "This service stores no responses; send the whole conversation in `input` of a new request.",
@@ -63,6 +69,7 @@ class RouterApplication:
         transport: HTTP connections to replicas.
         telemetry: what is done with the record of each request.
         admin_keys: the administrators' keys.
+        limiter: admits requests within the limits of their keys.
         keyring: the keys in force; with None, anyone may call the service.
         routes: further routes.
     """
@@ -77,6 +84,7 @@ class RouterApplication:
         transport: HttpTransport,
         telemetry: Telemetry,
         admin_keys: AdminKeys,
+        limiter: RateLimiter,
         keyring: Callable[[], Keyring] | None = None,
         routes: Sequence[Route] = (),
     ) -> None:
@@ -97,6 +105,7 @@ class RouterApplication:
             lookup,
             config.router,
             telemetry,
+            limiter,
         )
         self._gate = (
             partial(ApiKeyGate, keyring=keyring, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
@@ -135,7 +144,7 @@ class RouterApplication:
                 allow_methods=list(cors.allow_methods),
                 allow_headers=list(cors.allow_headers),
                 allow_credentials=cors.allow_credentials,
-                expose_headers=["x-request-id"],
+                expose_headers=_EXPOSED,
             )
         return app
 

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.access import ANYONE
+from rayllm.access.usage_ledger import UsageReader, usage_folder
 from rayllm.asgi import call
 from rayllm.config import AppConfig
 from rayllm.error_shapes import error_body
@@ -33,7 +34,10 @@ from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.key_watcher import KeyWatcher
+from rayllm.serving.router.access.rate_limiter import RateLimiter
+from rayllm.serving.router.access.usage_api import Sums, UsageApi, to_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -89,6 +93,7 @@ class Router:
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
         self._keys: KeyWatcher | None = None
+        self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """The ASGI application; Ray Serve calls this after the constructor."""
@@ -109,6 +114,7 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         keys = await self._watch_keys(config.router.keys)
+        self._usage_reader = UsageReader(usage_folder(config.router.usage, self._name))
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
             config.router.batches, partial(start_runner, self._name, config=config), hosts, keys is not None
@@ -125,6 +131,7 @@ class Router:
             self._transport,
             self._telemetry,
             admin_keys,
+            self._limiter,
             (lambda: keys.keyring) if keys else None,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
         ).app
@@ -170,8 +177,10 @@ class Router:
         recent = RecentRequestsApi(
             partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
         )
+        usage = UsageApi(partial(self._ask_routers, "usage"), admin_keys)
         return [
             Route("/metrics", page.answer),
+            Route("/v1/usage", usage.get),
             Route("/v1/requests", recent.list),
             Route("/v1/requests/{request_id:path}", recent.get),
         ]
@@ -179,6 +188,10 @@ class Router:
     async def metrics(self, is_openmetrics: bool) -> list[str]:
         """This router's metrics, for the router that answers a scrape."""
         return [self._own_metrics(is_openmetrics)]
+
+    async def usage(self, days: tuple[str, str]) -> list[Sums]:
+        """The usage ledger on this router's node, from one day to another."""
+        return [to_sums(await asyncio.to_thread(self._usage_reader.totals, *days))]
 
     async def find_request(self, request_id: str) -> list[dict[str, Any]]:
         """A recent request of this router, as JSON; none if it has not had it."""
@@ -256,6 +269,8 @@ class Router:
             await keys.stop()
         if http_server := getattr(self, "_http_server", None):
             await http_server.stop(_LAST_REPLIES_S)
+        if limiter := getattr(self, "_limiter", None):
+            await limiter.close()
         for replica_set in getattr(self, "_replica_sets", {}).values():
             replica_set.close()
         if hasattr(self, "_transport"):

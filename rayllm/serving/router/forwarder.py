@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -18,6 +19,8 @@ from rayllm.errors import ModelNotFoundError, RayLLMError, RequestTimeoutError, 
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.router.access.rate_limiter import RateLimiter
+from rayllm.serving.router.access.token_estimates import TokenEstimates
 from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
@@ -49,6 +52,7 @@ class Forwarder:
         lookup: AdapterLookup,
         config: RouterConfig,
         telemetry: Telemetry,
+        limiter: RateLimiter,
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
@@ -57,6 +61,8 @@ class Forwarder:
         self._lookup = lookup
         self._config = config
         self._telemetry = telemetry
+        self._limiter = limiter
+        self._estimates = TokenEstimates()
         self._bodies = BodyReader()
         self._budget = BodyBudget(config.max_pending_body_bytes)
 
@@ -93,6 +99,26 @@ class Forwarder:
         caller = caller_of(client.request.scope)
         resolved = await self._resolve(payload.model, caller)
         await self._check_adapter(client, resolved)
+        async with self._admitted(client, caller, resolved.model_id, payload.routing):
+            await self._ask_in_turn(client, caller, resolved, payload)
+
+    @asynccontextmanager
+    async def _admitted(
+        self, client: ClientRequest, caller: Caller, model_id: str, routing: RoutingRequest
+    ) -> AsyncIterator[None]:
+        """Reserve what the request may use of its key's limits, and settle it at the end."""
+        admission = await self._limiter.admit(caller, self._estimates.tokens(model_id, routing))
+        client.reply_headers |= admission.headers
+        try:
+            yield
+        finally:
+            if stats := client.record.stats:
+                self._estimates.learn(model_id, routing, stats)
+            admission.settle(client.record.tokens)
+
+    async def _ask_in_turn(
+        self, client: ClientRequest, caller: Caller, resolved: ResolvedModel, payload: Payload
+    ) -> None:
         for fallback in self._models.fallbacks(resolved.model_id):
             if not caller.may_use(fallback):
                 continue
@@ -140,6 +166,8 @@ class Forwarder:
             **resolved.headers(payload.model),
             **client.record.trace_headers,
         }
+        if client.record.key:
+            replica_headers[headers.USAGE] = client.record.key
         client.record.routed()
         await unless_disconnected(
             request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, replica_headers), routing)

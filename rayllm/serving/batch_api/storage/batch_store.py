@@ -122,7 +122,7 @@ class BatchStore:
         """Count a runner that starts to work on the batch. Only that runner may.
 
         Returns:
-            Runners started since the batch last created_at progress, this one included.
+            Runners started since the batch last made progress, this one included.
         """
         answered = batch.request_counts.completed + batch.request_counts.failed
         before = self._attempts().get(batch.id, Attempts(0, answered))
@@ -168,8 +168,8 @@ class BatchStore:
 
     def inputs(self) -> dict[str, str]:
         """Ids of the input files of unfinished batches, each with the id of its batch."""
-        attempts = [self._find(entry.id) for entry in self.unfinished()]
-        return {batch.input_file_id: batch.id for batch in attempts if batch is not None and not batch.has_ended}
+        batches = [self._find(entry.id) for entry in self.unfinished()]
+        return {batch.input_file_id: batch.id for batch in batches if batch is not None and not batch.has_ended}
 
     def forget_ended(self, most: int) -> None:
         """Delete the oldest ended batches, beyond `most`."""

@@ -1,4 +1,4 @@
-"""Registry of the adapters that administrators have adapter (`/v1/load_lora_adapter`), shared by all routers and
+"""Registry of the adapters that administrators have loaded by name (`/v1/load_lora_adapter`), shared by all routers and
 replicas.
 """
 
@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from rayllm.errors import UnavailableError
 from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
 
-_ACTOR = "rayllm-adapter-adapters"
+_ACTOR = "rayllm-loaded-adapters"
 _TIMEOUT_S = 10.0
 # Requests wait for this call; they use the last known state rather than wait longer.
 _REFRESH_TIMEOUT_S = 2.0
@@ -26,7 +26,7 @@ _RETRY_S = 10.0
 
 @dataclass(frozen=True)
 class RegisteredAdapter:
-    """A adapter adapter: its base model, its name without the base's, and its location."""
+    """An adapter that was loaded by name: its base model, its name without the base's, and its location."""
 
     base: str
     adapter: str
@@ -68,7 +68,7 @@ class AdapterRegistryActor(DetachedActor):
 
 
 class AdapterRegistry:
-    """The adapter adapters of one application, cached for a second.
+    """The adapters of one application that were loaded by name, cached for a second.
 
     Args:
         app: the application's name.
@@ -133,7 +133,7 @@ class AdapterRegistry:
                 actor = await asyncio.to_thread(_actor)
                 return await getattr(actor, method).remote(self._app, *args)
         except (RayError, TimeoutError):
-            raise UnavailableError("The actor of adapter adapters does not answer.", None, None, 5) from None
+            raise UnavailableError("The registry of loaded adapters does not answer.", None, None, 5) from None
 
 
 def _actor() -> Any:

@@ -101,7 +101,7 @@ def _start_handover(
         "method": client.request.method,
         "path": client.path,
         "headers": {**replica_request.headers, "content-length": str(len(raw))},
-        "reply_headers": connection.reply_headers,
+        "reply_headers": {**connection.reply_headers, **client.reply_headers},
         "keeps_alive": connection.keeps_alive,
         "send_timeout_s": connection.send_timeout_s,
     }

@@ -25,7 +25,7 @@ _HEARTBEAT_S = 10.0
 
 
 class ClientRequest:
-    """A client's request, with the means to answer it.
+    """A client's request, with the means to answer it. Replies get its `reply_headers`.
 
     Args:
         request: Starlette's request.
@@ -40,6 +40,7 @@ class ClientRequest:
         self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
         self.record.key = caller_of(request.scope).name
         self.wants_timing = request.headers.get(TIMING) == "1"
+        self.reply_headers: dict[str, str] = {}
         self._send = send
         self._is_stream = False
         self._heartbeat: asyncio.Task[None] | None = None
@@ -59,6 +60,7 @@ class ClientRequest:
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
             self.record.began(response.status_code)
+            response.headers.update(self.reply_headers)
             if self.wants_timing:
                 response.headers["server-timing"] = self.timing()
             await response(self.request.scope, self.request.receive, self._send)
@@ -75,8 +77,9 @@ class ClientRequest:
         """Start a stream, unless it has started."""
         if not self._is_stream:
             self._is_stream = True
+            headers = {**headers, **self.reply_headers}
             if self.wants_timing:
-                headers = {**headers, "server-timing": self.timing()}
+                headers["server-timing"] = self.timing()
             raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             await self._send({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -108,6 +108,13 @@ class RequestRecord:
             return None
         return max(0.0, self.total_s - stats.decode_s - stats.deliver_s)
 
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of the prompt and of all answers; None if the reply began and nobody knows."""
+        if self.stats:
+            return self.stats.prompt_tokens + self.stats.generated_tokens
+        return 0 if self.refusal or self.first_byte_at is None else None
+
     def parts(self, until: float | None = None) -> list[tuple[str, float]]:
         """The request's time by what it was spent on, in seconds and in order. The parts add up to the whole.
 

@@ -21,6 +21,7 @@ class Router:
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
         self.keys: set[str] = set()
+        self.headers: dict[str, str] = {}
         self.answer = self
 
     async def remote(
@@ -30,7 +31,7 @@ class Router:
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome, {}, json.dumps({"said": outcome}).encode()
+        return outcome, self.headers, json.dumps({"said": outcome}).encode()
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,11 @@ def test_what_is_at_fault_itself_fails_the_row(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(serve, "get_deployment_handle", lambda name, app: Router(ValueError("a bug")))
     (row,) = DeployedRequestStage("app", 1)([ROW])
     assert row[ERROR] == "ValueError: a bug"
+
+
+def test_a_request_that_its_key_will_never_be_allowed_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = Router(429)
+    router.headers = {"x-should-retry": "false"}
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda name, app: router)
+    (row,) = DeployedRequestStage("app", 1)([ROW])
+    assert row["status_code"] == 429

@@ -27,10 +27,12 @@ from rayllm.errors import RequestError
 from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
+from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.drain import DrainGate
 from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate, StatsTrailer
 from rayllm.serving.replica.slots import Slots
+from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -236,7 +238,14 @@ async def service(
     models = ModelRegistry(config)
     telemetry = Recorder(RouterMetrics(dict), RecentRequests())
     passing = Forwarder(
-        models, AdapterRegistry("app"), dispatcher, RequestSender(transport), lookup, config.router, telemetry
+        models,
+        AdapterRegistry("app"),
+        dispatcher,
+        RequestSender(transport),
+        lookup,
+        config.router,
+        telemetry,
+        RateLimiter(QuotaRegistry("app", "router")),
     )
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)

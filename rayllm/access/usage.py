@@ -1,0 +1,90 @@
+"""What keys have used: one entry for each request, and sums of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, Self, get_args
+
+Group = Literal["day", "key", "model", "adapter"]
+"""What usage can be grouped by."""
+GROUPS: tuple[Group, ...] = get_args(Group)
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+"""What is summed up, of each group."""
+
+Totals = dict[tuple[str, ...], list[int]]
+"""`COUNTS` by the values of `GROUPS`."""
+
+
+@dataclass(frozen=True)
+class UsageEntry:
+    """One request. `at` is when it ended, in seconds since the epoch; `key` is the name of its key."""
+
+    at: float
+    id: str
+    key: str
+    model: str
+    adapter: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self | None:
+        """The entry in a line; None if a process died while it wrote it."""
+        try:
+            values = json.loads(line)
+            return cls(**{field.name: values[field.name] for field in fields(cls)})
+        except (ValueError, LookupError, TypeError):
+            return None
+
+    @property
+    def line(self) -> bytes:
+        """The entry as a line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Its values of `GROUPS`."""
+        return (day_of(self.at), self.key, self.model, self.adapter)
+
+    def add_to(self, totals: Totals) -> None:
+        """Count it."""
+        counts = totals.setdefault(self.group, [0] * len(COUNTS))
+        for index, amount in enumerate((1, self.prompt_tokens, self.cached_tokens, self.completion_tokens)):
+            counts[index] += amount
+
+
+def day_of(at: float) -> str:
+    """The day of a time, in UTC, such as 2026-01-31."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def today() -> str:
+    """The current day, in UTC."""
+    return day_of(time.time())
+
+
+def usage_rows(totals: Iterable[Totals], group_by: Sequence[Group], key: str | None = None) -> list[dict[str, Any]]:
+    """Sums by group, in order.
+
+    Args:
+        totals: sums of parts.
+        group_by: what to tell apart.
+        key: of this key only; None is of all.
+    """
+    sums: Totals = {}
+    for part in totals:
+        for values, counts in part.items():
+            group: Mapping[Group, str] = dict(zip(GROUPS, values, strict=True))
+            if key is None or group["key"] == key:
+                row = sums.setdefault(tuple(group[name] for name in group_by), [0] * len(COUNTS))
+                for index, amount in enumerate(counts):
+                    row[index] += amount
+    return [
+        {**dict(zip(group_by, values, strict=True)), **dict(zip(COUNTS, counts, strict=True))}
+        for values, counts in sorted(sums.items())
+    ]

@@ -1,0 +1,209 @@
+"""Quotas of keys, shared by all routers of the cluster: a router leases a part, and needs no call for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from ray.exceptions import RayError
+
+from rayllm.access.limits import Amounts, Kind
+from rayllm.access.quota import Lease, Quota
+from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
+from rayllm.errors import UnavailableError
+from rayllm.serving.cluster.background import in_background
+from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
+
+logger = logging.getLogger(__name__)
+
+_ACTOR = "rayllm-quotas"
+_PREFIX = "rayllm-quotas/"
+# Seconds between saves: so much may be lost with the actor.
+_SAVE_S = 1.0
+# A request waits so long for one in progress to end, which its router may be about to report.
+_CONCURRENT_WAIT_S = 0.05
+# Seconds after which a router that has reported nothing is taken for dead.
+_SILENT_S = 10.0
+# Seconds that a request waits for the actor, which may be restarting.
+_TIMEOUT_S = 10.0
+_RETRY_S = 0.1
+
+Key = tuple[str, str]
+
+
+class Change(NamedTuple):
+    """An amount that a key has used, or gives back, of what was lent `age_s` seconds ago."""
+
+    key: str
+    kind: Kind
+    amount: int
+    age_s: float
+
+
+class QuotaActor(DetachedActor):
+    """Quotas by application and key. One detached actor of the cluster, which keeps them through its own restart."""
+
+    def __init__(self, version: str = "") -> None:
+        super().__init__(version)
+        self._quotas: dict[Key, Quota] = {}
+        self._changed: dict[Key, None] = {}
+        self._released = asyncio.Event()
+        # When each router of each application was heard of last.
+        self._routers: dict[Key, float] = {}
+        self._load()
+        self._saving: asyncio.Task[None] | None = None
+
+    async def lease(
+        self, app: str, router: str, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: Sequence[Change]
+    ) -> dict[str, Any]:
+        """Give back what is `returned`, and lend as `Quota.lend`; returns the fields of a `Lease`."""
+        self.check_open()
+        await self.settle(app, router, returned)
+        deadline = time.monotonic() + _CONCURRENT_WAIT_S
+        while True:
+            now = time.monotonic()
+            quota = self._quotas.setdefault((app, key), Quota())
+            lease = quota.lend(now, router, limits, need, want, self._count(app, now))
+            if lease.limited != "concurrent" or now >= deadline:
+                break
+            self._released.clear()
+            try:
+                async with asyncio.timeout(deadline - now):
+                    await self._released.wait()
+            except TimeoutError:
+                pass
+        self._changed[app, key] = None
+        return asdict(lease)
+
+    async def settle(self, app: str, router: str, changes: Sequence[Change]) -> None:
+        """Apply changes. Routers with requests in progress call it every few seconds, with or without."""
+        self.check_open()
+        if self._saving is None:
+            self._saving = in_background(self._save())
+        now = time.monotonic()
+        self._routers[app, router] = now
+        for key, kind, amount, age_s in changes:
+            self._quotas.setdefault((app, key), Quota()).use(now, router, kind, amount, age_s)
+            self._changed[app, key] = None
+        if any(change[1] == "concurrent" for change in changes):
+            self._released.set()
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the replacement finds it in the key-value store."""
+        _write(*self._unsaved())
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing to do: it was read at the start."""
+
+    def _count(self, app: str, now: float) -> int:
+        return max(1, sum(1 for (other, _), at in self._routers.items() if other == app and at > now - _SILENT_S))
+
+    def _load(self) -> None:
+        for name in kv_keys(_PREFIX):
+            if value := kv_get(name):
+                saved = json.loads(value)
+                elapsed_s = max(0.0, time.time() - saved["saved_at"])
+                quota = self._quotas[saved["app"], saved["key"]] = Quota()
+                quota.restore(time.monotonic(), saved["used"], elapsed_s)
+
+    async def _save(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_S)
+            try:
+                self._forget_silent_routers()
+                await asyncio.to_thread(_write, *self._unsaved())
+            except Exception:
+                logger.exception("Quotas cannot be saved now")
+
+    def _unsaved(self) -> tuple[dict[str, str], list[str]]:
+        """What to write to the key-value store, and what to delete from it."""
+        now, changed, self._changed = time.monotonic(), self._changed, {}
+        idle = [each for each, quota in self._quotas.items() if quota.is_idle(now)]
+        for each in idle:
+            del self._quotas[each]
+        entries = {
+            _name(app, key): json.dumps({"app": app, "key": key, "saved_at": time.time(), "used": quota.state(now)})
+            for app, key in changed
+            if (quota := self._quotas.get((app, key)))
+        }
+        return entries, [_name(app, key) for app, key in idle]
+
+    def _forget_silent_routers(self) -> None:
+        now = time.monotonic()
+        for app, router in [each for each, at in self._routers.items() if at < now - _SILENT_S]:
+            del self._routers[app, router]
+            for (other, _), quota in self._quotas.items():
+                if other == app:
+                    quota.forget(router)
+            self._released.set()
+
+
+class QuotaRegistry:
+    """The quotas of one application, for one router.
+
+    Args:
+        app: the application's name.
+        router: the router's id.
+    """
+
+    def __init__(self, app: str, router: str) -> None:
+        self._app = app
+        self._router = router
+        self._actor: Any = None
+
+    async def lease(
+        self, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: Sequence[Change] = ()
+    ) -> Lease:
+        """Give back what is `returned`, and lease as `Quota.lend`. It waits while the actor is restarted.
+
+        Raises:
+            UnavailableError: the actor does not answer.
+        """
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                while True:
+                    try:
+                        return Lease(**await self._call("lease", key, limits, need, want, list(returned)))
+                    except RayError as error:
+                        logger.warning("The registry of quotas does not answer, trying again: %r", error)
+                        # Perhaps it was given back already. What is not counts until it leaves the window.
+                        returned = ()
+                        await asyncio.sleep(_RETRY_S)
+        except TimeoutError:
+            message = "The limits of your key cannot be checked now; try again."
+            raise UnavailableError(message, None, "limits_unavailable", 5) from None
+
+    async def settle(self, changes: Sequence[Change]) -> None:
+        """Apply changes, and tell that this router lives. If the actor dies meanwhile, they are lost."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._call("settle", list(changes))
+        except (RayError, TimeoutError) as error:
+            logger.warning("The registry of quotas does not answer: %r", error)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        if self._actor is None:
+            # It blocks on Ray.
+            self._actor = await asyncio.to_thread(detached_actor, QuotaActor, _ACTOR)
+        try:
+            return await getattr(self._actor, method).remote(self._app, self._router, *args)
+        except RayError:
+            self._actor = None
+            raise
+
+
+def _write(entries: Mapping[str, str], idle: Sequence[str]) -> None:
+    for name, value in entries.items():
+        kv_put(name, value)
+    for name in idle:
+        kv_delete(name)
+
+
+def _name(app: str, key: str) -> str:
+    return f"{_PREFIX}{app}/{key}"

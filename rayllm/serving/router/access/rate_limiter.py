@@ -1,0 +1,216 @@
+"""Limits of keys: whether a request may go on, with what this router has leased of each quota."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rayllm.access import Caller
+from rayllm.access.limits import UNITS, Amounts, Kind
+from rayllm.access.quota import Lease
+from rayllm.errors import RateLimitError
+from rayllm.serving.cluster.background import in_background
+from rayllm.serving.cluster.state.quota_registry import Change
+
+# Seconds between reports; what is leased and not used for so long is given back.
+_PERIOD_S = 1.0
+# Seconds for which a refusal is repeated without asking.
+_REFUSED_S = 0.1
+
+
+class Registry(Protocol):
+    """The quotas of all routers; see `QuotaRegistry`."""
+
+    async def lease(self, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: list[Change]) -> Lease:
+        """Give back what is `returned`, and lease."""
+
+    async def settle(self, changes: list[Change]) -> None:
+        """Apply changes."""
+
+
+@dataclass
+class Admission:
+    """A request that may go on.
+
+    Args:
+        headers: `x-ratelimit-…` of its reply.
+        settle: called once, at its end, with the tokens that it used; None if nobody knows.
+    """
+
+    headers: dict[str, str] = field(default_factory=dict)
+    settle: Callable[[int | None], None] = lambda tokens: None
+
+
+@dataclass
+class _Leased:
+    """What this router has of one key's quota: `spare` was leased at `since`, and `used` of it since then."""
+
+    spare: dict[Kind, int] = field(default_factory=dict)
+    used: dict[Kind, int] = field(default_factory=dict)
+    since: float = 0.0
+    last: Lease = field(default_factory=lambda: Lease({}))
+    refused_until: float = 0.0
+    refused_need: dict[Kind, int] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RateLimiter:
+    """Admits the requests of one router.
+
+    Args:
+        registry: the quotas of all routers.
+        now: returns seconds, from any origin.
+    """
+
+    def __init__(self, registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._now = now
+        self._leased: dict[str, _Leased] = {}
+        self._changes: list[Change] = []
+        self._in_progress = 0
+        self._reporting: asyncio.Task[None] | None = None
+
+    async def admit(self, caller: Caller, tokens: int) -> Admission:
+        """Reserve what a request needs.
+
+        Args:
+            caller: who sends it.
+            tokens: what it may use.
+
+        Raises:
+            RateLimitError: a limit of the key's has been reached.
+            UnavailableError: the quotas cannot be reached.
+        """
+        limits = caller.limits.by_kind
+        if not limits:
+            return Admission()
+        if self._reporting is None:
+            self._reporting = in_background(self._report())
+        amounts: dict[Kind, int] = {"requests": 1, "tokens": tokens, "tokens_per_day": tokens, "concurrent": 1}
+        need = {kind: amounts[kind] for kind in limits}
+        leased = self._leased.setdefault(caller.name, _Leased())
+        if not self._take(leased, need):
+            async with leased.lock:
+                if not self._take(leased, need):
+                    await self._lease(caller.name, leased, limits, need)
+        self._in_progress += "concurrent" in need
+        return Admission(_headers(limits, leased, self._now()), self._settler(caller.name, need))
+
+    async def close(self) -> None:
+        """Give back what is left."""
+        if self._reporting:
+            self._reporting.cancel()
+            self._give_back(self._leased.items())
+            await self._registry.settle(self._changes)
+
+    def _take(self, leased: _Leased, need: Amounts) -> bool:
+        """Take what a request needs from what is leased, if it is enough."""
+        if any(leased.spare.get(kind, 0) < amount for kind, amount in need.items()):
+            return False
+        for kind, amount in need.items():
+            leased.spare[kind] -= amount
+            leased.used[kind] = leased.used.get(kind, 0) + amount
+        return True
+
+    async def _lease(self, name: str, leased: _Leased, limits: Amounts, need: Amounts) -> None:
+        now = self._now()
+        if now < leased.refused_until and all(need[kind] >= leased.refused_need.get(kind, 0) for kind in need):
+            raise _error(limits, need, leased, now)
+        returned = self._spare_changes(name, leased)
+        # As much as was used in the last period; what is counted at once is never leased in advance.
+        elapsed = max(now - leased.since, _PERIOD_S / 100)
+        want: Amounts = {
+            kind: int(used / elapsed * _PERIOD_S) for kind, used in leased.used.items() if kind != "concurrent"
+        }
+        leased.spare, leased.used = {}, {}
+        lease = leased.last = await self._registry.lease(name, limits, need, want, returned)
+        leased.since = self._now()
+        if lease.granted is None:
+            if lease.limited != "concurrent":
+                leased.refused_until, leased.refused_need = leased.since + _REFUSED_S, dict(need)
+            raise _error(limits, need, leased, leased.since)
+        leased.spare = dict(lease.granted)
+        self._take(leased, need)
+
+    def _settler(self, name: str, need: Amounts) -> Callable[[int | None], None]:
+        admitted_at = self._now()
+
+        def settle(tokens: int | None) -> None:
+            age_s = self._now() - admitted_at
+            for kind, reserved in need.items():
+                if kind in ("tokens", "tokens_per_day") and tokens is not None and tokens != reserved:
+                    self._changes.append(Change(name, kind, tokens - reserved, age_s))
+            if "concurrent" in need:
+                self._in_progress -= 1
+                self._changes.append(Change(name, "concurrent", -1, age_s))
+                # At once: the client's next request may be on its way to another router.
+                in_background(self._flush())
+
+        return settle
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            now = self._now()
+            old = [(name, leased) for name, leased in self._leased.items() if leased.since <= now - _PERIOD_S]
+            self._give_back(old)
+            for name, leased in old:
+                if not leased.lock.locked():
+                    del self._leased[name]
+            if self._changes or self._in_progress:
+                await self._flush()
+
+    def _give_back(self, entries: Iterable[tuple[str, _Leased]]) -> None:
+        for name, leased in entries:
+            self._changes += self._spare_changes(name, leased)
+            leased.spare = {}
+
+    def _spare_changes(self, name: str, leased: _Leased) -> list[Change]:
+        age_s = self._now() - leased.since
+        return [Change(name, kind, -amount, age_s) for kind, amount in leased.spare.items() if amount]
+
+    async def _flush(self) -> None:
+        changes, self._changes = self._changes, []
+        await self._registry.settle(changes)
+
+
+def _headers(limits: Amounts, leased: _Leased, now: float) -> dict[str, str]:
+    """`x-ratelimit-…`, as OpenAI has them; of two limits on tokens that of which less is left.
+
+    Source: https://platform.openai.com/docs/guides/rate-limits
+    """
+    left = {kind: leased.last.remaining.get(kind, 0) + leased.spare.get(kind, 0) for kind in limits}
+    resets = {kind: max(0.0, reset - (now - leased.since)) for kind, reset in leased.last.reset_s.items()}
+    by_name: dict[str, Kind] = {"requests": "requests"} if "requests" in limits else {}
+    if on_tokens := [kind for kind in ("tokens", "tokens_per_day") if kind in limits]:
+        by_name["tokens"] = min(on_tokens, key=lambda kind: left[kind])  # type: ignore[arg-type]
+    headers = {}
+    for name, kind in by_name.items():
+        headers[f"x-ratelimit-limit-{name}"] = str(limits[kind])
+        headers[f"x-ratelimit-remaining-{name}"] = str(left[kind])
+        headers[f"x-ratelimit-reset-{name}"] = _duration(resets.get(kind, 0.0))
+    return headers
+
+
+def _duration(seconds: float) -> str:
+    """Such as `1m5s`, rounded up."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "m"), (rest, "s")]
+    first = next((index for index, (amount, _) in enumerate(parts) if amount), 2)
+    return "".join(f"{amount}{unit}" for amount, unit in parts[first:])
+
+
+def _error(limits: Mapping[Kind, int], need: Amounts, leased: _Leased, now: float) -> RateLimitError:
+    lease, kind = leased.last, leased.last.limited or "requests"
+    headers, what = _headers(limits, leased, now), f"{limits[kind]:,} {UNITS[kind]}"
+    if math.isinf(lease.retry_after_s):
+        message = f"The request may use {need[kind]:,} tokens, and its key is limited to {what}; lower `max_tokens`."
+        return RateLimitError(message, reply_headers=headers | {"x-should-retry": "false"})
+    wait_s = max(1, math.ceil(lease.retry_after_s - (now - leased.since)))
+    message = f"The key is limited to {what}. Try again in {_duration(wait_s)}."
+    return RateLimitError(message, reply_headers=headers | {"retry-after": str(wait_s)})

@@ -1,0 +1,71 @@
+"""`GET /v1/usage`: what keys have used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rayllm.access import caller_of
+from rayllm.access.usage import GROUPS, Group, Totals, today, usage_rows
+from rayllm.errors import RequestError
+from rayllm.serving.router.http.admin_keys import AdminKeys
+
+_DAYS = 30
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_PARAMETERS = ("group_by", "since", "until")
+
+# Sums by file, as routers tell each other.
+Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]]
+
+
+class UsageApi:
+    """The endpoint: a key sees its own usage, and an administrator that of all keys.
+
+    Args:
+        ask: asks all routers for their sums between two days.
+        admin_keys: the administrators' keys.
+    """
+
+    def __init__(self, ask: Callable[[tuple[str, str]], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys) -> None:
+        self._ask = ask
+        self._admin_keys = admin_keys
+
+    async def get(self, request: Request) -> Response:
+        """`GET /v1/usage?group_by=key,model&since=2026-01-01&until=2026-01-31`"""
+        caller = caller_of(request.scope)
+        if not caller.name:
+            self._admin_keys.check(request)
+        query = request.query_params
+        for name in query.keys() - set(_PARAMETERS):
+            raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
+        since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
+        until = _day(query.get("until"), "until") or today()
+        # Routers on one node read the same files.
+        files = {file: dict(sums) for each in await self._ask((since, until)) for file, sums in each.items()}
+        totals: list[Totals] = [{tuple(group): counts for group, counts in sums.items()} for sums in files.values()]
+        own = None if caller.is_admin or not caller.name else caller.name
+        data = usage_rows(totals, _group_by(query.get("group_by", "key,model")), own)
+        return JSONResponse({"object": "list", "since": since, "until": until, "data": data})
+
+
+def _day(text: str | None, name: str) -> str:
+    if text and not _DAY.fullmatch(text):
+        raise RequestError(f"`{name}` must be a day, such as 2026-01-31.", name)
+    return text or ""
+
+
+def _group_by(text: str) -> list[Group]:
+    groups: dict[str, Group] = {group: group for group in GROUPS}
+    names = [name.strip() for name in text[:200].split(",") if name.strip()]
+    if unknown := [name for name in names if name not in groups]:
+        raise RequestError(f"`group_by` may have {', '.join(GROUPS)}, not `{unknown[0]}`.", "group_by")
+    return [groups[name] for name in dict.fromkeys(names)]
+
+
+def to_sums(totals: dict[str, Totals]) -> Sums:
+    """Sums by file as plain lists."""
+    return {file: list(sums.items()) for file, sums in totals.items()}

@@ -1,0 +1,215 @@
+"""Limits of keys, with several routers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from rayllm.access import Caller
+from rayllm.access.limits import Limits
+from rayllm.access.quota import Lease, Quota
+from rayllm.errors import RateLimitError
+from rayllm.request_stats import RequestStats
+from rayllm.routing import RoutingRequest
+from rayllm.serving.cluster.state.quota_registry import Change
+from rayllm.serving.router.access.rate_limiter import RateLimiter
+from rayllm.serving.router.access.token_estimates import TokenEstimates
+
+
+class Clock:
+    """A clock that tests set."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class LocalRegistry:
+    """Quotas in this process, for several routers. `calls` counts how often it was asked for a lease."""
+
+    def __init__(self, clock: Clock, routers: int) -> None:
+        self.quotas: dict[str, Quota] = {}
+        self.calls = 0
+        self._clock = clock
+        self._routers = routers
+
+    def of(self, router: str) -> Any:
+        """The registry for one router."""
+        registry = self
+
+        class Own:
+            async def lease(self, key: str, limits: Any, need: Any, want: Any, returned: list[Change]) -> Lease:
+                registry.calls += 1
+                await asyncio.sleep(0)
+                await self.settle(returned)
+                quota = registry.quotas.setdefault(key, Quota())
+                return quota.lend(registry._clock(), router, limits, need, want, registry._routers)
+
+            async def settle(self, changes: list[Change]) -> None:
+                for key, kind, amount, age_s in changes:
+                    registry.quotas.setdefault(key, Quota()).use(registry._clock(), router, kind, amount, age_s)
+
+        return Own()
+
+
+class Routers:
+    """Routers that share quotas."""
+
+    def __init__(self, count: int) -> None:
+        self.clock = Clock()
+        self.registry = LocalRegistry(self.clock, count)
+        self.all = [RateLimiter(self.registry.of(str(index)), self.clock) for index in range(count)]
+
+    async def period(self) -> None:
+        """What each router does every second."""
+        for router in self.all:
+            router._give_back(list(router._leased.items()))
+            await router._flush()
+
+
+@pytest.fixture(autouse=True)
+def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests call them, by their own clock.
+    monkeypatch.setattr(RateLimiter, "_report", lambda self: asyncio.Event().wait())
+
+
+def caller(**limits: int) -> Caller:
+    return Caller("alice", "alice", limits=Limits(**limits))
+
+
+async def test_a_key_without_limits_costs_no_call() -> None:
+    routers = Routers(1)
+    admission = await routers.all[0].admit(Caller("alice"), 10)
+    assert (admission.headers, routers.registry.calls) == ({}, 0)
+    admission.settle(5)
+
+
+async def test_headers_tell_what_is_left() -> None:
+    routers = Routers(1)
+    alice = caller(requests_per_minute=3, tokens_per_minute=100)
+    first = await routers.all[0].admit(alice, 40)
+    assert first.headers == {
+        "x-ratelimit-limit-requests": "3",
+        "x-ratelimit-remaining-requests": "2",
+        "x-ratelimit-reset-requests": "1m1s",
+        "x-ratelimit-limit-tokens": "100",
+        "x-ratelimit-remaining-tokens": "60",
+        "x-ratelimit-reset-tokens": "1m1s",
+    }
+    first.settle(30)
+    await routers.period()
+    second = await routers.all[0].admit(alice, 40)
+    assert second.headers["x-ratelimit-remaining-tokens"] == "30"
+    assert (await routers.all[0].admit(alice, 1)).headers["x-ratelimit-remaining-requests"] == "0"
+    routers.clock.now += 20
+    with pytest.raises(RateLimitError) as refused:
+        await routers.all[0].admit(alice, 1)
+    assert refused.value.message == "The key is limited to 3 requests a minute. Try again in 41s."
+    headers = refused.value.headers()
+    assert (headers["retry-after"], headers["x-ratelimit-remaining-requests"]) == ("41", "0")
+    routers.clock.now += 41
+    assert await routers.all[0].admit(alice, 1)
+
+
+async def test_of_two_limits_on_tokens_the_lower_one_is_shown() -> None:
+    routers = Routers(1)
+    admission = await routers.all[0].admit(caller(tokens_per_minute=100, tokens_per_day=90), 10)
+    assert admission.headers["x-ratelimit-limit-tokens"] == "90"
+    assert admission.headers["x-ratelimit-reset-tokens"].startswith("24h")
+
+
+async def test_a_request_that_is_too_large_is_not_sent_again() -> None:
+    with pytest.raises(RateLimitError) as refused:
+        await Routers(1).all[0].admit(caller(tokens_per_minute=100), 101)
+    assert "may use 101 tokens, and its key is limited to 100 tokens a minute; lower `max_tokens`" in str(refused.value)
+    assert refused.value.headers()["x-should-retry"] == "false"
+    assert "retry-after" not in refused.value.headers()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("seed", range(3))
+async def test_routers_together_grant_the_limit_and_no_more(count: int, seed: int) -> None:
+    """For five minutes, ten times what is allowed is sent to routers by chance; every tenth answer is shorter."""
+    chance, routers, limit = random.Random(seed), Routers(count), 600
+    alice, granted = caller(requests_per_minute=limit), []
+    for step in range(5 * 60 * 10):
+        routers.clock.now += 0.1
+        for _ in range(10):
+            try:
+                await chance.choice(routers.all).admit(alice, 1)
+                granted.append(routers.clock.now)
+            except RateLimitError:
+                pass
+        if step % 10 == 9:
+            await routers.period()
+    most = max(sum(1 for at in granted if start < at <= start + 60) for start in granted[:: len(granted) // 50])
+    assert most <= limit
+    # Nothing stays unused that others lack. A window counts for up to 61 seconds.
+    assert len(granted) >= 0.98 * limit * 300 / 61
+
+
+@pytest.mark.parametrize("count", [1, 4])
+async def test_tokens_that_were_reserved_in_vain_are_free_again(count: int) -> None:
+    chance, routers, used = random.Random(count), Routers(count), 0
+    alice = caller(tokens_per_minute=10_000)
+    for _ in range(1000):
+        routers.clock.now += 0.05
+        try:
+            admission = await chance.choice(routers.all).admit(alice, 500)
+        except RateLimitError:
+            break
+        admission.settle(20)
+        used += 20
+        await routers.period()
+    assert 10_000 - 500 * (1 + count) <= used <= 10_000
+
+
+async def test_so_many_requests_at_once() -> None:
+    routers = Routers(2)
+    alice = caller(max_concurrent=2)
+    first, second = [await router.admit(alice, 1) for router in routers.all]
+    for router in routers.all:
+        with pytest.raises(RateLimitError, match="limited to 2 requests at once"):
+            await router.admit(alice, 1)
+    first.settle(None)
+    await asyncio.sleep(0.01)
+    third = await routers.all[1].admit(alice, 1)
+    for admission in (second, third):
+        admission.settle(1)
+    await asyncio.sleep(0.01)
+    assert routers.registry.quotas["alice"].is_idle(routers.clock())
+
+
+async def test_most_requests_need_no_call() -> None:
+    routers = Routers(4)
+    alice = caller(requests_per_minute=100_000, tokens_per_minute=10**9)
+    for step in range(2000):
+        routers.clock.now += 0.005
+        await routers.all[step % 4].admit(alice, 100)
+    assert routers.registry.calls < 2000 * 0.05
+
+
+async def test_a_closed_router_gives_back_what_it_did_not_use() -> None:
+    routers = Routers(1)
+    alice = caller(requests_per_minute=100)
+    for _ in range(5):
+        routers.clock.now += 0.01
+        await routers.all[0].admit(alice, 1)
+    await routers.all[0].close()
+    [quota] = routers.registry.quotas.values()
+    assert sum(amount for _, amount in quota.state(routers.clock())["requests"]) == 5
+
+
+def test_estimates_are_learned() -> None:
+    estimates, request = TokenEstimates(), RoutingRequest(prompt_bytes=100, answer_limit=10)
+    assert estimates.tokens("m", request) == 1 + 25 + 10
+    unlimited = RoutingRequest(prompt_bytes=100)
+    assert estimates.tokens("m", unlimited) == 1 + 25 + 256
+    for _ in range(100):
+        estimates.learn("m", request, RequestStats(prompt_tokens=50, generated_tokens=4))
+    assert estimates.tokens("m", request) in (60, 61)
+    assert 54 <= estimates.tokens("m", unlimited) <= 56

@@ -1,0 +1,78 @@
+"""`GET /v1/usage`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
+
+from rayllm.access import Caller
+from rayllm.access.usage import today
+from rayllm.serving.router.access.usage_api import Sums, UsageApi, to_sums
+from rayllm.serving.router.http.admin_keys import AdminKeys
+from rayllm.serving.router.http.errors import install_error_handlers
+
+ALICE, BOB = (today(), "alice", "m", ""), (today(), "bob", "m", "x")
+# Both routers read the first file.
+ROUTERS: Sequence[Sums] = (
+    to_sums({"a": {ALICE: [1, 10, 2, 3]}, "b": {BOB: [1, 1, 1, 1]}}),
+    to_sums({"a": {ALICE: [1, 10, 2, 3]}, "c": {ALICE: [2, 5, 0, 1]}}),
+)
+
+
+async def get(caller: Caller, **query: str) -> httpx.Response:
+    asked: list[tuple[str, str]] = []
+
+    async def ask(days: tuple[str, str]) -> Sequence[Sums]:
+        asked.append(days)
+        return ROUTERS
+
+    app = FastAPI()
+    app.add_api_route("/v1/usage", UsageApi(ask, AdminKeys([])).get)
+    install_error_handlers(app)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "user": caller}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(called), base_url="http://router") as client:
+        return await client.get("/v1/usage", params=query)
+
+
+def row(requests: int, prompt: int, cached: int, completion: int, **groups: str) -> dict[str, Any]:
+    counts = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": completion}
+    return {**groups, "requests": requests, **counts}
+
+
+async def test_a_key_sees_its_own_and_an_administrator_all() -> None:
+    own = row(3, 15, 2, 4, key="alice", model="m")
+    body = (await get(Caller("alice", "alice"))).json()
+    assert (body["object"], body["data"], body["until"]) == ("list", [own], today())
+    others = row(1, 1, 1, 1, key="bob", model="m")
+    assert (await get(Caller("root", is_admin=True))).json()["data"] == [own, others]
+    assert (await get(Caller())).status_code == 403
+
+
+async def test_it_is_grouped_as_asked() -> None:
+    admin = Caller("root", is_admin=True)
+    assert (await get(admin, group_by="")).json()["data"] == [row(4, 16, 3, 5)]
+    by_adapter = (await get(admin, group_by="adapter, day")).json()["data"]
+    assert by_adapter == [row(3, 15, 2, 4, adapter="", day=today()), row(1, 1, 1, 1, adapter="x", day=today())]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"group_by": "key,color"}, "`group_by` may have day, key, model, adapter, not `color`."),
+        ({"since": "yesterday"}, "`since` must be a day, such as 2026-01-31."),
+        ({"until": "../../etc"}, "`until` must be a day"),
+        ({"limit": "1"}, "`limit` is not known; use group_by, since, until."),
+    ],
+)
+async def test_what_it_does_not_take(query: dict[str, str], message: str) -> None:
+    answer = await get(Caller("root", is_admin=True), **query)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
