@@ -11,6 +11,8 @@ from rayllm.access.window import SlidingWindow
 
 # The part of what is left that one lease may take beyond what is needed now.
 _SHARE = 0.25
+# Seconds after which a router knows of what it was lent, or never will.
+_ON_ITS_WAY_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class Quota:
 
     def __init__(self) -> None:
         self._windows = {kind: SlidingWindow(seconds) for kind, seconds in WINDOWS_S.items()}
-        # Requests in progress, by router.
+        # Requests in progress by router, and when a router was lent one last.
         self._in_progress: dict[str, int] = {}
+        self._lent_at: dict[str, float] = {}
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing is used."""
@@ -61,6 +64,8 @@ class Quota:
         granted = {kind: need[kind] + _extra(left[kind] - need[kind], want.get(kind, 0), routers) for kind in limits}
         for kind, amount in granted.items():
             self.use(now, router, kind, amount)
+        if "concurrent" in granted:
+            self._lent_at[router] = now
         remaining = {kind: left[kind] - granted[kind] for kind in limits}
         return Lease(granted, remaining, self._resets(now, limits))
 
@@ -73,9 +78,24 @@ class Quota:
         else:
             self._in_progress.pop(router, None)
 
+    def correct(self, now: float, router: str, in_progress: int) -> None:
+        """Count as many requests in progress as a router says it has, unless one may be on its way to it."""
+        if self._lent_at.get(router, float("-inf")) > now - _ON_ITS_WAY_S:
+            return
+        self._lent_at.pop(router, None)
+        self._in_progress.pop(router, None)
+        if in_progress:
+            self._in_progress[router] = in_progress
+
     def forget(self, router: str) -> None:
         """Drop the requests in progress of a router that has died."""
         self._in_progress.pop(router, None)
+        self._lent_at.pop(router, None)
+
+    @property
+    def routers(self) -> set[str]:
+        """The routers with requests in progress."""
+        return set(self._in_progress)
 
     def state(self, now: float) -> dict[str, list[tuple[float, int]]]:
         """Age in seconds and amount of all that is used. Requests in progress are not part of it."""

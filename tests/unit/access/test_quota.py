@@ -116,3 +116,17 @@ def test_a_restored_quota_refuses_what_it_would_have_refused() -> None:
     # 50 seconds have passed for the first, 20 for the second.
     assert lend(restored, 5 + 12, tokens=600).granted
     assert lend(restored, 5 + 12, tokens=1).limited == "tokens"
+
+
+def test_requests_in_progress_are_corrected_to_what_their_router_says() -> None:
+    quota, limits, need = Quota(), {"concurrent": 2}, {"concurrent": 1}
+    for _ in range(2):
+        assert quota.lend(0, "a", limits, need, {}).granted  # type: ignore[arg-type]
+    # The second may be on its way.
+    quota.correct(10, "a", 1)
+    assert quota.lend(10, "a", limits, need, {}).granted is None  # type: ignore[arg-type]
+    quota.correct(16, "a", 1)
+    assert quota.lend(16, "a", limits, need, {}).granted  # type: ignore[arg-type]
+    quota.correct(40, "a", 0)
+    quota.correct(40, "b", 1)
+    assert quota.routers == {"b"}

@@ -80,8 +80,10 @@ class QuotaActor(DetachedActor):
         self._changed[app, key] = None
         return asdict(lease)
 
-    async def settle(self, app: str, router: str, changes: Sequence[Change]) -> None:
-        """Apply changes. Routers with requests in progress call it every few seconds, with or without."""
+    async def settle(
+        self, app: str, router: str, changes: Sequence[Change], in_progress: Mapping[str, int] | None = None
+    ) -> None:
+        """Apply changes, and correct the router's requests in progress by key to what it says."""
         self.check_open()
         if self._saving is None:
             self._saving = in_background(self._save())
@@ -90,7 +92,10 @@ class QuotaActor(DetachedActor):
         for key, kind, amount, age_s in changes:
             self._quotas.setdefault((app, key), Quota()).use(now, router, kind, amount, age_s)
             self._changed[app, key] = None
-        if any(change[1] == "concurrent" for change in changes):
+        said = {} if in_progress is None else {**self._busy(app, router), **in_progress}
+        for key, count in said.items():
+            self._quotas.setdefault((app, key), Quota()).correct(now, router, count)
+        if in_progress is not None or any(change[1] == "concurrent" for change in changes):
             self._released.set()
 
     def state(self) -> dict[str, Any]:
@@ -100,6 +105,10 @@ class QuotaActor(DetachedActor):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Nothing to do: it was read at the start."""
+
+    def _busy(self, app: str, router: str) -> dict[str, int]:
+        """The keys of which the router is taken to have requests in progress, with none."""
+        return {key: 0 for (other, key), quota in self._quotas.items() if other == app and router in quota.routers}
 
     def _count(self, app: str, now: float) -> int:
         return max(1, sum(1 for (other, _), at in self._routers.items() if other == app and at > now - _SILENT_S))
@@ -179,11 +188,16 @@ class QuotaRegistry:
             message = "The limits of your key cannot be checked now; try again."
             raise UnavailableError(message, None, "limits_unavailable", 5) from None
 
-    async def settle(self, changes: Sequence[Change]) -> None:
-        """Apply changes, and tell that this router lives. If the actor dies meanwhile, they are lost."""
+    async def settle(self, changes: Sequence[Change], in_progress: Mapping[str, int] | None = None) -> None:
+        """Apply changes, and tell that this router lives. If the actor dies meanwhile, they are lost.
+
+        Args:
+            changes: the changes.
+            in_progress: this router's requests in progress, by key; None says nothing about them.
+        """
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._call("settle", list(changes))
+                await self._call("settle", list(changes), in_progress)
         except (RayError, TimeoutError) as error:
             logger.warning("The registry of quotas does not answer: %r", error)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from rayllm.access import Caller
@@ -28,8 +30,8 @@ class Registry(Protocol):
     async def lease(self, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: list[Change]) -> Lease:
         """Give back what is `returned`, and lease."""
 
-    async def settle(self, changes: list[Change]) -> None:
-        """Apply changes."""
+    async def settle(self, changes: list[Change], in_progress: Mapping[str, int] | None = None) -> None:
+        """Apply changes, and correct this router's requests in progress."""
 
 
 @dataclass
@@ -71,7 +73,8 @@ class RateLimiter:
         self._now = now
         self._leased: dict[str, _Leased] = {}
         self._changes: list[Change] = []
-        self._in_progress = 0
+        # By key.
+        self._in_progress: Counter[str] = Counter()
         self._reporting: asyncio.Task[None] | None = None
 
     async def admit(self, caller: Caller, tokens: int) -> Admission:
@@ -97,7 +100,8 @@ class RateLimiter:
             async with leased.lock:
                 if not self._take(leased, need):
                     await self._lease(caller.name, leased, limits, need)
-        self._in_progress += "concurrent" in need
+        if "concurrent" in need:
+            self._in_progress[caller.name] += 1
         return Admission(_headers(limits, leased, self._now()), self._settler(caller.name, need))
 
     async def close(self) -> None:
@@ -127,7 +131,13 @@ class RateLimiter:
             kind: int(used / elapsed * _PERIOD_S) for kind, used in leased.used.items() if kind != "concurrent"
         }
         leased.spare, leased.used = {}, {}
-        lease = leased.last = await self._registry.lease(name, limits, need, want, returned)
+        asked = in_background(self._registry.lease(name, limits, need, want, returned))
+        try:
+            # Shielded: what is granted to a client that has left is given back.
+            lease = leased.last = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(partial(self._give_back_lease, name))
+            raise
         leased.since = self._now()
         if lease.granted is None:
             if lease.limited != "concurrent":
@@ -145,12 +155,16 @@ class RateLimiter:
                 if kind in ("tokens", "tokens_per_day") and tokens is not None and tokens != reserved:
                     self._changes.append(Change(name, kind, tokens - reserved, age_s))
             if "concurrent" in need:
-                self._in_progress -= 1
+                self._in_progress[name] -= 1
                 self._changes.append(Change(name, "concurrent", -1, age_s))
                 # At once: the client's next request may be on its way to another router.
                 in_background(self._flush())
 
         return settle
+
+    def _give_back_lease(self, name: str, asked: asyncio.Task[Lease]) -> None:
+        granted = asked.result().granted if not asked.cancelled() and asked.exception() is None else None
+        self._changes += [Change(name, kind, -amount, 0.0) for kind, amount in (granted or {}).items()]
 
     async def _report(self) -> None:
         while True:
@@ -161,8 +175,8 @@ class RateLimiter:
             for name, leased in old:
                 if not leased.lock.locked():
                     del self._leased[name]
-            if self._changes or self._in_progress:
-                await self._flush()
+            self._in_progress = +self._in_progress
+            await self._flush(self._in_progress)
 
     def _give_back(self, entries: Iterable[tuple[str, _Leased]]) -> None:
         for name, leased in entries:
@@ -173,9 +187,9 @@ class RateLimiter:
         age_s = self._now() - leased.since
         return [Change(name, kind, -amount, age_s) for kind, amount in leased.spare.items() if amount]
 
-    async def _flush(self) -> None:
+    async def _flush(self, in_progress: Mapping[str, int] | None = None) -> None:
         changes, self._changes = self._changes, []
-        await self._registry.settle(changes)
+        await self._registry.settle(changes, in_progress)
 
 
 def _headers(limits: Amounts, leased: _Leased, now: float) -> dict[str, str]:

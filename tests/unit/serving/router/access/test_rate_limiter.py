@@ -49,7 +49,7 @@ class LocalRegistry:
                 quota = registry.quotas.setdefault(key, Quota())
                 return quota.lend(registry._clock(), router, limits, need, want, registry._routers)
 
-            async def settle(self, changes: list[Change]) -> None:
+            async def settle(self, changes: list[Change], in_progress: Any = None) -> None:
                 for key, kind, amount, age_s in changes:
                     registry.quotas.setdefault(key, Quota()).use(registry._clock(), router, kind, amount, age_s)
 
@@ -181,6 +181,18 @@ async def test_so_many_requests_at_once() -> None:
     for admission in (second, third):
         admission.settle(1)
     await asyncio.sleep(0.01)
+    assert routers.registry.quotas["alice"].is_idle(routers.clock())
+
+
+async def test_what_is_granted_to_a_client_that_has_left_is_given_back() -> None:
+    routers = Routers(1)
+    leaving = asyncio.create_task(routers.all[0].admit(caller(max_concurrent=1, requests_per_minute=1), 1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.sleep(0.01)
+    assert leaving.cancelled()
+    await routers.period()
     assert routers.registry.quotas["alice"].is_idle(routers.clock())
 
 
