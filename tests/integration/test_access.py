@@ -29,8 +29,10 @@ MODEL, ADAPTER = "rayllm-demo", "rayllm-demo:pirate"
 CHAT_ENDPOINT: Any = "/v1/chat/completions"
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
 ROUTERS = 2
-# Within which a change of the file takes effect.
-SECONDS = 5
+# Within which a change of the file takes effect, on a busy machine; otherwise it is less than five seconds.
+SECONDS = 20
+# Longer than between two looks at the file.
+LOOK_S = 5
 
 
 class Access:
@@ -213,16 +215,20 @@ def test_so_many_tokens_a_minute(access: Access) -> None:
     client = access.openai(key)
     with pytest.raises(openai.RateLimitError, match="lower `max_tokens`"):
         client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1000)
-    # 700 are reserved each time, but only some are used.
-    for stream in (False, True, False):
-        raw = client.with_raw_response.chat.completions.create(
-            model=MODEL, messages=MESSAGES, max_tokens=700, stream=stream
-        )
-        assert raw.headers["x-ratelimit-limit-tokens"] == "1000"
+
+    def answered(stream: bool) -> bool:
+        """Whether a request goes on that reserves 700, but uses only some."""
+        try:
+            raw = client.with_raw_response.chat.completions.create(
+                model=MODEL, messages=MESSAGES, max_tokens=700, stream=stream
+            )
+        except openai.RateLimitError:
+            return False
         raw.http_response.read()
-        time.sleep(2.5)
-    usage = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5).usage
-    assert usage
+        return raw.headers["x-ratelimit-limit-tokens"] == "1000"
+
+    for stream in (False, True, False):
+        assert within(20, lambda stream=stream: answered(stream))  # type: ignore[misc]
     assert any(outcomes(client, 40, max_tokens=100))
 
 
@@ -257,8 +263,7 @@ def test_a_broken_file_changes_nothing(access: Access) -> None:
     good = access.file.read_text()
     access.file.write_text(good[:-100] + "\nkeys: [")
     try:
-        # Longer than between two looks at it.
-        time.sleep(SECONDS)
+        time.sleep(LOOK_S)
         assert access.statuses(access.keys["alice"]) == {200}
         assert access.statuses("none") == {401}
     finally:
