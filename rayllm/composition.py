@@ -122,7 +122,7 @@ def _deployment(
         "ray_actor_options": actor,
         "user_config": {
             "health_check_timeout_s": options.health_check_timeout_s,
-            **({"usage": {"folder": config.router.usage}} if config.router.keys else {}),
+            **({"usage": {"folder": config.router.usage}} if config.router.needs_keys else {}),
         },
         "request_router_config": RequestRouterConfig(
             request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S

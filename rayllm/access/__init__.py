@@ -3,6 +3,6 @@
 from rayllm.access.caller import ANYONE, Caller, caller_of
 from rayllm.access.key import Key, new_key
 from rayllm.access.key_file import KeyFile
-from rayllm.access.keyring import Keyring
+from rayllm.access.keyring import NO_KEYS, Keyring
 
-__all__ = ["ANYONE", "Caller", "Key", "KeyFile", "Keyring", "caller_of", "new_key"]
+__all__ = ["ANYONE", "NO_KEYS", "Caller", "Key", "KeyFile", "Keyring", "caller_of", "new_key"]

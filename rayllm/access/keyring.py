@@ -56,3 +56,7 @@ class Keyring:
         if key.has_expired:
             raise AuthenticationError(f"The key `{key.name}` expired at {key.expires:%Y-%m-%dT%H:%M:%SZ}.")
         return caller
+
+
+NO_KEYS = Keyring(b"", ())
+"""Of a service that takes tokens only."""

@@ -4,6 +4,7 @@ from rayllm.config.app import AppConfig, BatchesConfig, CorsConfig, RouterConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from, yaml_files
 from rayllm.config.model import GenerationConfig, LoraConfig, ModelConfig
 from rayllm.config.named import named_model
+from rayllm.config.oidc import OidcConfig
 from rayllm.config.source import AwsCredentials, BucketSource, ExtraFile, HubSource, LocalSource, Source
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LocalSource",
     "LoraConfig",
     "ModelConfig",
+    "OidcConfig",
     "RouterConfig",
     "Source",
     "load_app",

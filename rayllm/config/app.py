@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rayllm.config.base import Frozen
 from rayllm.config.model import ModelConfig
+from rayllm.config.oidc import OidcConfig
 
 
 class CorsConfig(Frozen):
@@ -120,9 +121,16 @@ class RouterConfig(Frozen):
     keys: str | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
     but `/health` then needs one. Null lets anyone in who can reach the service."""
+    oidc: OidcConfig | None = None
+    """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
     usage: str | None = None
     """Folder of the ledger of what keys use, a path visible to all nodes. Null is `usage` in `RAYLLM_CACHE_DIR`, which
     is enough on one node."""
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether every caller needs a key, or a token of an issuer."""
+        return self.keys is not None or self.oidc is not None
 
     @field_validator("keys")
     @classmethod

@@ -54,7 +54,7 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
             fn_constructor_kwargs={
                 "app_name": self.config.app_name,
                 "max_pending": max_pending,
-                "key": self.config.caller.name,
+                "caller": self.config.caller,
             },
             map_kwargs=client_options(self.config, max_pending),
         )

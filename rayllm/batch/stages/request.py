@@ -85,15 +85,15 @@ class DeployedRequestStage:
     Args:
         app_name: the application on this cluster.
         max_pending: requests in flight at once.
-        key: name of the key on whose behalf to send requests; "" needs none.
+        caller: on whose behalf to send requests.
     """
 
-    def __init__(self, app_name: str, max_pending: int, key: str = "") -> None:
+    def __init__(self, app_name: str, max_pending: int, caller: Caller = ANYONE) -> None:
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
         self._unavailable = (RayActorError, RayServeException)
-        self._key = key
+        self._caller = caller
         self._rows = RowLoop()
         self._rows.limit(max_pending)
         self._router = serve.get_deployment_handle("Router", app_name)
@@ -118,7 +118,9 @@ class DeployedRequestStage:
     async def _send(self, url: str, body: bytes) -> Response:
         try:
             json_headers = {"content-type": "application/json"}
-            return Response(*await self._router.answer.remote(url, body, json_headers, self._key))
+            caller = self._caller
+            answer = await self._router.answer.remote(url, body, json_headers, caller.name, caller.models)
+            return Response(*answer)
         except self._unavailable as error:
             logger.info("The router is unavailable: %r", error)
             return Response(503)

@@ -51,7 +51,7 @@ def command(
 ) -> None:
     application = with_address(_application(model, tensor_parallel, context, address), host, port)
     addresses = listeners(application)
-    if not (allow_anyone or application.config.router.keys):
+    if not (allow_anyone or application.config.router.needs_keys):
         check_private(addresses)
     if address is None:
         check_free(addresses)
@@ -166,11 +166,12 @@ def _announce(application: Application) -> None:
     click.echo(f"\nReady: {base}/v1   (models: {application.models})")
     for other in addresses[1:]:
         click.echo(f"Ray Serve's proxy: {other.url}{prefix}/v1")
-    keys = application.config.router.keys
-    click.echo(reach(addresses, keys))
+    router = application.config.router
+    issuer = router.oidc.issuer if router.oidc else None
+    click.echo(reach(addresses, router.keys or issuer))
     model = application.config.models[0].model_id
     message = '{"role": "user", "content": "What is the capital of France?"}'
-    key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if keys else ""
+    key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if router.needs_keys else ""
     click.echo(
         f"Try:\n  curl {base}/v1/chat/completions{key} -H 'content-type: application/json' \\\n"
         f'    -d \'{{"model": "{model}", "messages": [{message}]}}\'\n'

@@ -86,7 +86,7 @@ def check_free(addresses: list[Listener]) -> None:
 
 
 def reach(addresses: list[Listener], keys: str | None) -> str:
-    """A sentence about who can reach the service, whose file of API keys is `keys`."""
+    """A sentence about who can reach the service, of which `keys` is the file of API keys or the issuer of tokens."""
     public = " and ".join(str(listener) for listener in addresses if not is_loopback(listener.host))
     if keys:
         return f"{f'Requests to {public}' if public else 'Requests from this machine'} need a key of {keys}."

@@ -29,6 +29,7 @@ from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.rate_limiter import RateLimiter
+from rayllm.serving.router.access.token_issuer import TokenIssuer
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
@@ -71,6 +72,7 @@ class RouterApplication:
         admin_keys: the administrators' keys.
         limiter: admits requests within the limits of their keys.
         keyring: the keys in force; with None, anyone may call the service.
+        issuer: of tokens that are accepted in place of keys.
         routes: further routes.
     """
 
@@ -86,6 +88,7 @@ class RouterApplication:
         admin_keys: AdminKeys,
         limiter: RateLimiter,
         keyring: Callable[[], Keyring] | None = None,
+        issuer: TokenIssuer | None = None,
         routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
@@ -108,7 +111,7 @@ class RouterApplication:
             limiter,
         )
         self._gate = (
-            partial(ApiKeyGate, keyring=keyring, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
+            partial(ApiKeyGate, keyring=keyring, issuer=issuer, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
             if keyring
             else None
         )
@@ -186,7 +189,7 @@ class RouterApplication:
         """The available adapters by name."""
         adapter_ids = [*self._models.modules, *await self._catalog.names()]
         router = self._config.router
-        loaded = await self._adapter_registry.all() if router.admin_keys or router.keys else {}
+        loaded = await self._adapter_registry.all() if router.admin_keys or router.needs_keys else {}
         found = {str(name): ResolvedModel(name.base, name.adapter) for name in adapter_ids}
         return found | {name: ResolvedModel(entry.base, entry.adapter) for name, entry in loaded.items()}
 

@@ -135,7 +135,7 @@ class Forwarder:
 
     async def _resolve(self, name: str, caller: Caller) -> ResolvedModel:
         # Without administrators no adapter can have been loaded by name.
-        has_admins = self._config.admin_keys or self._config.keys
+        has_admins = self._config.admin_keys or self._config.needs_keys
         loaded = await self._adapter_registry.all() if has_admins else None
         try:
             resolved = self._models.resolve(name, loaded)

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from rayllm.access import ANYONE, Caller, KeyFile
+from rayllm.access.oidc import PREFIX
 from rayllm.config import AppConfig, BatchesConfig, ModelConfig
 from rayllm.errors import ConfigError, RequestError, StorageError
 from rayllm.serving.batch_api.objects.batch import Batch
@@ -55,11 +56,14 @@ class Jobs:
         from rayllm.batch.files.job import deployed, engines
 
         if self._options.execution == "deployed":
-            # The router knows the key's rights.
-            return deployed(self._app_name, self._options.concurrency, Caller(batch.key))
+            # The router knows the rights of keys.
+            caller = Caller(batch.key, models=batch.models)
+            return deployed(self._app_name, self._options.concurrency, caller)
         return engines(self._model(batch), self._options.concurrency, self._caller(batch))
 
     def _caller(self, batch: Batch) -> Caller:
+        if batch.key.startswith(PREFIX):
+            return Caller(batch.key, models=batch.models)
         if not batch.key or not self._keys:
             return ANYONE
         try:

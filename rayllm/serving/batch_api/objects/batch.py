@@ -17,7 +17,7 @@ ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancell
 _ENDPOINTS = tuple(endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_WINDOW_S = 30 * 86400
-_INTERNAL = {"output_lifetime_s", "tenant", "key"}
+_INTERNAL = {"output_lifetime_s", "tenant", "key", "models"}
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 
 
@@ -107,7 +107,7 @@ class Batch(BaseModel):
 
     Times are in seconds since the epoch. `output_lifetime_s` is the lifetime of the output files; None keeps them until
     they are deleted. `tenant` owns the batch and its files, and `key` is the name of the key that its requests are sent
-    with; both are empty without keys. Source: https://platform.openai.com/docs/api-reference/batch/object
+    with; both are empty without keys. `models` are those that its sender could use when it was created. Source: https://platform.openai.com/docs/api-reference/batch/object
     """
 
     id: str
@@ -133,6 +133,7 @@ class Batch(BaseModel):
     output_lifetime_s: int | None = None
     tenant: str = ""
     key: str = ""
+    models: tuple[str, ...] | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -64,6 +64,7 @@ class BatchStore:
             output_lifetime_s=lifetime.seconds if lifetime else None,
             tenant=caller.tenant,
             key=caller.name if caller.tenant else "",
+            models=caller.models,
         )
         # The mark comes first: a batch without one would never be worked on.
         self._folder.write(_mark(batch), b"")

@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.access import Caller, Keyring
+from rayllm.access.oidc import is_token
 from rayllm.endpoints import COUNT_TOKENS, MESSAGES
 from rayllm.errors import AuthenticationError, RayLLMError
+from rayllm.serving.router.access.token_issuer import TokenIssuer
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.paths import path_of
@@ -27,6 +29,7 @@ class ApiKeyGate:
     Args:
         app: the application behind it.
         keyring: the keys in force; raises UnavailableError if there are none.
+        issuer: of tokens; None if keys only are accepted.
         admin_keys: keys of administrators.
         refused: called with the error of each request that is not admitted.
     """
@@ -35,11 +38,13 @@ class ApiKeyGate:
         self,
         app: ASGIApp,
         keyring: Callable[[], Keyring],
+        issuer: TokenIssuer | None,
         admin_keys: AdminKeys,
         refused: Callable[[RayLLMError], None],
     ) -> None:
         self._app = app
         self._keyring = keyring
+        self._issuer = issuer
         self._admin_keys = admin_keys
         self._refused = refused
 
@@ -49,14 +54,14 @@ class ApiKeyGate:
             path = path_of(Request(scope))
             if path != _OPEN:
                 try:
-                    scope["user"] = self._caller(scope, path)
+                    scope["user"] = await self._caller(scope, path)
                 except RayLLMError as error:
                     self._refused(error)
                     await error_response(error, path)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
-    def _caller(self, scope: Scope, path: str) -> Caller:
+    async def _caller(self, scope: Scope, path: str) -> Caller:
         headers = Headers(scope=scope)
         if self._admin_keys.has(headers):
             return Caller("admin", is_admin=True)
@@ -68,4 +73,6 @@ class ApiKeyGate:
                 "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
                 "not accepted there."
             )
+        if self._issuer and is_token(key):
+            return await self._issuer.caller(key)
         return self._keyring().find(key)

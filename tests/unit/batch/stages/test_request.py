@@ -8,6 +8,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from rayllm.access import Caller
 from rayllm.batch.rows import ERROR
 from rayllm.batch.stages import request
 from rayllm.batch.stages.request import DeployedRequestStage
@@ -25,7 +26,7 @@ class Router:
         self.answer = self
 
     async def remote(
-        self, url: str, body: bytes, headers: dict[str, str], key: str
+        self, url: str, body: bytes, headers: dict[str, str], key: str, models: Any
     ) -> tuple[int, dict[str, str], bytes]:
         self.keys.add(key)
         outcome = self._outcomes.pop(0)
@@ -54,7 +55,7 @@ def test_it_waits_for_who_is_busy_or_away(outcomes: list[Any], status: int, monk
         waited.append(seconds)
 
     monkeypatch.setattr(request.asyncio, "sleep", sleep)
-    (row,) = DeployedRequestStage("app", 1, "alice")([ROW])
+    (row,) = DeployedRequestStage("app", 1, Caller("alice"))([ROW])
     assert row["status_code"] == status
     assert router.keys == {"alice"}
     assert row["response"] == {"said": status}

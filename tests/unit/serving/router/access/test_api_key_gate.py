@@ -36,7 +36,7 @@ class Gate:
     def __init__(self) -> None:
         self.refused: list[RayLLMError] = []
         admins = AdminKeys([hashlib.sha256(b"sk-admin").digest()])
-        self.app = ApiKeyGate(application, lambda: self.keyring, admins, self.refused.append)
+        self.app = ApiKeyGate(application, lambda: self.keyring, None, admins, self.refused.append)
 
     @property
     def keyring(self) -> Keyring:

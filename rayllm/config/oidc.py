@@ -1,0 +1,43 @@
+"""Schema of an OpenID Connect issuer."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from rayllm.config.base import Frozen
+
+
+class OidcConfig(Frozen):
+    """Tokens (JWTs) of an OpenID Connect issuer, accepted in place of API keys."""
+
+    issuer: str
+    """URL of the issuer, as tokens have it in `iss`."""
+    audience: str
+    """What tokens must have in `aud`."""
+    jwks_url: str | None = None
+    """URL of the issuer's public keys; null asks `<issuer>/.well-known/openid-configuration`."""
+    name_claim: str = "sub"
+    """Claim with the name that logs and usage show, after `oidc:`."""
+    tenant_claim: str | None = None
+    """Claim with the tenant, which owns files and batches; null gives each name its own."""
+    models_claim: str | None = None
+    """Claim with the list of models that the token may use, as keys have it; null allows all."""
+    admin_claim: str | None = None
+    """Claim that is true for administrators; null is none."""
+    requests_per_minute: int | None = Field(None, ge=1)
+    """Most requests of a name in any minute; null is no limit."""
+    tokens_per_minute: int | None = Field(None, ge=1)
+    """Most tokens of a name in any minute, of prompts and answers; null is no limit."""
+    tokens_per_day: int | None = Field(None, ge=1)
+    """Most tokens of a name in any 24 hours; null is no limit."""
+    max_concurrent: int | None = Field(None, ge=1)
+    """Most requests of a name in progress at once; null is no limit."""
+
+    @field_validator("issuer", "jwks_url")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"https?://[^/\s]+", value):
+            raise ValueError(f"`{value}` must be a URL, such as https://issuer.example.com")
+        return value

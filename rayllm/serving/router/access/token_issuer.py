@@ -1,0 +1,122 @@
+"""The OpenID Connect issuer of a service, whose public keys are fetched again from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import jwt
+
+from rayllm.access import Caller
+from rayllm.access.oidc import key_id, verify
+from rayllm.config import OidcConfig
+from rayllm.errors import AuthenticationError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_S = 300.0
+# Seconds between two fetches for tokens of unknown keys, which anybody can send.
+_UNKNOWN_S = 10.0
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 1024 * 1024
+# Verified tokens to remember: a signature takes a tenth of a millisecond.
+_MOST_TOKENS = 10_000
+
+
+class TokenIssuer:
+    """Finds the callers of requests by their tokens.
+
+    Args:
+        config: the issuer.
+        now: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, config: OidcConfig, now: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self._now = now
+        self._keys: dict[str, jwt.PyJWK] | None = None
+        self._fetched_at = float("-inf")
+        self._lock = asyncio.Lock()
+        self._callers: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Fetch the keys, and again from time to time."""
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def stop(self) -> None:
+        """Fetch no more."""
+        if self._refreshing:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+
+    async def caller(self, token: str) -> Caller:
+        """The caller that has a token.
+
+        Raises:
+            AuthenticationError: it is not valid.
+            UnavailableError: the issuer's keys have never been fetched.
+        """
+        digest = hashlib.sha256(token.encode()).digest()
+        caller, expires_at = self._callers.get(digest, (None, 0.0))
+        if caller is None or expires_at <= self._now():
+            self._callers.pop(digest, None)
+            caller, expires_at = verify(token, await self._key(key_id(token)), self.config)
+            self._callers[digest] = caller, expires_at
+            if len(self._callers) > _MOST_TOKENS:
+                self._callers.popitem(last=False)
+        return caller
+
+    async def _key(self, kid: str) -> jwt.PyJWK:
+        async with self._lock:
+            if kid not in (self._keys or {}) and time.monotonic() - self._fetched_at > _UNKNOWN_S:
+                await self._fetch()
+        if self._keys is None:
+            message = "The keys of the tokens' issuer cannot be fetched; try again."
+            raise UnavailableError(message, None, "keys_unavailable", 5)
+        if kid not in self._keys:
+            raise AuthenticationError("The token is signed with a key that its issuer does not have.")
+        return self._keys[kid]
+
+    async def _refresh(self) -> None:
+        while True:
+            async with self._lock:
+                await self._fetch()
+            await asyncio.sleep(_PERIOD_S if self._keys is not None else _UNKNOWN_S)
+
+    async def _fetch(self) -> None:
+        """Fetch the keys; without success, those of before stay."""
+        self._fetched_at = time.monotonic()
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
+                url = self.config.jwks_url or await self._discover(session)
+                keys = jwt.PyJWKSet.from_dict(await _json(session, url)).keys
+            self._keys = {key.key_id or "": key for key in keys}
+            # A key that is gone may have been stolen.
+            self._callers.clear()
+        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError, jwt.PyJWTError) as error:
+            logger.error("The keys of %s cannot be fetched: %s", self.config.issuer, str(error) or repr(error))
+
+    async def _discover(self, session: aiohttp.ClientSession) -> str:
+        """Source: https://openid.net/specs/openid-connect-discovery-1_0.html"""
+        found = await _json(session, self.config.issuer.rstrip("/") + "/.well-known/openid-configuration")
+        if found.get("issuer") != self.config.issuer:
+            raise ValueError(f"its configuration is of another issuer, {str(found.get('issuer'))[:200]}")
+        return str(found["jwks_uri"])
+
+
+async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
+    async with session.get(url) as response:
+        response.raise_for_status()
+        body = await response.content.read(_MAX_BYTES)
+        values: dict[str, Any] = json.loads(body)
+        return values
