@@ -44,6 +44,7 @@ class Access:
         self.issuer = issuer
         self.file = file
         self.keys: dict[str, str] = {}
+        self.clients: list[openai.OpenAI | anthropic.Anthropic] = []
         # Tokens of the engine's own, of prompts and answers.
         self.warm_up = (0, 0)
 
@@ -58,7 +59,14 @@ class Access:
         return self.keys[name]
 
     def openai(self, key: str) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+        self.clients.append(client)
+        return client
+
+    def anthropic(self, key: str) -> anthropic.Anthropic:
+        client = anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0)
+        self.clients.append(client)
+        return client
 
     def statuses(self, key: str, count: int = 20) -> set[int]:
         """Statuses of requests with a key, each on a connection of its own: both routers get some."""
@@ -94,6 +102,8 @@ def access(proxy_url: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFact
     serve.run(build_app({"llm_configs": [str(DEMO)], "router": router}), name=NAME, route_prefix=f"/{NAME}")
     made.warm_up = engine_tokens(made)
     yield made
+    for client in made.clients:
+        client.close()
     serve.delete(NAME)
 
 
@@ -114,7 +124,7 @@ def answer(client: openai.OpenAI, model: str = MODEL) -> str:
 
 def test_a_key_is_answered(access: Access, alice: openai.OpenAI) -> None:
     assert answer(alice) == "The capital of France is Paris."
-    claude = anthropic.Anthropic(base_url=access.url, api_key=access.keys["alice"], max_retries=0)
+    claude = access.anthropic(access.keys["alice"])
     likeliest = {"temperature": 0}
     reply = claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=20, extra_body=likeliest)
     assert reply.content[0].text == "The capital of France is Paris."  # type: ignore[union-attr]
@@ -127,7 +137,7 @@ def test_clients_raise_their_own_error_for_other_keys(access: Access, key: str) 
     assert unknown.value.code == "invalid_api_key"
     with pytest.raises(openai.AuthenticationError):
         access.openai(key).chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
-    claude = anthropic.Anthropic(base_url=access.url, api_key=key, max_retries=0)
+    claude = access.anthropic(key)
     with pytest.raises(anthropic.AuthenticationError) as refused:
         claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=5)
     assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
@@ -148,7 +158,7 @@ def test_a_key_may_use_its_models_and_sees_no_others(access: Access, bob: openai
         answer(bob, "no-such-model")
     with pytest.raises(openai.NotFoundError):
         answer(alice, "no-such-model")
-    claude = anthropic.Anthropic(base_url=access.url, api_key=access.keys["bob"], max_retries=0)
+    claude = access.anthropic(access.keys["bob"])
     with pytest.raises(anthropic.PermissionDeniedError) as denied:
         claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=5)
     assert denied.value.body["error"]["type"] == "permission_error"  # type: ignore[index]
@@ -185,12 +195,13 @@ def outcomes(client: openai.OpenAI, count: int, **options: Any) -> list[openai.R
     refused: list[openai.RateLimitError | None] = []
     for _ in range(count):
         # Each on a connection of its own: both routers get some.
-        fresh = client.with_options(http_client=httpx.Client())
-        try:
-            fresh.chat.completions.create(model=MODEL, messages=MESSAGES, **{"max_tokens": 3, **options})
-            refused.append(None)
-        except openai.RateLimitError as error:
-            refused.append(error)
+        with httpx.Client() as connection:
+            fresh = client.with_options(http_client=connection)
+            try:
+                fresh.chat.completions.create(model=MODEL, messages=MESSAGES, **{"max_tokens": 3, **options})
+                refused.append(None)
+            except openai.RateLimitError as error:
+                refused.append(error)
     return refused
 
 
@@ -209,7 +220,7 @@ def test_so_many_requests_a_minute(access: Access) -> None:
     assert 1 <= int(headers["retry-after"]) <= 61
     assert headers["x-ratelimit-limit-requests"] == "5"
     assert headers["x-ratelimit-remaining-requests"] == "0"
-    claude = anthropic.Anthropic(base_url=access.url, api_key=key, max_retries=0)
+    claude = access.anthropic(key)
     with pytest.raises(anthropic.RateLimitError) as limited:
         claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=5)
     assert limited.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
@@ -385,8 +396,8 @@ def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
 
 def test_usage_outlives_the_router(access: Access, alice: openai.OpenAI) -> None:
     before, engine_before = used_tokens(access), engine_tokens(access)
-    client = alice.with_options(http_client=httpx.Client())
-    stream = client.chat.completions.create(
+    # A connection of its own, which ends with the router.
+    stream = access.openai(access.keys["alice"]).chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=300, stream=True, extra_body={"min_tokens": 300}
     )
     next(iter(stream))
