@@ -17,14 +17,14 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from rayllm.access import KeyFile
+from rayllm.access import check_key_file
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, cpu_neighbors, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
 from rayllm.config.secrets import expand
-from rayllm.errors import ClusterError, ConfigError, StorageError
+from rayllm.errors import ClusterError, ConfigError
 from rayllm.serving.cluster.autoscaling import serve_scaling
 from rayllm.serving.cluster.deployment.code_version import versioned
 from rayllm.serving.cluster.deployment.restart_scope import process_part
@@ -58,7 +58,8 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
     _check_downloads(config.models)
     _check_weights(config.models)
-    _check_keys(config.router.keys)
+    if fault := check_key_file(config.router.keys):
+        logger.warning("router.keys: %s Until then, requests are answered 503.", fault)
     check_capacity(config)
     placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])
@@ -175,16 +176,6 @@ def _check_downloads(models: Sequence[ModelConfig]) -> None:
             )
     if faults:
         raise ConfigError("\n".join(faults))
-
-
-def _check_keys(uri: str | None) -> None:
-    """Check the file of keys, if it is on this machine."""
-    if uri is None or "://" in uri:
-        return
-    try:
-        KeyFile(uri).load()
-    except StorageError as error:
-        logger.warning("router.keys: %s Until then, requests are answered 503.", error.message)
 
 
 def _check_weights(models: Sequence[ModelConfig]) -> None:

@@ -68,7 +68,7 @@ class KeyFile:
         self._folder = Folder(folder or ("/" if uri.startswith("/") else "."))
 
     def read(self) -> bytes:
-        """Its content.
+        """Read the file's content.
 
         Raises:
             StorageError: it does not exist, or cannot be read.
@@ -76,7 +76,9 @@ class KeyFile:
         try:
             return self._folder.read(self._name)
         except FileNotFoundError:
-            raise StorageError(f"{self.uri}: there is no such file; create it with `rayllm keys create`.") from None
+            raise StorageError(
+                f"{self.uri}: there is no such file; `rayllm keys --file {self.uri} create --name NAME` creates it."
+            ) from None
 
     def parse(self, content: bytes) -> KeyList:
         """The keys in the file's content.
@@ -140,3 +142,21 @@ def _text(salt: str, keys: list[Key]) -> str:
         return dump_yaml({"salt": salt, "keys": entries})
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     return f'{{"salt": "{salt}", "keys": [\n{lines}\n]}}\n'
+
+
+def check_key_file(uri: str | None) -> str:
+    """Check a file of keys that is on this machine.
+
+    Returns:
+        What is wrong if the file cannot be read, as before its first key; else "".
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    if uri is None or "://" in uri:
+        return ""
+    try:
+        KeyFile(uri).load()
+    except StorageError as error:
+        return error.message
+    return ""

@@ -168,7 +168,12 @@ def _index(file: KeyFile, keys: list[Key], name: str) -> int:
 def _time(text: str | None) -> datetime | str | None:
     if text and text.isascii() and text.isdigit() and len(text) <= 5:
         return datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(text))
-    return text
+    try:
+        return text and datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--expires: `{text}` must be a number of days, or a time such as 2027-01-31T00:00Z."
+        ) from None
 
 
 def _shown(key: Key) -> dict[str, Any]:

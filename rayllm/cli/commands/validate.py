@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rayllm.access import check_key_file
 from rayllm.cli.deployment.application import is_serve_file
 from rayllm.config import load_app, load_model, load_serve_file, yaml_files
 from rayllm.config.yaml import read_yaml
@@ -58,6 +59,8 @@ def _models(path: Path) -> list[str]:
     if not is_serve_file(read_yaml(path)):
         return [load_model(path).model_id]
     configs = [load_app(each.get("args") or {}, path.resolve().parent) for each in load_serve_file(path)]
+    for config in configs:
+        check_key_file(config.router.keys)
     return [model.model_id for config in configs for model in config.models]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -21,15 +21,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rayllm.access import Keyring, caller_of
+from rayllm.access import caller_of
 from rayllm.config import AppConfig
 from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
 from rayllm.errors import RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
+from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.token_issuer import TokenIssuer
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
@@ -71,8 +71,7 @@ class RouterApplication:
         telemetry: what is done with the record of each request.
         admin_keys: the administrators' keys.
         limiter: admits requests within the limits of their keys.
-        keyring: the keys in force; with None, anyone may call the service.
-        issuer: of tokens that are accepted in place of keys.
+        credentials: keys and tokens of callers, if the configuration asks for any.
         routes: further routes.
     """
 
@@ -87,8 +86,7 @@ class RouterApplication:
         telemetry: Telemetry,
         admin_keys: AdminKeys,
         limiter: RateLimiter,
-        keyring: Callable[[], Keyring] | None = None,
-        issuer: TokenIssuer | None = None,
+        credentials: Credentials,
         routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
@@ -111,8 +109,8 @@ class RouterApplication:
             limiter,
         )
         self._gate = (
-            partial(ApiKeyGate, keyring=keyring, issuer=issuer, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
-            if keyring
+            partial(ApiKeyGate, credentials=credentials, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
+            if config.router.needs_keys
             else None
         )
         self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_keys)

@@ -21,12 +21,9 @@ from ray.serve.handle import DeploymentHandle
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.access import ANYONE, NO_KEYS, Caller
-from rayllm.access.limits import NO_LIMITS
-from rayllm.access.oidc import PREFIX, limits_of
 from rayllm.access.usage_ledger import UsageReader, usage_folder
 from rayllm.asgi import call
-from rayllm.config import AppConfig, OidcConfig
+from rayllm.config import AppConfig
 from rayllm.error_shapes import error_body
 from rayllm.errors import RayLLMError
 from rayllm.observability.exposition import Renderer
@@ -37,9 +34,8 @@ from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
-from rayllm.serving.router.access.key_watcher import KeyWatcher
+from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.token_issuer import TokenIssuer
 from rayllm.serving.router.access.usage_api import Sums, UsageApi, to_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -95,8 +91,7 @@ class Router:
         self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
-        self._keys: KeyWatcher | None = None
-        self._issuer: TokenIssuer | None = None
+        self._credentials = Credentials()
         self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -117,13 +112,11 @@ class Router:
         self._by_model = replica_sets
         if self._batch_service:
             self._batch_service.stop()
-        keys = await self._watch_keys(config.router.keys)
-        issuer = await self._watch_issuer(config.router.oidc)
-        has_keys = keys is not None or issuer is not None
+        await self._credentials.configure(config.router)
         self._usage_reader = UsageReader(usage_folder(config.router.usage, self._name))
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
-            config.router.batches, partial(start_runner, self._name, config=config), hosts, has_keys
+            config.router.batches, partial(start_runner, self._name, config=config), hosts, config.router.needs_keys
         )
         dispatcher = Dispatcher(replica_sets)
         admin_keys = AdminKeys([bytes.fromhex(digest) for digest in user_config["admin_digests"]])
@@ -138,8 +131,7 @@ class Router:
             self._telemetry,
             admin_keys,
             self._limiter,
-            (lambda: keys.keyring if keys else NO_KEYS) if has_keys else None,
-            issuer,
+            self._credentials,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
         ).app
         self._log_requests(config.router.log_requests)
@@ -168,35 +160,11 @@ class Router:
         requests on behalf of the one with the name `key`, or of a token's name, with the models that it may use.
         """
         try:
-            caller = self._caller(key, models)
+            caller = self._credentials.caller_named(key, models)
         except RayLLMError as error:
             return error.status, {"content-type": "application/json"}, json.dumps(error_body(error, path)).encode()
         answer = await call(self._current, path, body, headers, user=caller)
         return answer.status, answer.headers, answer.body
-
-    def _caller(self, key: str, models: tuple[str, ...] | None) -> Caller:
-        if key.startswith(PREFIX):
-            return Caller(key, models=models, limits=limits_of(self._issuer.config) if self._issuer else NO_LIMITS)
-        return self._keys.keyring.named(key) if self._keys and key else ANYONE
-
-    async def _watch_keys(self, uri: str | None) -> KeyWatcher | None:
-        """Watch the file of keys, unless it is watched already: the last valid keys outlive a new configuration."""
-        if self._keys and self._keys.uri != uri:
-            await self._keys.stop()
-            self._keys = None
-        if uri and self._keys is None:
-            self._keys = KeyWatcher(uri)
-            await self._keys.start()
-        return self._keys
-
-    async def _watch_issuer(self, config: OidcConfig | None) -> TokenIssuer | None:
-        if self._issuer and self._issuer.config != config:
-            await self._issuer.stop()
-            self._issuer = None
-        if config and self._issuer is None:
-            self._issuer = TokenIssuer(config)
-            self._issuer.start()
-        return self._issuer
 
     def _telemetry_routes(self, admin_keys: AdminKeys) -> list[Route]:
         page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
@@ -291,10 +259,8 @@ class Router:
             exporting.cancel()
         if batch_service := getattr(self, "_batch_service", None):
             batch_service.stop()
-        if keys := getattr(self, "_keys", None):
-            await keys.stop()
-        if issuer := getattr(self, "_issuer", None):
-            await issuer.stop()
+        if credentials := getattr(self, "_credentials", None):
+            await credentials.stop()
         if http_server := getattr(self, "_http_server", None):
             await http_server.stop(_LAST_REPLIES_S)
         if limiter := getattr(self, "_limiter", None):

@@ -138,6 +138,14 @@ def test_build_inlines_every_model_and_changes_nothing_else(path: Path) -> None:
     assert load_app(inlined, ROOT) == load_app(args, path.parent)
 
 
+def test_a_broken_file_of_keys_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text("salt: 1\nkeys: []\n")
+    args = {"llm_configs": [str(LLAMA3)], "router": {"keys": "keys.yaml"}}
+    done = rayllm("validate", serve_file(tmp_path, application={"args": args}))
+    assert done.returncode == 1
+    assert f"{tmp_path}/keys.yaml: salt: " in done.stderr
+
+
 def test_build_inlines_templates_too(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ messages }}\n")
     model = {"model_loading_config": {"model_id": "m"}, "chat_template": "./t.jinja"}

@@ -99,12 +99,12 @@ class QuotaActor(DetachedActor):
             self._released.set()
 
     def state(self) -> dict[str, Any]:
-        """Nothing: the replacement finds it in the key-value store."""
+        """Save the quotas; returns nothing, since the replacement loads them from the key-value store."""
         _write(*self._unsaved())
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Nothing to do: it was read at the start."""
+        """Do nothing: the quotas were loaded from the key-value store at the start."""
 
     def _busy(self, app: str, router: str) -> dict[str, int]:
         """The keys of which the router is taken to have requests in progress, with none."""
@@ -124,11 +124,13 @@ class QuotaActor(DetachedActor):
     async def _save(self) -> None:
         while True:
             await asyncio.sleep(_SAVE_S)
+            self._forget_silent_routers()
+            changed = dict(self._changed)
             try:
-                self._forget_silent_routers()
                 await asyncio.to_thread(_write, *self._unsaved())
             except Exception:
                 logger.exception("Quotas cannot be saved now")
+                self._changed.update(changed)
 
     def _unsaved(self) -> tuple[dict[str, str], list[str]]:
         """What to write to the key-value store, and what to delete from it."""

@@ -8,17 +8,19 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.access import Caller, Keyring
+from rayllm.access import Caller
 from rayllm.access.oidc import is_token
 from rayllm.endpoints import COUNT_TOKENS, MESSAGES
 from rayllm.errors import AuthenticationError, RayLLMError
-from rayllm.serving.router.access.token_issuer import TokenIssuer
+from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.paths import path_of
 
 # Tells whether the process lives; load balancers have no keys.
 _OPEN = "/health"
+# No key and no token is called so.
+_ADMINISTRATOR = Caller("router:admin", is_admin=True)
 # Anthropic's clients send their key here.
 _API_KEY = "x-api-key"
 
@@ -28,8 +30,7 @@ class ApiKeyGate:
 
     Args:
         app: the application behind it.
-        keyring: the keys in force; raises UnavailableError if there are none.
-        issuer: of tokens; None if keys only are accepted.
+        credentials: keys and tokens of callers.
         admin_keys: keys of administrators.
         refused: called with the error of each request that is not admitted.
     """
@@ -37,14 +38,12 @@ class ApiKeyGate:
     def __init__(
         self,
         app: ASGIApp,
-        keyring: Callable[[], Keyring],
-        issuer: TokenIssuer | None,
+        credentials: Credentials,
         admin_keys: AdminKeys,
         refused: Callable[[RayLLMError], None],
     ) -> None:
         self._app = app
-        self._keyring = keyring
-        self._issuer = issuer
+        self._credentials = credentials
         self._admin_keys = admin_keys
         self._refused = refused
 
@@ -64,7 +63,7 @@ class ApiKeyGate:
     async def _caller(self, scope: Scope, path: str) -> Caller:
         headers = Headers(scope=scope)
         if self._admin_keys.has(headers):
-            return Caller("admin", is_admin=True)
+            return _ADMINISTRATOR
         key = bearer_key(headers)
         if not key and path in (MESSAGES, COUNT_TOKENS):
             key = headers.get(_API_KEY, "").strip()
@@ -73,6 +72,7 @@ class ApiKeyGate:
                 "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
                 "not accepted there."
             )
-        if self._issuer and is_token(key):
-            return await self._issuer.caller(key)
-        return self._keyring().find(key)
+        issuer = self._credentials.issuer
+        if issuer and is_token(key):
+            return await issuer.caller(key)
+        return self._credentials.keyring.find(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from rayllm.access.key import key_hash
 from rayllm.endpoints import CHAT, COUNT_TOKENS, MESSAGES
 from rayllm.errors import RayLLMError, UnavailableError
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
+from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 SALT = b"s" * 32
@@ -31,12 +32,14 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Gate:
-    """A gate before an application that answers with the caller."""
+    """A gate before an application that answers with the caller. It has the credentials, too."""
+
+    issuer = None
 
     def __init__(self) -> None:
         self.refused: list[RayLLMError] = []
         admins = AdminKeys([hashlib.sha256(b"sk-admin").digest()])
-        self.app = ApiKeyGate(application, lambda: self.keyring, None, admins, self.refused.append)
+        self.app = ApiKeyGate(application, cast(Credentials, self), admins, self.refused.append)
 
     @property
     def keyring(self) -> Keyring:
@@ -53,7 +56,7 @@ class Gate:
         (CHAT, {"authorization": "Bearer sk-alice"}, b'["alice",false]'),
         (CHAT, {"authorization": "bearer   sk-alice "}, b'["alice",false]'),
         ("/v1/models", {"authorization": "Bearer sk-root"}, b'["root",true]'),
-        (CHAT, {"authorization": "Bearer sk-admin"}, b'["admin",true]'),
+        (CHAT, {"authorization": "Bearer sk-admin"}, b'["router:admin",true]'),
         (MESSAGES, {"x_api_key": "sk-alice"}, b'["alice",false]'),
         (COUNT_TOKENS, {"x_api_key": "sk-alice"}, b'["alice",false]'),
         (MESSAGES, {"authorization": "Bearer sk-alice"}, b'["alice",false]'),
