@@ -9,6 +9,9 @@ WORK = "x-rayllm-work"
 FULL = "x-rayllm-full"
 """In a reply: the replica has no free slot and did nothing."""
 
+PUT_BACK = "x-rayllm-put-back"
+"""In a reply: the replica gave the request's slot to one of a higher class, and sent nothing to the client."""
+
 DRAINING = "x-rayllm-leaving"
 """In a reply: the replica is draining and has sent nothing to the client."""
 
@@ -34,6 +37,9 @@ LONGEST_REQUEST_ID = 200
 
 SESSION = "x-session-id"
 """From clients: with `router.routing: session`, requests of one session go to one replica."""
+
+PRIORITY = "x-rayllm-priority"
+"""From clients and to replicas: the request's class, `interactive`, `standard` or `batch`."""
 
 TIMING = "x-rayllm-timing"
 """From clients: `1` asks for a `Server-Timing` header."""

@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rayllm.access.limits import NO_LIMITS, Limits
-from rayllm.errors import PermissionDeniedError
+from rayllm.errors import PermissionDeniedError, RequestError
+from rayllm.headers import PRIORITY
+from rayllm.scheduling import Priority
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Caller:
 
     `name` is that of its key, and `tenant` owns the files and batches that it creates; both are empty without keys.
     `models` are names of models and adapters that it may use, with `*` for any text; None are all. `limits` are those
-    of its key.
+    of its key, and `priority` is the highest class of its requests.
     """
 
     name: str = ""
@@ -25,6 +27,7 @@ class Caller:
     models: tuple[str, ...] | None = None
     is_admin: bool = False
     limits: Limits = NO_LIMITS
+    priority: Priority = Priority.STANDARD
 
     def may_use(self, *names: str) -> bool:
         """Whether it may use a model.
@@ -47,6 +50,29 @@ class Caller:
             allowed = ", ".join(f"`{model}`" for model in (self.models or ())[:20]) or "none"
             message = f"The key `{self.name}` may not use the model `{names[0][:200]}`; it may use {allowed}."
             raise PermissionDeniedError(message, "model")
+
+    def priority_of(self, wanted: str | None) -> Priority:
+        """The class of a request.
+
+        Args:
+            wanted: the name of the class that the request asks for, None if it does not.
+
+        Raises:
+            RequestError: there is no such class.
+            PermissionDeniedError: its key is for lower classes.
+        """
+        if wanted is None:
+            return self.priority
+        try:
+            priority = Priority.named(wanted)
+        except KeyError:
+            names = ", ".join(f"`{each.label}`" for each in Priority)
+            raise RequestError(f"The header `{PRIORITY}` must be one of {names}.", PRIORITY) from None
+        # Without keys nobody is told from anybody.
+        if self.name and priority < self.priority:
+            message = f"The key `{self.name}` sends `{self.priority.label}` requests, and no `{priority.label}` ones."
+            raise PermissionDeniedError(message, PRIORITY)
+        return priority
 
     def owns(self, tenant: str) -> bool:
         """Whether it may see files and batches of a tenant: administrators see all, and so does anyone without keys."""

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from rayllm.access.caller import Caller
 from rayllm.access.limits import Limits
 from rayllm.config.base import Frozen
+from rayllm.scheduling import Priority, PriorityName
 
 PREFIX = "sk-rayllm-"
 LONGEST_KEY = 256
@@ -52,6 +53,8 @@ class Key(Frozen):
     """Most tokens in any 24 hours; null is no limit."""
     max_concurrent: int | None = Field(None, ge=1)
     """Most requests in progress at once; null is no limit."""
+    priority: PriorityName = "standard"
+    """Class of the key's requests: `interactive` ones go first, `batch` ones use what others leave idle."""
     expires: datetime | None = None
     """When the key stops working, with a time zone; null is never."""
     admin: bool = False
@@ -88,4 +91,5 @@ class Key(Frozen):
     def caller(self) -> Caller:
         """Who sends a request with this key."""
         limits = Limits(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.max_concurrent)
-        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits)
+        priority = Priority.named(self.priority)
+        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits, priority)

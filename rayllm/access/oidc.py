@@ -12,6 +12,7 @@ from rayllm.access.caller import Caller
 from rayllm.access.limits import Limits
 from rayllm.config.oidc import OidcConfig
 from rayllm.errors import AuthenticationError
+from rayllm.scheduling import Priority
 
 PREFIX = "oidc:"
 """Begins the names of callers with tokens: no key is called so."""
@@ -76,7 +77,8 @@ def _caller(claims: Mapping[str, Any], config: OidcConfig) -> Caller:
     name = PREFIX + _text(claims, config.name_claim)
     tenant = _text(claims, config.tenant_claim) if config.tenant_claim else name
     is_admin = config.admin_claim is not None and claims.get(config.admin_claim) is True
-    return Caller(name, tenant, _models(claims, config.models_claim), is_admin, limits_of(config))
+    models, priority = _models(claims, config.models_claim), Priority.named(config.priority)
+    return Caller(name, tenant, models, is_admin, limits_of(config), priority)
 
 
 def _text(claims: Mapping[str, Any], claim: str) -> str:

@@ -7,6 +7,7 @@ import re
 from pydantic import Field, field_validator
 
 from rayllm.config.base import Frozen
+from rayllm.scheduling import PriorityName
 
 
 class OidcConfig(Frozen):
@@ -34,6 +35,9 @@ class OidcConfig(Frozen):
     """Most tokens of a name in any 24 hours; null is no limit."""
     max_concurrent: int | None = Field(None, ge=1)
     """Most requests of a name in progress at once; null is no limit."""
+
+    priority: PriorityName = "standard"
+    """Class of the requests: `interactive` ones go first, `batch` ones use what others leave idle."""
 
     @field_validator("issuer", "jwks_url")
     @classmethod

@@ -47,6 +47,9 @@ from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)
 
+# Steps for which the engine should have prompts waiting: more would be served in order of arrival.
+_STEPS_AHEAD = 2
+
 Configure = Callable[[VllmArguments], Any]
 
 
@@ -248,7 +251,16 @@ class EngineServer:
 
     def load(self) -> dict[str, float]:
         """Prompt tokens queued, and the share of the KV cache in use."""
-        return {"queued_tokens": float(vllm_engine.waiting_tokens(self._engine)), "kv_use": vllm_engine.kv_use()}
+        return {"queued_tokens": float(self.queued_tokens()), "kv_use": vllm_engine.kv_use()}
+
+    def queued_tokens(self) -> int:
+        """Prompt tokens of the requests that are not prefilled yet."""
+        return vllm_engine.waiting_tokens(self._engine)
+
+    @property
+    def prompt_backlog(self) -> int:
+        """Prompt tokens with which the engine has work for its next steps."""
+        return _STEPS_AHEAD * vllm_engine.tokens_per_step(self._engine)
 
     def generated_tokens(self) -> int:
         """Tokens generated since the start."""

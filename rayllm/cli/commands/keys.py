@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlencode
 
 import click
@@ -19,6 +19,7 @@ from rayllm.cli.terminal.table import Table
 from rayllm.client.api.address import Address
 from rayllm.client.api.api_key import ApiKey
 from rayllm.errors import ConfigError
+from rayllm.scheduling import PriorityName
 
 if TYPE_CHECKING:
     from rayllm.access import Key, KeyFile
@@ -64,6 +65,13 @@ def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--tokens-per-minute", type=_COUNT, metavar="N", help="Most tokens in any minute, answers included.")
 @click.option("--tokens-per-day", type=_COUNT, metavar="N", help="Most tokens in any 24 hours.")
 @click.option("--max-concurrent", type=_COUNT, metavar="N", help="Most requests in progress at once.")
+@click.option(
+    "--priority",
+    type=click.Choice(get_args(PriorityName)),
+    default="standard",
+    show_default=True,
+    help="Class of its requests.",
+)
 @click.option(
     "--expires", metavar="WHEN", help="When it stops working: days from now, or a time such as 2027-01-31T00:00Z."
 )

@@ -158,6 +158,11 @@ def waiting_tokens(engine: Any) -> int:
     return sum(state.prompt_len for state in states if state.is_prefilling)
 
 
+def tokens_per_step(engine: Any) -> int:
+    """Most tokens that the engine computes in one step."""
+    return int(engine.vllm_config.scheduler_config.max_num_batched_tokens)
+
+
 def kv_use() -> float:
     """Share of the KV cache used by requests, without blocks cached for later ones.
 

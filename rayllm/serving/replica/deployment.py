@@ -65,7 +65,7 @@ class ModelReplica:
         self._neighbors = replace(neighbors, index=(neighbors.index + rank) % neighbors.engines)
         self._check_timeout_s = model.deployment_config.health_check_timeout_s
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
-        self._slots = Slots(ServeRequestCount())
+        self._slots = Slots(ServeRequestCount(), self._is_saturated)
         self._key = secrets.token_hex()
         self._receiver: Receiver | None = None
         self._engine = EngineServer(model, aliases)
@@ -171,6 +171,14 @@ class ModelReplica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Load for the autoscaling policy; Ray Serve asks periodically."""
         return {"ongoing": self._slots.taken, **self._engine.load()}
+
+    def _is_saturated(self) -> bool:
+        """Whether the engine has as many prompts waiting as it should: the rest waits in order at the routers."""
+        limit = self._engine.prompt_backlog
+        if autoscaling := self._model.deployment_config.autoscaling_config:
+            # What is queued here has new replicas started.
+            limit = max(limit, 2 * int(autoscaling.target_queued_tokens or 0))
+        return self._slots.work > limit and self._engine.queued_tokens() >= limit
 
     async def describe(self) -> dict[str, Any]:
         """Facts about the model for clients, and about the replica for operators."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from prometheus_client import REGISTRY
 from starlette.requests import Request
@@ -16,11 +17,14 @@ from rayllm.cluster.ray_internals import name_request_in_logs
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.observability.exposition import Renderer, content_type, wants_openmetrics
 from rayllm.request_stats import STATS_COMMENT, StatsSource
-from rayllm.serving.replica.slots import Slots
+from rayllm.scheduling import Priority
+from rayllm.serving.replica.slots import SlotHolder, Slots
 
 
 class SlotGate:
     """ASGI middleware that limits concurrent requests. A router that gets 503 here asks another replica.
+
+    A request of a higher class may take the slot of a lower one whose reply has not begun; that gets 503 as well.
 
     Args:
         app: the replica's application.
@@ -32,12 +36,52 @@ class SlotGate:
         self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = header(scope, headers.WORK)
-        with self._slots.take(int(work) if work.isdigit() else 1) as has_slot:
-            if has_slot:
-                await self._app(scope, receive, send)
-            else:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (ASGI servers run applications in tasks)
+        work, priority = header(scope, headers.WORK), header(scope, headers.PRIORITY)
+        holder = SlotHolder(
+            int(work) if work.isdigit() else 1, Priority.named(priority) if priority else Priority.STANDARD, task.cancel
+        )
+        async with self._slots.take(holder) as has_slot:
+            if not has_slot:
                 await send_empty(send, 503, [(headers.FULL.encode(), b"1")])
+                return
+            try:
+                await self._app(scope, receive, _Beginning(send, holder))
+            except asyncio.CancelledError:
+                if not holder.is_put_back:
+                    raise
+        if holder.is_put_back:
+            if task.uncancel():
+                raise asyncio.CancelledError
+            await send_empty(send, 503, [(headers.PUT_BACK.encode(), b"1")])
+
+
+class _Beginning:
+    """An ASGI `send` that notes when the reply of a request begins, and keeps its start until then.
+
+    Args:
+        send: the server's.
+        holder: the request's slot.
+    """
+
+    def __init__(self, send: Send, holder: SlotHolder) -> None:
+        self._send = send
+        self._holder = holder
+        self._start: Message | None = None
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        return self._send(message) if self._holder.has_begun else self._begin(message)
+
+    async def _begin(self, message: Message) -> None:
+        if self._holder.is_put_back:
+            return
+        if message["type"] == "http.response.start":
+            self._start = message
+        elif self._start is not None and (message.get("body") or not message.get("more_body")):
+            self._holder.has_begun = True
+            await self._send(self._start)
+            await self._send(message)
 
 
 class LogContext:

@@ -6,16 +6,22 @@ import asyncio
 import itertools
 import logging
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from ray import serve
 from ray.serve._private.common import RequestMetadata
 
 from rayllm.cluster.ray_internals import this_replica
+from rayllm.scheduling import Priority
 
 logger = logging.getLogger(__name__)
+
+# Seconds for a request to stop that is put back.
+_STOP_S = 1.0
+# Seconds between looks at a saturated engine.
+_CHECK_S = 0.01
 
 
 class RequestCount(Protocol):
@@ -26,10 +32,33 @@ class RequestCount(Protocol):
         """Maximum number of requests in progress."""
 
     def add(self) -> str:
-        """RequestCount one more; returns a token for `remove`."""
+        """Count one more; returns a token for `remove`."""
 
     def remove(self, token: str) -> None:
-        """RequestCount one less."""
+        """Count one less."""
+
+
+class SlotHolder:
+    """A request that asks for a slot, or has one.
+
+    Args:
+        work: its expected cost in tokens.
+        priority: its class.
+        put_back: stops it, so that it gives its slot back.
+    """
+
+    def __init__(self, work: int, priority: Priority, put_back: Callable[[], object]) -> None:
+        self.work = work
+        self.priority = priority
+        self.has_begun = False
+        self.is_put_back = False
+        self.released = asyncio.Event()
+        self._stop = put_back
+
+    def put_back(self) -> None:
+        """Stop it. Nothing may have been sent to its client."""
+        self.is_put_back = True
+        self._stop()
 
 
 class Slots:
@@ -37,41 +66,85 @@ class Slots:
 
     Args:
         count: counts each slot that is taken.
+        is_saturated: whether the engine has more prompts waiting than it should; then only an idle replica takes more.
 
     `on_slot_freed` is called whenever one is free again; `all_free` is set while none is taken.
     """
 
-    def __init__(self, count: RequestCount) -> None:
+    def __init__(self, count: RequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
         self._count = count
-        self.taken = 0
+        self._is_saturated = is_saturated
+        # Insertion order is the order of their arrival.
+        self._holders: dict[SlotHolder, None] = {}
+        self._checking: asyncio.TimerHandle | None = None
         self.work = 0
         self.on_slot_freed: Callable[[], None] = lambda: None
         self.all_free = asyncio.Event()
         self.all_free.set()
 
-    @contextmanager
-    def take(self, work: int) -> Iterator[bool]:
-        """Take a slot for the block if one is free; yields whether it was.
+    @property
+    def taken(self) -> int:
+        """Requests in progress."""
+        return len(self._holders)
+
+    @asynccontextmanager
+    async def take(self, holder: SlotHolder) -> AsyncIterator[bool]:
+        """Take a slot for the block if one is free, or can be had from a request of a lower class whose reply has not
+        begun; yields whether it was.
 
         Args:
-            work: expected cost of the request in tokens.
+            holder: the request.
         """
-        if self.taken >= self._count.capacity:
+        if not self._has_room:
+            await self._put_back_for(holder)
+        if not self._has_room:
+            self._start_checking()
             yield False
             return
-        self.taken += 1
+        self._holders[holder] = None
         self.all_free.clear()
-        self.work += work
+        self.work += holder.work
         token = self._count.add()
         try:
             yield True
         finally:
-            self.taken -= 1
-            self.work -= work
+            del self._holders[holder]
+            self.work -= holder.work
             self._count.remove(token)
-            if not self.taken:
+            if not self._holders:
                 self.all_free.set()
+            holder.released.set()
             self.on_slot_freed()
+
+    @property
+    def _has_room(self) -> bool:
+        return self.taken < self._count.capacity and not (self._holders and self._is_saturated())
+
+    def _start_checking(self) -> None:
+        """Report a free slot as soon as the engine is no longer saturated: no request has to end for that."""
+        if self._checking is None and self.taken < self._count.capacity:
+            self._checking = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self._checking = None
+        if self._has_room:
+            self.on_slot_freed()
+        else:
+            self._start_checking()
+
+    async def _put_back_for(self, holder: SlotHolder) -> None:
+        """Stop the request that has least right to its slot: of the lowest class, the one that came last."""
+        victims = [
+            other
+            for other in self._holders
+            if other.priority > holder.priority and not other.has_begun and not other.is_put_back
+        ]
+        if victims:
+            victim = max(reversed(victims), key=lambda other: other.priority)
+            victim.put_back()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await victim.released.wait()
 
 
 class ServeRequestCount:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from rayllm.error_shapes import error_body
 from rayllm.errors import RayLLMError
 from rayllm.observability.exposition import Renderer
 from rayllm.observability.logs import log_folder, set_up_logging
+from rayllm.scheduling import Priority
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.replica_updates import unsubscribe
@@ -154,13 +156,13 @@ class Router:
         key: str = "",
         models: tuple[str, ...] | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Answer a `POST` in process; returns status, headers by lower-case name, and body.
+        """Answer a `POST` of a batch in process; returns status, headers by lower-case name, and body.
 
         For callers in this cluster that have a handle of the router but no address. They need no key, but can send
         requests on behalf of the one with the name `key`, or of a token's name, with the models that it may use.
         """
         try:
-            caller = self._credentials.caller_named(key, models)
+            caller = replace(self._credentials.caller_named(key, models), priority=Priority.BATCH)
         except RayLLMError as error:
             return error.status, {"content-type": "application/json"}, json.dumps(error_body(error, path)).encode()
         answer = await call(self._current, path, body, headers, user=caller)

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from rayllm import headers
-from rayllm.access import Caller, caller_of
+from rayllm.access import Caller
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestTimeoutError, UnavailableError
@@ -38,6 +38,8 @@ from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+# A request that has lost its slot so often keeps the next one.
+_MOST_PUT_BACKS = 3
 
 
 class Forwarder:
@@ -96,7 +98,8 @@ class Forwarder:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
         sent.
         """
-        caller = caller_of(client.request.scope)
+        caller = client.caller
+        client.priority = caller.priority_of(client.request.headers.get(headers.PRIORITY))
         resolved = await self._resolve(payload.model, caller)
         await self._check_adapter(client, resolved)
         async with self._admitted(client, caller, resolved.model_id, payload.routing):
@@ -163,6 +166,7 @@ class Forwarder:
         replica_headers |= {
             "content-type": payload.content_type,
             headers.WORK: str(routing.work),
+            headers.PRIORITY: client.priority.label,
             **resolved.headers(payload.model),
             **client.record.trace_headers,
         }
@@ -189,12 +193,15 @@ class Forwarder:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
+            request = replica_request.protected() if search.put_backs >= _MOST_PUT_BACKS else replica_request
             try:
-                replica.on_reply(await self._sender.send(client, replica_request, deadline, replica))
+                replica.on_reply(await self._sender.send(client, request, deadline, replica))
             except ReplicaError:
                 client.record.came_back()
                 start_heartbeat()
                 raise
+            finally:
+                search.served_tokens = client.record.tokens
 
         def start_heartbeat() -> None:
             if replica_request.payload.wants_stream:
@@ -202,7 +209,9 @@ class Forwarder:
 
         start_heartbeat()
         try:
-            await self._dispatcher.dispatch(replica_request.model_id, routing, send)
+            await self._dispatcher.dispatch(
+                replica_request.model_id, routing, send, client.priority, client.caller.tenant
+            )
         finally:
             client.stop_heartbeat()
 

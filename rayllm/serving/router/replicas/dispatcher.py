@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rayllm.errors import EngineError, UnavailableError
 from rayllm.routing import RoutingRequest
+from rayllm.scheduling import Priority
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFullError,
@@ -39,7 +40,12 @@ class Dispatcher:
         return self._replica_sets[model_id].replicas.values()
 
     async def dispatch(
-        self, model_id: str, request: RoutingRequest, send: Callable[[Replica, ReplicaSearch], Awaitable[T]]
+        self,
+        model_id: str,
+        request: RoutingRequest,
+        send: Callable[[Replica, ReplicaSearch], Awaitable[T]],
+        priority: Priority = Priority.STANDARD,
+        tenant: str = "",
     ) -> T:
         """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
@@ -49,13 +55,15 @@ class Dispatcher:
             model_id: the model.
             request: its routing features.
             send: sends the request to the replica that the search has found, and waits for the end of its reply.
+            priority: the request's class.
+            tenant: whose share of the model it is part of.
 
         Raises:
             UnavailableError: no replica has a free slot in time, or none can be reached.
             EngineError: two replicas died or failed on the request.
         """
         replica_set = self._replica_sets[model_id]
-        search = replica_set.search(request)
+        search = replica_set.search(request, priority, tenant)
         unreachable, was_lost = 0, False
         while unreachable < _TRIES:
             try:

@@ -11,6 +11,10 @@ class ReplicaFullError(ReplicaError):
     """The replica has no free slot and did nothing."""
 
 
+class ReplicaPutBackError(ReplicaFullError):
+    """The replica gave the request's slot to one of a higher class; the client has not seen a byte of a reply."""
+
+
 class ReplicaUnreachableError(ReplicaError):
     """The replica cannot be reached; nothing was sent."""
 

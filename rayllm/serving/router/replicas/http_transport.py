@@ -12,12 +12,13 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import DRAINING, FULL, KEY, LOST, STATS
+from rayllm.headers import DRAINING, FULL, KEY, LOST, PUT_BACK, STATS
 from rayllm.request_stats import RequestStats
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFullError,
     ReplicaLostError,
+    ReplicaPutBackError,
     ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.replica import Replica
@@ -66,7 +67,7 @@ class HttpTransport:
         Leaving the block before the end of the body closes the connection, which aborts the request in the engine.
 
         Raises:
-            ReplicaFullError: the replica has no free slot.
+            ReplicaFullError: the replica has no free slot, or has one no more.
             ReplicaDrainingError: the replica takes no more requests.
             ReplicaUnreachableError: the replica cannot be reached; nothing was sent.
             ReplicaLostError: the replica failed before it sent a status line.
@@ -83,6 +84,8 @@ class HttpTransport:
             logger.warning("The replica %s broke off: %r", replica.id, error)
             raise ReplicaLostError from None
         try:
+            if PUT_BACK in response.headers:
+                raise ReplicaPutBackError
             if FULL in response.headers:
                 raise ReplicaFullError
             if DRAINING in response.headers:

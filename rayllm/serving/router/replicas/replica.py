@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from rayllm.routing import Candidate
+from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.handover import Sender
 from rayllm.serving.router.replicas.outlier_detection import ReplyRecord
@@ -47,8 +48,11 @@ class Replica:
         path = update.metadata["socket"]
         self.sender = Sender(path, self.on_slot_freed, self.mark_draining) if is_local and path else None
         self._is_draining = False
-        # Requests that may still be sent to a replica that was full; None if it was not.
+        # Requests of `_full_for` and lower classes that may still be sent to a replica that was full; None if it was
+        # not.
         self._full_credit: int | None = None
+        self._full_for = Priority.BATCH
+        self._requests = dict.fromkeys(Priority, 0)
         self._refused_at = 0.0
         self._ejections = 0
         self._is_ejected = False
@@ -67,29 +71,37 @@ class Replica:
         """Whether it may be sent requests at all."""
         return not self._is_draining and not self._is_ejected
 
-    @property
-    def free_slots(self) -> int:
-        """Requests that it would accept, by this router's own count."""
+    def free_slots(self, priority: Priority = Priority.BATCH) -> int:
+        """Requests of a class that it would accept, by this router's own count: slots that are free, and those of
+        requests of lower classes, which it puts back.
+        """
         if not self.is_open:
             return 0
-        free = self.candidate.capacity - self.candidate.requests
-        return free if self._full_credit is None else min(free, self._full_credit)
+        taken = sum(count for other, count in self._requests.items() if other <= priority)
+        free = self.candidate.capacity - taken
+        return free if self._full_credit is None or priority < self._full_for else min(free, self._full_credit)
 
-    def on_sent(self) -> None:
+    def on_sent(self, priority: Priority) -> None:
         """A request is being sent to it."""
-        if self._full_credit:
+        self._requests[priority] += 1
+        if self._full_credit and priority >= self._full_for:
             self._full_credit -= 1
 
-    def on_full(self) -> None:
-        """It has refused a request for want of a slot, which other routers have taken."""
+    def on_full(self, priority: Priority) -> None:
+        """It has refused a request, or put it back, for want of a slot, which other requests have taken."""
+        self._requests[priority] -= 1
         loop = asyncio.get_running_loop()
         self._refused_at = loop.time()
         if self._full_credit is None:
+            self._full_for = priority
             loop.call_later(_RETRY_S, self._retry)
+        self._full_for = min(self._full_for, priority)
         self._full_credit = 0
 
-    def on_slot_freed(self) -> None:
-        """One of its slots has become free."""
+    def on_slot_freed(self, priority: Priority | None = None) -> None:
+        """One of its slots has become free, after a request of this router's if it has a class."""
+        if priority is not None:
+            self._requests[priority] -= 1
         if self._full_credit is not None:
             self._full_credit += 1
         self._on_changed()

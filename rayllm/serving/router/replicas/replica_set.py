@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,28 +15,45 @@ from ray.serve.handle import DeploymentHandle
 from rayllm.config import RouterConfig
 from rayllm.errors import UnavailableError
 from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
+from rayllm.scheduling import FairQueue, Priority, ServiceRate, Ticket
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
-from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError
+from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaPutBackError
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
+
+# The longest time after which clients are told to try again.
+_LONGEST_RETRY_S = 300.0
 
 
 @dataclass
 class ReplicaSearch:
     """One request's search for a replica, over all its attempts.
 
-    `deadline` is in the event loop's time; `tried` lists replicas that did not take the request; `is_new` marks a
-    request that has not been queued yet; `choice` says why the last replica was chosen, `waited_for` why the request
-    was queued, "" if it was not.
+    `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
+    did not take the request; `is_new` marks a request that has not been queued yet; `choice` says why the last replica
+    was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that it really
+    took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class.
     """
 
     request: RoutingRequest
     deadline: float
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
     tried: list[str] = field(default_factory=list)
     is_new: bool = True
     choice: str = ""
     waited_for: str = ""
+    served_tokens: int | None = None
+    put_backs: int = 0
+
+
+@dataclass
+class _Waiting:
+    """A queued request: `replica` is the one that it gets."""
+
+    search: ReplicaSearch
+    replica: asyncio.Future[Replica]
 
 
 class ReplicaSet:
@@ -58,8 +75,8 @@ class ReplicaSet:
         self._policy: Policy
         self.configure(routing, queue_timeout_s)
         self._members: dict[str, Replica] = {}
-        self._turns: deque[asyncio.Future[None]] = deque()
-        self._waiting = 0
+        self._waiting: FairQueue[_Waiting] = FairQueue()
+        self._rate = ServiceRate()
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -69,7 +86,7 @@ class ReplicaSet:
     @property
     def waiting(self) -> int:
         """Number of queued requests."""
-        return self._waiting
+        return len(self._waiting)
 
     def configure(self, routing: str, queue_timeout_s: float) -> None:
         """Apply new options; the policy keeps its state unless it changes."""
@@ -98,13 +115,18 @@ class ReplicaSet:
             self._fail_queued()
         self._wake()
 
-    def search(self, request: RoutingRequest) -> ReplicaSearch:
+    def search(
+        self, request: RoutingRequest, priority: Priority = Priority.STANDARD, tenant: str = ""
+    ) -> ReplicaSearch:
         """Start the search for a replica.
 
         Args:
             request: its routing features.
+            priority: its class.
+            tenant: whose share of the model it is part of.
         """
-        return ReplicaSearch(request, asyncio.get_running_loop().time() + self._queue_timeout_s)
+        deadline = asyncio.get_running_loop().time() + self._queue_timeout_s
+        return ReplicaSearch(request, deadline, priority, tenant)
 
     @asynccontextmanager
     async def acquire(self, search: ReplicaSearch) -> AsyncIterator[Replica]:
@@ -117,41 +139,17 @@ class ReplicaSet:
             UnavailableError: none has a free slot in time, or the queue is full.
         """
         # A new request does not overtake queued ones.
-        replica = None if self._waiting else self._choose(search)
+        replica = None if self._waiting else self._take(search)
         replica = replica or await self._wait(search)
-        with self._in_progress(search.request, replica):
-            yield replica
-
-    def close(self) -> None:
-        """Close the channels to all replicas."""
-        for replica in self._members.values():
-            replica.close()
-
-    def _choose(self, search: ReplicaSearch) -> Replica | None:
-        replicas = self._members
-        candidates = [replica.candidate for replica in replicas.values() if replica.free_slots > 0]
-        candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
-        if not candidates:
-            return None
-        chosen = self._policy.rank(search.request, candidates)[0]
-        search.choice = self._reason(search.request, chosen, len(candidates))
-        return replicas[chosen.id]
-
-    def _reason(self, request: RoutingRequest, chosen: Candidate, candidates: int) -> str:
-        if len(self._members) == 1:
-            return "it is the only replica"
-        return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
-
-    @contextmanager
-    def _in_progress(self, request: RoutingRequest, replica: Replica) -> Iterator[None]:
-        candidate = replica.candidate
-        self._policy.on_sent(request, candidate)
-        candidate.requests += 1
-        candidate.work += request.work
-        replica.on_sent()
-        is_full = False
+        is_full, sent_at = False, asyncio.get_running_loop().time()
         try:
-            yield
+            yield replica
+        except ReplicaPutBackError:
+            is_full = True
+            search.put_backs += 1
+            # Only what it waits counts.
+            search.deadline += asyncio.get_running_loop().time() - sent_at
+            raise
         except ReplicaFullError:
             is_full = True
             raise
@@ -159,14 +157,55 @@ class ReplicaSet:
             replica.on_reply(is_good=False)
             raise
         finally:
-            candidate.requests -= 1
-            candidate.work -= request.work
-            if not candidate.requests and self._members.get(candidate.id) is not replica:
-                replica.close()
-            if is_full:
-                replica.on_full()
-            else:
-                replica.on_slot_freed()
+            self._release(search, replica, is_full)
+
+    def close(self) -> None:
+        """Close the channels to all replicas."""
+        for replica in self._members.values():
+            replica.close()
+
+    def _take(self, search: ReplicaSearch) -> Replica | None:
+        """Choose a replica with a free slot, and count the request as in progress there."""
+        replica = self._choose(search)
+        if replica is not None:
+            candidate = replica.candidate
+            self._policy.on_sent(search.request, candidate)
+            candidate.requests += 1
+            candidate.work += search.request.work
+            replica.on_sent(search.priority)
+        return replica
+
+    def _choose(self, search: ReplicaSearch) -> Replica | None:
+        members = self._members.values()
+        free = [replica for replica in members if replica.free_slots(Priority.BATCH) > 0]
+        # A replica whose slots are taken puts back a request of a lower class.
+        free = free or [replica for replica in members if replica.free_slots(search.priority) > 0]
+        candidates = [replica.candidate for replica in free]
+        candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
+        if not candidates:
+            return None
+        chosen = self._policy.rank(search.request, candidates)[0]
+        search.choice = self._reason(search.request, chosen, len(candidates))
+        return self._members[chosen.id]
+
+    def _reason(self, request: RoutingRequest, chosen: Candidate, candidates: int) -> str:
+        if len(self._members) == 1:
+            return "it is the only replica"
+        return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
+
+    def _release(self, search: ReplicaSearch, replica: Replica, is_full: bool) -> None:
+        candidate, work = replica.candidate, search.request.work
+        candidate.requests -= 1
+        candidate.work -= work
+        if not candidate.requests and self._members.get(candidate.id) is not replica:
+            replica.close()
+        if is_full:
+            replica.on_full(search.priority)
+            return
+        if search.served_tokens is not None:
+            self._rate.add(asyncio.get_running_loop().time(), work)
+            self._waiting.charge(search.priority, search.tenant, search.served_tokens - work)
+        replica.on_slot_freed(search.priority)
 
     def _check_outlier(self, replica: Replica) -> None:
         """Eject a replica that has failed, unless the others fail as well."""
@@ -176,68 +215,111 @@ class ReplicaSet:
 
     async def _wait(self, search: ReplicaSearch) -> Replica:
         """Queue for a replica. A request that was queued before goes to the head of the queue."""
-        self._check_queue(search)
-        search.waited_for = "a free slot" if any(one.is_open for one in self._members.values()) else "a running replica"
-        self._waiting += 1
-        self._queue.enter()
-        try:
-            async with asyncio.timeout_at(search.deadline):
-                while True:
-                    await self._wait_for_turn(at_head=not search.is_new)
-                    search.is_new = False
-                    if replica := self._choose(search):
-                        return replica
-        except TimeoutError:
-            message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
-            raise UnavailableError(message, "model", retry_after_s=30) from None
-        finally:
-            self._waiting -= 1
-            self._queue.leave()
-
-    def _check_queue(self, search: ReplicaSearch) -> None:
-        if not self._queue.is_available:
+        if search.is_new:
+            self._check_queue(search)
+        elif not self._queue.is_available:
             raise self._unavailable()
-        limit = self._queue.limit
-        if search.is_new and 0 <= limit <= self._waiting:
-            raise UnavailableError(f"The model `{self._model_id}` has no room for more requests now.", "model")
-
-    async def _wait_for_turn(self, at_head: bool) -> None:
-        """Wait until a replica may have a free slot for this request."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if at_head:
-            self._turns.appendleft(turn)
-        else:
-            self._turns.append(turn)
+        search.waited_for = self._reason_to_wait(search)
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(search, loop.create_future())
+        ticket = Ticket(waiting, search.priority, search.tenant, search.request.work)
+        self._waiting.push(ticket, at_head=not search.is_new)
+        search.is_new = False
+        self._queue.enter()
         self._wake()
         try:
-            await turn
+            async with asyncio.timeout_at(search.deadline):
+                return await waiting.replica
+        except TimeoutError:
+            if replica := self._assigned(waiting):
+                return replica
+            message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
+            raise UnavailableError(message, "model", retry_after_s=self._retry_after_s(search, unknown_s=30)) from None
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # Its turn has come, but it is leaving: wake the next.
-                asyncio.get_running_loop().call_soon(self._wake)
+            if replica := self._assigned(waiting):
+                # Its turn has come, but it is leaving.
+                loop.call_soon(self._release, search, replica, False)
             raise
         finally:
-            with suppress(ValueError):
-                self._turns.remove(turn)
+            self._waiting.remove(ticket)
+            self._note_load()
+            self._queue.leave()
+
+    def _reason_to_wait(self, search: ReplicaSearch) -> str:
+        if not any(replica.is_open for replica in self._members.values()):
+            return "a running replica"
+        return "requests of a higher class" if search.put_backs else "a free slot"
+
+    @staticmethod
+    def _assigned(waiting: _Waiting) -> Replica | None:
+        future = waiting.replica
+        return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
+
+    def _check_queue(self, search: ReplicaSearch) -> None:
+        """Refuse a new request that would not be served in time, or has no place in the queue.
+
+        Raises:
+            UnavailableError: it is refused.
+        """
+        if not self._queue.is_available:
+            raise self._unavailable()
+        patience_s = search.deadline - asyncio.get_running_loop().time()
+        if self._wait_s(search) > patience_s:
+            raise self._overloaded(search, patience_s)
+        limit = self._queue.limit
+        if 0 <= limit <= len(self._waiting):
+            displaced = self._waiting.to_displace(search.priority, search.tenant, search.request.work)
+            if displaced is None:
+                raise self._overloaded(search)
+            self._waiting.remove(displaced)
+            _fail(displaced.value, self._overloaded(displaced.value.search))
+
+    def _wait_s(self, search: ReplicaSearch) -> float:
+        """Seconds until a new request would get a slot, at the rate of the last seconds; 0 if nobody knows."""
+        rate = self._rate.per_second
+        if not rate:
+            return 0.0
+        return self._waiting.tokens_ahead(search.priority, search.tenant, search.request.work) / rate
+
+    def _retry_after_s(self, search: ReplicaSearch, patience_s: float = 0.0, unknown_s: int = 1) -> int:
+        if self._rate.per_second is None:
+            return unknown_s
+        return math.ceil(min(max(1.0, self._wait_s(search) - patience_s), _LONGEST_RETRY_S))
+
+    def _overloaded(self, search: ReplicaSearch, patience_s: float = 0.0) -> UnavailableError:
+        message = f"The model `{self._model_id}` has no room for more requests now."
+        return UnavailableError(message, "model", retry_after_s=self._retry_after_s(search, patience_s))
 
     def _wake(self) -> None:
-        """Wake as many queued requests as there are free slots."""
-        room = sum(max(0, replica.free_slots) for replica in self._members.values())
-        while self._turns and room > 0:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                room -= 1
+        """Assign replicas with free slots to queued requests."""
+        while ticket := self._waiting.head:
+            waiting = ticket.value
+            if waiting.replica.done():
+                self._waiting.remove(ticket)
+                continue
+            replica = self._take(waiting.search)
+            if replica is None:
+                break
+            self._waiting.pop()
+            waiting.replica.set_result(replica)
+        self._note_load()
+
+    def _note_load(self) -> None:
+        is_open = any(replica.is_open for replica in self._members.values())
+        self._rate.update(asyncio.get_running_loop().time(), is_open and len(self._waiting) > 0)
 
     def _fail_queued(self) -> None:
         """Fail all queued requests: there will be no replica."""
-        while self._turns:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_exception(self._unavailable())
+        for ticket in self._waiting.clear():
+            _fail(ticket.value, self._unavailable())
 
     def _unavailable(self) -> UnavailableError:
         return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)
+
+
+def _fail(waiting: _Waiting, error: UnavailableError) -> None:
+    if not waiting.replica.done():
+        waiting.replica.set_exception(error)
 
 
 def open_replica_set(

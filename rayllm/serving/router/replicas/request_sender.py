@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from starlette.requests import ClientDisconnect
@@ -15,9 +15,15 @@ from starlette.responses import Response
 from rayllm import headers
 from rayllm.error_shapes import error_event
 from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
+from rayllm.scheduling import Priority
 from rayllm.serving.handover import Handover, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
-from rayllm.serving.router.replicas.errors import ReplicaDrainingError, ReplicaFullError, ReplicaLostError
+from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaPutBackError,
+)
 from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.stats_comment import StatsComment
@@ -34,6 +40,10 @@ class ReplicaRequest:
     model_id: str
     payload: Payload
     headers: Mapping[str, str]
+
+    def protected(self) -> ReplicaRequest:
+        """The same request, whose slot no other request takes."""
+        return replace(self, headers={**self.headers, headers.PRIORITY: Priority.INTERACTIVE.label})
 
 
 class RequestSender:
@@ -59,7 +69,7 @@ class RequestSender:
             replica: the replica.
 
         Raises:
-            ReplicaFullError, ReplicaUnreachableError: the replica did nothing; another may.
+            ReplicaFullError, ReplicaUnreachableError: the client has received nothing; another replica may take it.
             ReplicaLostError: the replica died or failed before the client received anything.
             UnavailableError, EngineError: the replica's reason for not answering.
         """
@@ -160,6 +170,8 @@ async def _conclude(
 
 def _refusal(model_id: str, message: Message) -> Response:
     status, reply_headers = message.head["status"], message.head["headers"]
+    if headers.PUT_BACK in reply_headers:
+        raise ReplicaPutBackError
     if headers.FULL in reply_headers:
         raise ReplicaFullError
     if headers.DRAINING in reply_headers:

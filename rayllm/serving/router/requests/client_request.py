@@ -38,7 +38,9 @@ class ClientRequest:
         self.path = path
         # A proxy may let longer ids through.
         self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
-        self.record.key = caller_of(request.scope).name
+        self.caller = caller_of(request.scope)
+        self.priority = self.caller.priority
+        self.record.key = self.caller.name
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self._send = send

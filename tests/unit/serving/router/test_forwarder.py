@@ -294,6 +294,7 @@ async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do
     internal_headers = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
     assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in internal_headers)
     assert {headers.pop(b"x-rayllm-key", b"secret") for headers in internal_headers} == {b"secret"}
+    assert {headers.pop(b"x-rayllm-priority") for headers in internal_headers} == {b"standard"}
     assert internal_headers == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
 
 
@@ -856,3 +857,154 @@ async def test_the_record_of_a_request_whose_client_left(way: str) -> None:
     assert (record.status, record.first_byte_at) == (CLIENT_LEFT, None)
     # By HTTP, the router closes the connection, and hears no more.
     assert record.stats == (aborted if way == "handover" else None)
+
+
+class Gated:
+    """An application that answers each request when it is told to: a word at once if it streams, the rest then."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.aborted: list[str] = []
+        self.finish: dict[str, asyncio.Event] = {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = json.loads((await receive())["body"])
+        name, done = body["user"], self.finish.setdefault(body["user"], asyncio.Event())
+        self.started.append(name)
+        kind = b"text/event-stream" if body.get("stream") else b"application/json"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        if body.get("stream"):
+            await send({"type": "http.response.body", "body": b"data: begun\n\n", "more_body": True})
+        try:
+            await done.wait()
+        except asyncio.CancelledError:
+            self.aborted.append(name)
+            raise
+        await send({"type": "http.response.body", "body": f"data: {name}\n\n".encode()})
+
+
+class Priorities:
+    """A router before one replica with a single slot, and clients of all classes."""
+
+    def __init__(self, found: RouterApplication, app: Gated) -> None:
+        self.found, self.app = found, app
+        self.tasks: dict[str, asyncio.Task[httpx.Response]] = {}
+
+    def ask(self, name: str, priority: str, stream: bool = False) -> None:
+        body, headers = {"model": "m", "user": name, "stream": stream}, {"x-rayllm-priority": priority}
+        self.tasks[name] = asyncio.create_task(self.found.client.post(PATH, json=body, headers=headers))
+
+    async def started(self, *names: str) -> None:
+        await until(lambda: self.app.started == list(names))
+
+    async def waiting(self, count: int) -> None:
+        await until(lambda: self.found.replica_sets["m"].waiting == count)
+
+    async def finish(self, name: str) -> str:
+        self.app.finish[name].set()
+        reply = await self.tasks.pop(name)
+        assert reply.status_code == 200
+        return reply.text
+
+
+@asynccontextmanager
+async def priorities(way: str, slots: int = 1) -> AsyncIterator[Priorities]:
+    app = Gated()
+    replica = Replica(app)
+    replica.count.capacity = slots
+    async with replica.listening(), service(way, {"m": [replica]}) as found:
+        yield Priorities(found, app)
+        assert not replica.count.held
+
+
+@WAYS
+async def test_a_request_without_a_byte_out_makes_way_for_a_higher_class(way: str) -> None:
+    async with priorities(way) as at:
+        at.ask("batch", "batch")
+        await at.started("batch")
+        at.ask("chat", "interactive")
+        await at.started("batch", "chat")
+        assert at.app.aborted == ["batch"]
+        assert "chat" in await at.finish("chat")
+        await at.started("batch", "chat", "batch")
+        assert "batch" in await at.finish("batch")
+    [chat, batch] = at.found.records
+    assert (chat.attempts, batch.attempts, batch.waited_for) == (1, 2, "requests of a higher class")
+
+
+@WAYS
+async def test_a_reply_that_has_begun_is_never_broken_off_for_another(way: str) -> None:
+    async with priorities(way) as at:
+        at.ask("stream", "batch", stream=True)
+        await at.started("stream")
+        at.ask("chat", "interactive")
+        await at.waiting(1)
+        await asyncio.sleep(0.3)
+        assert at.app.started == ["stream"]
+        assert await at.finish("stream") == "data: begun\n\ndata: stream\n\n"
+        await at.started("stream", "chat")
+        await at.finish("chat")
+
+
+@WAYS
+async def test_only_lower_classes_make_way_the_last_of_the_lowest_first(way: str) -> None:
+    async with priorities(way, slots=3) as at:
+        for index, (name, priority) in enumerate([("s", "standard"), ("b1", "batch"), ("b2", "batch")]):
+            at.ask(name, priority)
+            await until(lambda index=index: len(at.app.started) == index + 1)
+        at.ask("s2", "standard")
+        await at.started("s", "b1", "b2", "s2")
+        assert at.app.aborted == ["b2"]
+        at.ask("i", "interactive")
+        await at.started("s", "b1", "b2", "s2", "i")
+        assert at.app.aborted == ["b2", "b1"]
+        at.ask("i2", "interactive")
+        await at.started("s", "b1", "b2", "s2", "i", "i2")
+        assert at.app.aborted == ["b2", "b1", "s2"]
+        # Those put back come again in the order of their classes, and of their arrival.
+        for name in ("i", "i2", "s"):
+            await at.finish(name)
+        await until(lambda: sorted(at.app.started[6:]) == ["b1", "b2", "s2"])
+        for name in ("s2", "b1", "b2"):
+            await at.finish(name)
+
+
+@WAYS
+async def test_a_request_is_put_back_three_times_at_most(way: str) -> None:
+    async with priorities(way) as at:
+        at.ask("batch", "batch")
+        for number in range(3):
+            await until(lambda number=number: at.app.started.count("batch") == number + 1)
+            at.ask(f"chat{number}", "interactive")
+            await until(lambda number=number: f"chat{number}" in at.app.started)
+            await at.finish(f"chat{number}")
+        await until(lambda: at.app.started.count("batch") == 4)
+        at.ask("last", "interactive")
+        await at.waiting(1)
+        await asyncio.sleep(0.3)
+        assert "last" not in at.app.started
+        await at.finish("batch")
+        await until(lambda: "last" in at.app.started)
+        await at.finish("last")
+
+
+async def test_queued_requests_go_by_class_and_then_in_order() -> None:
+    async with priorities("handover") as at:
+        at.ask("first", "interactive")
+        await at.started("first")
+        for number, (name, priority) in enumerate([("b", "batch"), ("s1", "standard"), ("s2", "standard"), ("i", "")]):
+            at.ask(name, priority or "interactive")
+            await at.waiting(number + 1)
+        order = ["first", "i", "s1", "s2", "b"]
+        for name in order:
+            await until(lambda name=name: at.app.started[-1] == name)
+            await at.finish(name)
+        assert at.app.started == order
+
+
+async def test_an_unknown_class_is_400() -> None:
+    async with priorities("handover") as at:
+        reply = await at.found.client.post(PATH, json={"model": "m"}, headers={"x-rayllm-priority": "urgent"})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == "x-rayllm-priority"
+        assert "`interactive`, `standard`, `batch`" in reply.json()["error"]["message"]

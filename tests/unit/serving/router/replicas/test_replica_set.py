@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rayllm.errors import UnavailableError
 from rayllm.routing import RoutingRequest
+from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.router.replicas import replica as replica_module
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -19,6 +20,7 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFullError,
     ReplicaLostError,
+    ReplicaPutBackError,
     ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.replica import Replica
@@ -352,3 +354,109 @@ async def test_the_only_replica_is_kept_however_it_fails() -> None:
     replicas.bad = {"r0"}
     for _ in range(30):
         assert await replicas.ask() == "r0"
+
+
+class Tenants:
+    """A model with one slot, and requests of tenants that hold it until they are finished."""
+
+    def __init__(self, limit: int = -1, queue_timeout_s: float = 60) -> None:
+        self.replica_set = replica_set(Queue(limit), 1, queue_timeout_s=queue_timeout_s)
+        self.served: list[str] = []
+        self.errors: list[tuple[str, UnavailableError]] = []
+        self.done = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, tenant: str, work: int = 100, priority: Priority = Priority.STANDARD) -> None:
+        async def send(_: Replica, search: ReplicaSearch) -> None:
+            self.served.append(tenant)
+            await self.done.wait()
+            self.done.clear()
+            search.served_tokens = work
+
+        async def run() -> None:
+            dispatcher = Dispatcher({"m": self.replica_set})
+            try:
+                await dispatcher.dispatch("m", RoutingRequest(work=work), send, priority, tenant)
+            except UnavailableError as error:
+                self.errors.append((tenant, error))
+
+        self.tasks.append(asyncio.create_task(run()))
+        await settle()
+
+    async def finish(self) -> None:
+        self.done.set()
+        await settle()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+async def test_a_tenant_with_a_hundred_requests_does_not_delay_one_with_a_few() -> None:
+    at = Tenants()
+    for _ in range(100):
+        await at.ask("many", 1000)
+    for _ in range(3):
+        await at.ask("few", 1000)
+    for _ in range(8):
+        await at.finish()
+    assert at.served[:7].count("few") == 3
+    await at.close()
+
+
+async def test_a_full_queue_refuses_the_newest_of_who_has_most_in_it() -> None:
+    at = Tenants(limit=3)
+    for tenant in ("holds", "many", "many", "many"):
+        await at.ask(tenant)
+    await at.ask("few")
+    await at.ask("many")
+    assert [tenant for tenant, _ in at.errors] == ["many", "many"]
+    assert "no room for more requests" in str(at.errors[0][1])
+    await at.ask("chat", priority=Priority.INTERACTIVE)
+    assert [tenant for tenant, _ in at.errors] == ["many", "many", "many"]
+    for _ in range(3):
+        await at.finish()
+    assert at.served == ["holds", "chat", "many", "few"]
+    await at.close()
+
+
+async def test_what_cannot_be_served_in_time_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, passed = asyncio.get_running_loop(), 0.0
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + passed)
+    at = Tenants(queue_timeout_s=50)
+    for _ in range(12):
+        await at.ask("a", 100)
+    # 100 tokens each 5 seconds; six requests wait, which takes 30 s.
+    for _ in range(5):
+        passed += 5
+        await at.finish()
+    assert at.replica_set.waiting == 6
+    await at.ask("a", 100)
+    assert not at.errors
+    for _ in range(20):
+        await at.ask("a", 100)
+    [(_, first), *_] = at.errors
+    # Ten to thirteen wait, for 50 s; another would be too late.
+    assert first.retry_after_s in range(1, 12)
+    assert at.replica_set.waiting in range(10, 14)
+    # The share of another tenant is free.
+    await at.ask("b", 100)
+    assert [tenant for tenant, _ in at.errors].count("b") == 0
+    await at.close()
+
+
+async def test_a_request_put_back_waits_no_shorter_for_the_time_it_ran() -> None:
+    found = replica_set(Queue(), 1, queue_timeout_s=0.3)
+    attempts = 0
+
+    async def send(_: Replica, search: ReplicaSearch) -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            await asyncio.sleep(0.5)
+            raise ReplicaPutBackError
+        return search.waited_for
+
+    assert await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), send) == "requests of a higher class"

@@ -1,0 +1,29 @@
+"""Priority classes of requests."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+PriorityName = Literal["interactive", "standard", "batch"]
+
+
+class Priority(IntEnum):
+    """The class of a request. Those of a smaller number go first."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+
+    @classmethod
+    def named(cls, name: str) -> Priority:
+        """The class with a name in lower case. Raises KeyError if there is none."""
+        return _BY_NAME[name]
+
+    @property
+    def label(self) -> str:
+        """The name in lower case."""
+        return self.name.lower()
+
+
+_BY_NAME = {priority.label: priority for priority in Priority}

@@ -1,0 +1,58 @@
+"""Slots of a replica whose engine may be saturated."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from rayllm.scheduling import Priority
+from rayllm.serving.replica.slots import SlotHolder, Slots
+
+
+class Count:
+    """A fake of Ray Serve's count."""
+
+    capacity = 4
+
+    def __init__(self) -> None:
+        self._tokens = itertools.count()
+
+    def add(self) -> str:
+        return str(next(self._tokens))
+
+    def remove(self, token: str) -> None:
+        pass
+
+
+def holder() -> SlotHolder:
+    return SlotHolder(10, Priority.STANDARD, lambda: None)
+
+
+async def test_a_saturated_engine_gets_no_more_and_its_relief_is_reported() -> None:
+    is_saturated, freed = True, asyncio.Event()
+    slots = Slots(Count(), lambda: is_saturated)
+    slots.on_slot_freed = freed.set
+    async with slots.take(holder()) as first:
+        # An idle replica takes a request of any size.
+        assert first
+        async with slots.take(holder()) as second:
+            assert not second
+        await asyncio.sleep(0.05)
+        assert not freed.is_set()
+        is_saturated = False
+        async with asyncio.timeout(5):
+            await freed.wait()
+        async with slots.take(holder()) as second:
+            assert second
+            assert (slots.taken, slots.work) == (2, 20)
+    assert (slots.taken, slots.work) == (0, 0)
+
+
+async def test_a_request_that_does_not_stop_keeps_its_slot() -> None:
+    slots = Slots(Count())
+    slots._count.capacity = 1  # type: ignore[misc]
+    stubborn = SlotHolder(1, Priority.BATCH, lambda: None)
+    async with slots.take(stubborn):
+        async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
+            assert not has_slot
+        assert stubborn.is_put_back
