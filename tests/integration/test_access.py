@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from ray import serve
 
 from rayllm import build_app
 from rayllm.cli.commands.keys import command
+from rayllm.config import load_model
 from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
 from tests.integration.test_batch import processes
@@ -374,6 +376,52 @@ def test_usage_is_what_the_engine_counts(access: Access, alice: openai.OpenAI, m
     monkeypatch.setenv("OPENAI_API_KEY", access.keys["root"])
     shown = json.loads(access.run("show-usage", "--url", access.url, "--json"))
     assert {"alice", "bob"} <= {row["key"] for row in shown}
+
+
+def test_a_flood_of_batch_requests_makes_way(access: Access) -> None:
+    """More of them than the replica has slots; a request of a higher class takes one of a batch request's."""
+    bulk, chat = access.create("bulk", "--priority", "batch"), access.create("chat", "--priority", "interactive")
+    in_force(access, bulk, chat)
+    slots = load_model(DEMO).engine_kwargs["max_num_seqs"]
+
+    async def ask(client: httpx.AsyncClient, key: str, tokens: int, **more: str) -> httpx.Response:
+        body = {"model": MODEL, "messages": MESSAGES, "max_tokens": tokens, "min_tokens": tokens}
+        headers = {"authorization": f"Bearer {key}", **more}
+        return await client.post(f"{access.url}{CHAT_ENDPOINT}", json=body, headers=headers)
+
+    async def flood() -> tuple[int, list[httpx.Response], httpx.Response]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+            tasks = [asyncio.create_task(ask(client, bulk, 500)) for _ in range(slots + 20)]
+            async with asyncio.timeout(60):
+                while not _waits(access):
+                    await asyncio.sleep(0.05)
+            first = await ask(client, chat, 5, **{"x-request-id": "chat-1"})
+            unfinished = sum(not task.done() for task in tasks)
+            refused = await ask(client, bulk, 5, **{"x-rayllm-priority": "interactive"})
+            assert refused.status_code == 403, refused.text
+            return unfinished, await asyncio.gather(*tasks), first
+
+    unfinished, answers, first = asyncio.run(flood())
+    assert first.status_code == 200
+    # All slots were taken when it came.
+    assert unfinished >= slots
+    assert {answer.status_code for answer in answers} == {200}
+    headers = {"authorization": f"Bearer {access.keys['root']}"}
+
+    def put_back() -> list[dict[str, Any]]:
+        listed = httpx.get(f"{access.url}/v1/requests?limit=100", headers=headers).json()["data"]
+        return [record for record in listed if record["waited_for"] == "requests of a higher class"]
+
+    assert within(SECONDS, put_back)
+    assert {record["key"] for record in put_back()} == {"bulk"}
+
+
+def _waits(access: Access) -> bool:
+    """Whether requests wait for a slot."""
+    headers = {"authorization": f"Bearer {access.keys['root']}"}
+    page = httpx.get(f"{access.url}/metrics", headers=headers).text
+    return any(float(line.split()[-1]) > 0 for line in page.splitlines() if line.startswith("rayllm_requests_waiting{"))
 
 
 def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
