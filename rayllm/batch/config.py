@@ -21,6 +21,8 @@ from rayllm.access import ANYONE, Caller
 from rayllm.config import ModelConfig
 from rayllm.config.faults import config_error
 from rayllm.errors import ConfigError
+from rayllm.headers import PRIORITY
+from rayllm.scheduling import Priority
 
 TaskType = Literal["generate", "embed", "classify", "score"]
 Concurrency = int | tuple[int, int]
@@ -179,7 +181,8 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
         return value
 
     def headers(self) -> dict[str, str]:
-        """The headers with environment variables expanded. The content type is always JSON.
+        """The headers with environment variables expanded. The content type is always JSON, and the class of requests
+        to a service of RayLLM `batch` unless the configuration says otherwise.
 
         Raises:
             ConfigError: a variable is not set.
@@ -189,7 +192,7 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
             lines = [line.partition(":") for line in header.splitlines() if line.strip()]
             header = {name.strip(): value.strip() for name, _, value in lines}
         headers = {name: _expanded(value) for name, value in header.items() if name.lower() != "content-type"}
-        return {**headers, "Content-Type": "application/json"}
+        return {PRIORITY: Priority.BATCH.label, **headers, "Content-Type": "application/json"}
 
 
 def pool_size(concurrency: Concurrency) -> tuple[int, int]:

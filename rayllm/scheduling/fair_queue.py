@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 from rayllm.scheduling.priority import Priority
 
 T = TypeVar("T")
-# Tokens that each tenant may be served in its turn.
-_QUANTUM = 512
+# Tokens that each tenant may be served in its turn. Less than most requests cost: a tenant with few requests would
+# otherwise wait for many of another.
+_QUANTUM = 16
 
 
 @dataclass(eq=False)

@@ -78,7 +78,8 @@ def _lost_node(cluster: Cluster, lost: Any, url: str) -> dict[str, Any]:
         cluster.remove_node(lost, allow_graceful=False)
         after = _statuses(client, 100)
         cluster.add_node(num_cpus=4, num_gpus=GPUS, resources={"worker": 1})
-        _until(lambda: _running() == 2, 500)
+        # Until then, the lost node's replica may count as running.
+        _until(lambda: _running() == 2 and not _is_used(lost), 500)
         return {"before": before, "while lost": after, "moved": _statuses(client, 10)}
 
 
@@ -89,6 +90,10 @@ def _statuses(client: httpx.Client, count: int) -> list[int]:
 def _running() -> int:
     states: dict[Any, int] = serve.status().applications["spread"].deployments["spread"].replica_states
     return states.get("RUNNING", 0)
+
+
+def _is_used(node: Any) -> bool:
+    return any(node.node_id in group["bundles_to_node_id"].values() for group in _groups())
 
 
 def _until(found: Any, timeout_s: float = 60) -> Any:

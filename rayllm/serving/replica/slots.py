@@ -7,7 +7,7 @@ import itertools
 import logging
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from ray import serve
@@ -76,6 +76,8 @@ class Slots:
         self._is_saturated = is_saturated
         # Insertion order is the order of their arrival.
         self._holders: dict[SlotHolder, None] = {}
+        # Slots that are about to be given to requests of higher classes.
+        self._promised = 0
         self._checking: asyncio.TimerHandle | None = None
         self.work = 0
         self.on_slot_freed: Callable[[], None] = lambda: None
@@ -118,7 +120,7 @@ class Slots:
 
     @property
     def _has_room(self) -> bool:
-        return self.taken < self._count.capacity and not (self._holders and self._is_saturated())
+        return self.taken + self._promised < self._count.capacity and not (self._holders and self._is_saturated())
 
     def _start_checking(self) -> None:
         """Report a free slot as soon as the engine is no longer saturated: no request has to end for that."""
@@ -142,9 +144,14 @@ class Slots:
         if victims:
             victim = max(reversed(victims), key=lambda other: other.priority)
             victim.put_back()
-            with suppress(TimeoutError):
+            self._promised += 1
+            try:
                 async with asyncio.timeout(_STOP_S):
                     await victim.released.wait()
+            except TimeoutError:
+                logger.warning("A request did not stop within %g s; it keeps its slot.", _STOP_S)
+            finally:
+                self._promised -= 1
 
 
 class ServeRequestCount:

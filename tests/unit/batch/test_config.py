@@ -122,7 +122,7 @@ def test_what_is_an_engines_has_no_meaning_for_an_application(keys: dict[str, An
 )
 def test_headers(monkeypatch: pytest.MonkeyPatch, header: Any, sent: dict[str, str]) -> None:
     monkeypatch.setenv("BATCH_KEY", "secret")
-    assert http(header=header).headers() == {**sent, "Content-Type": "application/json"}
+    assert http(header=header).headers() == {"x-rayllm-priority": "batch", **sent, "Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize("text", ["$BATCH_KEY", "${BATCH_KEY}", "${env:BATCH_KEY}"])

@@ -17,11 +17,18 @@ from rayllm.errors import UnavailableError
 from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
 from rayllm.scheduling import FairQueue, Priority, ServiceRate, Ticket
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
-from rayllm.serving.router.replicas.errors import ReplicaFullError, ReplicaLostError, ReplicaPutBackError
+from rayllm.serving.router.replicas.errors import (
+    ReplicaError,
+    ReplicaFullError,
+    ReplicaLostError,
+    ReplicaPutBackError,
+)
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
 
+# The part of its time in the queue that a request may be expected to need: estimates err.
+_PATIENCE = 0.8
 # The longest time after which clients are told to try again.
 _LONGEST_RETRY_S = 300.0
 
@@ -141,23 +148,20 @@ class ReplicaSet:
         # A new request does not overtake queued ones.
         replica = None if self._waiting else self._take(search)
         replica = replica or await self._wait(search)
-        is_full, sent_at = False, asyncio.get_running_loop().time()
+        sent_at, failure = asyncio.get_running_loop().time(), None
         try:
             yield replica
-        except ReplicaPutBackError:
-            is_full = True
-            search.put_backs += 1
-            # Only what it waits counts.
-            search.deadline += asyncio.get_running_loop().time() - sent_at
-            raise
-        except ReplicaFullError:
-            is_full = True
-            raise
-        except ReplicaLostError:
-            replica.on_reply(is_good=False)
+        except ReplicaError as error:
+            failure = error
+            if isinstance(error, ReplicaPutBackError):
+                search.put_backs += 1
+                # Only what it waits counts.
+                search.deadline += asyncio.get_running_loop().time() - sent_at
+            elif isinstance(error, ReplicaLostError):
+                replica.on_reply(is_good=False)
             raise
         finally:
-            self._release(search, replica, is_full)
+            self._release(search, replica, failure)
 
     def close(self) -> None:
         """Close the channels to all replicas."""
@@ -193,18 +197,19 @@ class ReplicaSet:
             return "it is the only replica"
         return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
 
-    def _release(self, search: ReplicaSearch, replica: Replica, is_full: bool) -> None:
+    def _release(self, search: ReplicaSearch, replica: Replica, failure: ReplicaError | None) -> None:
         candidate, work = replica.candidate, search.request.work
         candidate.requests -= 1
         candidate.work -= work
         if not candidate.requests and self._members.get(candidate.id) is not replica:
             replica.close()
-        if is_full:
+        if isinstance(failure, ReplicaFullError):
             replica.on_full(search.priority)
             return
-        if search.served_tokens is not None:
+        if failure is None:
             self._rate.add(asyncio.get_running_loop().time(), work)
-            self._waiting.charge(search.priority, search.tenant, search.served_tokens - work)
+            if search.served_tokens is not None:
+                self._waiting.charge(search.priority, search.tenant, search.served_tokens - work)
         replica.on_slot_freed(search.priority)
 
     def _check_outlier(self, replica: Replica) -> None:
@@ -238,7 +243,7 @@ class ReplicaSet:
         except asyncio.CancelledError:
             if replica := self._assigned(waiting):
                 # Its turn has come, but it is leaving.
-                loop.call_soon(self._release, search, replica, False)
+                loop.call_soon(self._release, search, replica, ReplicaError())
             raise
         finally:
             self._waiting.remove(ticket)
@@ -263,7 +268,7 @@ class ReplicaSet:
         """
         if not self._queue.is_available:
             raise self._unavailable()
-        patience_s = search.deadline - asyncio.get_running_loop().time()
+        patience_s = _PATIENCE * (search.deadline - asyncio.get_running_loop().time())
         if self._wait_s(search) > patience_s:
             raise self._overloaded(search, patience_s)
         limit = self._queue.limit
