@@ -77,14 +77,14 @@ class Load:
         began = time.perf_counter()
         try:
             async with self._session.post(self._url, json={**self._body, "stream": stream}, headers=headers) as reply:
-                first = await reply.content.readany()
+                first = await _first_event(reply.content)
                 took = time.perf_counter() - began
-                if reply.status == 200 and first:
+                if reply.status == 200 and b'"error"' not in first:
                     seen.first_token.append(took)
                     seen.began_at.append(began + took)
                     await reply.read()
                     seen.answered += 1
-                elif reply.status == 503:
+                elif reply.status in (200, 503):
                     seen.refused.append(took)
                 else:
                     seen.failed[reply.status] += 1
@@ -122,6 +122,13 @@ class Load:
                 # Requests wait for the engine to start, or are refused.
                 await self.ask("chat", seen)
             return await measure(self)
+
+
+async def _first_event(content: aiohttp.StreamReader) -> bytes:
+    """The first line that is no comment of a stream that waits for a replica."""
+    while (line := await content.readline()).startswith(b":") or line == b"\n":
+        pass
+    return line
 
 
 @contextmanager
