@@ -97,9 +97,7 @@ class Slots:
         Args:
             holder: the request.
         """
-        if not self._has_room:
-            await self._put_back_for(holder)
-        if not self._has_room:
+        if not self._has_room and not await self._put_back_for(holder):
             self._start_checking()
             yield False
             return
@@ -134,24 +132,29 @@ class Slots:
         else:
             self._start_checking()
 
-    async def _put_back_for(self, holder: SlotHolder) -> None:
-        """Stop the request that has least right to its slot: of the lowest class, the one that came last."""
+    async def _put_back_for(self, holder: SlotHolder) -> bool:
+        """Stop the request that has least right to its slot: of the lowest class, the one that came last. Returns
+        whether there was one, and its slot is free.
+        """
         victims = [
             other
             for other in self._holders
             if other.priority > holder.priority and not other.has_begun and not other.is_put_back
         ]
-        if victims:
-            victim = max(reversed(victims), key=lambda other: other.priority)
-            victim.put_back()
-            self._promised += 1
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await victim.released.wait()
-            except TimeoutError:
-                logger.warning("A request did not stop within %g s; it keeps its slot.", _STOP_S)
-            finally:
-                self._promised -= 1
+        if not victims:
+            return False
+        victim = max(reversed(victims), key=lambda other: other.priority)
+        victim.put_back()
+        self._promised += 1
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await victim.released.wait()
+        except TimeoutError:
+            logger.warning("A request did not stop within %g s; it keeps its slot.", _STOP_S)
+            return False
+        finally:
+            self._promised -= 1
+        return True
 
 
 class ServeRequestCount:

@@ -38,8 +38,8 @@ class ReplicaSearch:
     """One request's search for a replica, over all its attempts.
 
     `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
-    did not take the request; `is_new` marks a request that has not been queued yet; `choice` says why the last replica
-    was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that it really
+    did not take the request; `is_new` marks a request that was neither queued nor put back yet; `choice` says why the
+    last replica was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that it really
     took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class.
     """
 
@@ -155,6 +155,7 @@ class ReplicaSet:
             failure = error
             if isinstance(error, ReplicaPutBackError):
                 search.put_backs += 1
+                search.is_new = False
                 # Only what it waits counts.
                 search.deadline += asyncio.get_running_loop().time() - sent_at
             elif isinstance(error, ReplicaLostError):
@@ -251,7 +252,7 @@ class ReplicaSet:
             self._queue.leave()
 
     def _reason_to_wait(self, search: ReplicaSearch) -> str:
-        if not any(replica.is_open for replica in self._members.values()):
+        if not self._has_open:
             return "a running replica"
         return "requests of a higher class" if search.put_backs else "a free slot"
 
@@ -282,7 +283,7 @@ class ReplicaSet:
     def _wait_s(self, search: ReplicaSearch) -> float:
         """Seconds until a new request would get a slot, at the rate of the last seconds; 0 if nobody knows."""
         rate = self._rate.per_second
-        if not rate:
+        if not rate or not self._has_open:
             return 0.0
         return self._waiting.tokens_ahead(search.priority, search.tenant, search.request.work) / rate
 
@@ -310,8 +311,11 @@ class ReplicaSet:
         self._note_load()
 
     def _note_load(self) -> None:
-        is_open = any(replica.is_open for replica in self._members.values())
-        self._rate.update(asyncio.get_running_loop().time(), is_open and len(self._waiting) > 0)
+        self._rate.update(asyncio.get_running_loop().time(), self._has_open and len(self._waiting) > 0)
+
+    @property
+    def _has_open(self) -> bool:
+        return any(replica.is_open for replica in self._members.values())
 
     def _fail_queued(self) -> None:
         """Fail all queued requests: there will be no replica."""

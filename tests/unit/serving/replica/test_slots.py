@@ -56,3 +56,18 @@ async def test_a_request_that_does_not_stop_keeps_its_slot() -> None:
         async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
             assert not has_slot
         assert stubborn.is_put_back
+
+
+async def test_in_a_saturated_engine_a_higher_class_takes_the_place_of_a_lower_one() -> None:
+    slots, stopped = Slots(Count(), lambda: True), asyncio.Event()
+
+    async def batch() -> None:
+        async with slots.take(SlotHolder(1, Priority.BATCH, stopped.set)):
+            await stopped.wait()
+
+    task = asyncio.create_task(batch())
+    await asyncio.sleep(0)
+    async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
+        assert has_slot
+        assert slots.taken == 1
+    await task
