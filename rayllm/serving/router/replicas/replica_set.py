@@ -39,8 +39,8 @@ class ReplicaSearch:
 
     `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
     did not take the request; `is_new` marks a request that was neither queued nor put back yet; `choice` says why the
-    last replica was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that it really
-    took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class.
+    last replica was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that
+    it really took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class.
     """
 
     request: RoutingRequest
