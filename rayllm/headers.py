@@ -41,6 +41,9 @@ SESSION = "x-session-id"
 PRIORITY = "x-rayllm-priority"
 """From clients and to replicas: the request's class, `interactive`, `standard` or `batch`."""
 
+KEEPS_SLOT = "x-rayllm-keeps-slot"
+"""To replicas: the request has been put back so often that no other takes its slot."""
+
 TIMING = "x-rayllm-timing"
 """From clients: `1` asks for a `Server-Timing` header."""
 

@@ -40,7 +40,10 @@ class SlotGate:
         assert task is not None  # noqa: S101 (ASGI servers run applications in tasks)
         work, priority = header(scope, headers.WORK), header(scope, headers.PRIORITY)
         holder = SlotHolder(
-            int(work) if work.isdigit() else 1, Priority.named(priority) if priority else Priority.STANDARD, task.cancel
+            int(work) if work.isdigit() else 1,
+            Priority.named(priority) if priority else Priority.STANDARD,
+            task.cancel,
+            keeps_slot=bool(header(scope, headers.KEEPS_SLOT)),
         )
         async with self._slots.take(holder) as has_slot:
             if not has_slot:
@@ -58,7 +61,7 @@ class SlotGate:
 
 
 class _Beginning:
-    """An ASGI `send` that notes when the reply of a request begins, and keeps its start until then.
+    """An ASGI `send` that has a request keep its slot once its reply begins, and holds the reply's start until then.
 
     Args:
         send: the server's.
@@ -69,9 +72,10 @@ class _Beginning:
         self._send = send
         self._holder = holder
         self._start: Message | None = None
+        self._has_begun = False
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        return self._send(message) if self._holder.has_begun else self._begin(message)
+        return self._send(message) if self._has_begun else self._begin(message)
 
     async def _begin(self, message: Message) -> None:
         if self._holder.is_put_back:
@@ -79,7 +83,7 @@ class _Beginning:
         if message["type"] == "http.response.start":
             self._start = message
         elif self._start is not None and (message.get("body") or not message.get("more_body")):
-            self._holder.has_begun = True
+            self._has_begun = self._holder.keeps_slot = True
             await self._send(self._start)
             await self._send(message)
 

@@ -45,12 +45,13 @@ class SlotHolder:
         work: its expected cost in tokens.
         priority: its class.
         put_back: stops it, so that it gives its slot back.
+        keeps_slot: whether it may not be stopped.
     """
 
-    def __init__(self, work: int, priority: Priority, put_back: Callable[[], object]) -> None:
+    def __init__(self, work: int, priority: Priority, put_back: Callable[[], object], keeps_slot: bool = False) -> None:
         self.work = work
         self.priority = priority
-        self.has_begun = False
+        self.keeps_slot = keeps_slot
         self.is_put_back = False
         self.released = asyncio.Event()
         self._stop = put_back
@@ -139,7 +140,7 @@ class Slots:
         victims = [
             other
             for other in self._holders
-            if other.priority > holder.priority and not other.has_begun and not other.is_put_back
+            if other.priority > holder.priority and not other.keeps_slot and not other.is_put_back
         ]
         if not victims:
             return False

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from rayllm import headers
 from rayllm.error_shapes import error_event
 from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
-from rayllm.scheduling import Priority
 from rayllm.serving.handover import Handover, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
@@ -43,7 +42,7 @@ class ReplicaRequest:
 
     def protected(self) -> ReplicaRequest:
         """The same request, whose slot no other request takes."""
-        return replace(self, headers={**self.headers, headers.PRIORITY: Priority.INTERACTIVE.label})
+        return replace(self, headers={**self.headers, headers.KEEPS_SLOT: "1"})
 
 
 class RequestSender:

@@ -71,3 +71,17 @@ async def test_in_a_saturated_engine_a_higher_class_takes_the_place_of_a_lower_o
         assert has_slot
         assert slots.taken == 1
     await task
+
+
+async def test_a_request_that_keeps_its_slot_is_not_stopped() -> None:
+    stopped: list[str] = []
+    slots = Slots(Count())
+    slots._count.capacity = 2  # type: ignore[misc]
+    old = SlotHolder(1, Priority.BATCH, lambda: stopped.append("old"), keeps_slot=True)
+    async with slots.take(old), slots.take(holder()):
+        # Nor does it take the slot of a higher class.
+        async with slots.take(SlotHolder(1, Priority.BATCH, lambda: None, keeps_slot=True)) as has_slot:
+            assert not has_slot
+        async with slots.take(SlotHolder(1, Priority.STANDARD, lambda: None)) as has_slot:
+            assert not has_slot
+    assert stopped == []
