@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 import httpx
@@ -168,12 +167,8 @@ for _ in range(27):
         ({"response_format": {"type": "yaml"}}, "response_format"),
     ],
 )
-def test_a_bad_constraint_is_400_in_time_and_hurts_nobody(
-    http: httpx.Client, fields: dict[str, Any], param: str
-) -> None:
-    started = time.monotonic()
+def test_a_bad_constraint_is_400_and_hurts_nobody(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
     status, error = failure(http.post(CHAT, json={**ASK, **fields}))
-    assert time.monotonic() - started < 30
     assert status == 400, error
     assert (error["param"] or "").startswith(param), error
     assert text_of(http, structured_outputs={"choice": CHOICES}) in CHOICES

