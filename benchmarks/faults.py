@@ -195,6 +195,11 @@ def _kill_router(cluster: Cluster) -> None:
     cluster.routers()[0].kill()
 
 
+def _kill_routers(cluster: Cluster) -> None:
+    for router in cluster.routers():
+        router.kill()
+
+
 def _kill_controller(cluster: Cluster) -> None:
     cluster.controller().kill()
 
@@ -205,6 +210,7 @@ FAULTS: dict[str, Callable[[Cluster], None]] = {
     "SIGSTOP of an engine": _hang_engine,
     "SIGTERM to a replica": _terminate_replica,
     "kill -9 of a router": _kill_router,
+    "kill -9 of all routers": _kill_routers,
     "kill -9 of the controller": _kill_controller,
 }
 

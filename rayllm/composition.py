@@ -86,7 +86,8 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         # A router only moves bytes, and must fit on a node whose CPUs the models use.
         ray_actor_options={"num_cpus": 0},
         max_queued_requests=config.router.max_queued_requests,
-        health_check_period_s=10,
+        # Connections wait for the successor of a router that has died.
+        health_check_period_s=1,
         health_check_timeout_s=60,
         # It stops when the last reply that passes through it has ended; its successor starts first.
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),

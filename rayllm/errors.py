@@ -20,6 +20,7 @@ RayLLMError                      500  server_error
 │   └── HeadersTooLargeError     431  headers_too_large
 ├── UnavailableError             503  overloaded_error, with Retry-After
 └── EngineError                  500  server_error
+    └── QuarantineError          500  request_quarantined
 
 Constructors take positional arguments, so that exceptions survive pickling between Ray processes.
 """
@@ -201,3 +202,13 @@ class UnavailableError(RayLLMError):
 
 class EngineError(RayLLMError):
     """The engine failed. The message never contains internals."""
+
+
+class QuarantineError(EngineError):
+    """Replicas have died of this request."""
+
+    default_code = "request_quarantined"
+
+    def headers(self) -> dict[str, str]:
+        # OpenAI's clients repeat requests that failed with 500.
+        return {"x-should-retry": "false"}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -58,6 +59,20 @@ async def test_a_router_that_dies_breaks_no_reply_that_a_replica_writes(under_lo
     seen = await under_load.suffer("kill -9 of a router")
     # Clients lose what the router had not handed over, and connections that they had kept.
     assert seen.bad == seen.endings[Ending.LOST] <= 40, seen.reasons
+
+
+async def test_routers_that_die_refuse_nobody(url: str) -> None:
+    """While there is no router, connections wait for the next one."""
+    routers = Service(url).cluster.routers()
+    for router in routers:
+        router.kill()
+        router.wait()
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
+    async with httpx.AsyncClient(timeout=120) as client:
+        replies = await asyncio.gather(*(client.post(f"{url}/v1/chat/completions", json=body) for _ in range(20)))
+    assert [reply.status_code for reply in replies] == [200] * 20, [reply.text for reply in replies]
+    answers = {reply.json()["choices"][0]["message"]["content"] for reply in replies}
+    assert answers == {"The capital of Italy is Rome."}
 
 
 def test_a_stream_outlives_its_router(url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import logging
@@ -22,7 +21,7 @@ from typing import Any
 from rayllm.engine.process import fork_server
 from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS
 from rayllm.errors import ClusterError
-from rayllm.sockets import socket_folder
+from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 
@@ -171,21 +170,7 @@ class _Server:
 
     def connect(self) -> socket.socket:
         """Connect to the server, started if it does not run. It may still be importing."""
-        path = socket_folder() / f"{self._key()}.sock"
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            with path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                with suppress(FileNotFoundError, ConnectionRefusedError):
-                    connection.connect(str(path))
-                    return connection
-                path.unlink(missing_ok=True)
-                self._start(path)
-                connection.connect(str(path))
-                return connection
-        except BaseException:
-            connection.close()
-            raise
+        return connect_or_start(socket_folder() / f"{self._key()}.sock", self._start)
 
     def _start(self, path: Path) -> None:
         """Start the server. Returns when it listens."""

@@ -28,7 +28,9 @@ class Outcome(Enum):
     REFUSED = "refused"
     """Nothing was sent to the client; the replica returns the response for it."""
     LOST = "lost"
-    """The replica died or failed before it sent anything."""
+    """The replica died before it sent anything."""
+    FAILED = "failed"
+    """The replica failed on the request before it sent anything."""
     BROKEN = "broken"
     """The replica died or failed in the middle of the reply."""
 
@@ -165,6 +167,8 @@ class Sender:
             handover.outcome.set_result(Outcome.REFUSED)
         elif message is not None and message.kind is Kind.DONE:
             handover.outcome.set_result(Outcome.ANSWERED)
+        elif handover.started.is_set():
+            handover.outcome.set_result(Outcome.BROKEN)
         else:
-            handover.outcome.set_result(Outcome.BROKEN if handover.started.is_set() else Outcome.LOST)
+            handover.outcome.set_result(Outcome.LOST if message is None else Outcome.FAILED)
         handover.started.set()

@@ -5,13 +5,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
 PRIVATE_NAMES = {
-    "uvicorn": ("Server.capture_signals", "Server.started", "Server.should_exit"),
+    "uvicorn": (
+        "Config.http_protocol_class",
+        "Server.capture_signals",
+        "Server.lifespan",
+        "Server.server_state",
+        "Server.should_exit",
+        "Server.started",
+    ),
     # Limits on clients: serving/router/http/protocol.py.
     "uvicorn.protocols.http.httptools_impl": (
         "HttpToolsProtocol._unset_keepalive_if_required",
@@ -37,6 +46,14 @@ PRIVATE_NAMES = {
 
 class EmbeddedServer(uvicorn.Server):
     """uvicorn without signal handlers: in an actor, signals belong to Ray."""
+
+    def new_protocol(self) -> asyncio.Protocol:
+        """The protocol for a connection that something else has accepted."""
+        protocol: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -40,6 +40,7 @@ from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 
@@ -72,6 +73,7 @@ class RouterApplication:
         admin_keys: the administrators' keys.
         limiter: admits requests within the limits of their keys.
         credentials: keys and tokens of callers, if the configuration asks for any.
+        quarantine: requests that replicas have died of.
         routes: further routes.
     """
 
@@ -87,6 +89,7 @@ class RouterApplication:
         admin_keys: AdminKeys,
         limiter: RateLimiter,
         credentials: Credentials,
+        quarantine: Quarantine,
         routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
@@ -107,6 +110,7 @@ class RouterApplication:
             config.router,
             telemetry,
             limiter,
+            quarantine,
         )
         self._gate = (
             partial(ApiKeyGate, credentials=credentials, admin_keys=admin_keys, refused=telemetry.metrics.refuse)

@@ -19,6 +19,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -47,6 +48,7 @@ from rayllm.serving.router.http.server import HttpServer, open_http_server
 from rayllm.serving.router.readiness import Readiness, deployments_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.metrics_page import MetricsPage
@@ -94,6 +96,7 @@ class Router:
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
         self._credentials = Credentials()
+        self._quarantine = Quarantine(partial(self._ask_routers, "quarantine"))
         self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -134,6 +137,7 @@ class Router:
             admin_keys,
             self._limiter,
             self._credentials,
+            self._quarantine,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
         ).app
         self._log_requests(config.router.log_requests)
@@ -188,6 +192,11 @@ class Router:
     async def usage(self, days: tuple[str, str]) -> list[Sums]:
         """The usage ledger on this router's node, from one day to another."""
         return [to_sums(await asyncio.to_thread(self._usage_reader.totals, *days))]
+
+    async def quarantine(self, digest: str) -> list[None]:
+        """Refuse requests with this digest from now on: another router has found that replicas died of one."""
+        self._quarantine.add(digest)
+        return []
 
     async def find_request(self, request_id: str) -> list[dict[str, Any]]:
         """A recent request of this router, as JSON; none if it has not had it."""
@@ -255,6 +264,16 @@ class Router:
             # Replicas with requests in progress are closed when these end.
             self._replica_sets.pop(deployment).update([])
 
+    async def _is_deleted(self) -> bool:
+        """Whether the application has been deleted, so that no other router will follow."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                applications = (await asyncio.to_thread(serve.status)).applications
+        except (TimeoutError, RayError, RayServeException) as error:
+            logger.warning("Ray Serve's controller does not say whether the application is deleted: %r", error)
+            return False
+        return self._name not in applications or applications[self._name].status == ApplicationStatus.DELETING
+
     async def __del__(self) -> None:
         """Stop the router; Ray Serve awaits this."""
         if exporting := getattr(self, "_exporting", None):
@@ -264,7 +283,7 @@ class Router:
         if credentials := getattr(self, "_credentials", None):
             await credentials.stop()
         if http_server := getattr(self, "_http_server", None):
-            await http_server.stop(_LAST_REPLIES_S)
+            await http_server.stop(_LAST_REPLIES_S, await self._is_deleted())
         if limiter := getattr(self, "_limiter", None):
             await limiter.close()
         for replica_set in getattr(self, "_replica_sets", {}).values():

@@ -15,7 +15,7 @@ from rayllm import headers
 from rayllm.access import Caller
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.errors import ModelNotFoundError, RayLLMError, RequestTimeoutError, UnavailableError
+from rayllm.errors import ModelNotFoundError, QuarantineError, RayLLMError, RequestTimeoutError, UnavailableError
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -25,7 +25,8 @@ from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import ReplicaError
+from rayllm.serving.router.replicas.errors import ReplicaError, SuspectError
+from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
@@ -55,6 +56,7 @@ class Forwarder:
         config: RouterConfig,
         telemetry: Telemetry,
         limiter: RateLimiter,
+        quarantine: Quarantine,
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
@@ -64,6 +66,7 @@ class Forwarder:
         self._config = config
         self._telemetry = telemetry
         self._limiter = limiter
+        self._quarantine = quarantine
         self._estimates = TokenEstimates()
         self._bodies = BodyReader()
         self._budget = BodyBudget(config.max_pending_body_bytes)
@@ -98,6 +101,7 @@ class Forwarder:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
         sent.
         """
+        self._quarantine.check(client.path, payload.raw)
         caller = client.caller
         client.priority = caller.priority_of(client.request.headers.get(headers.PRIORITY))
         resolved = await self._resolve(payload.model, caller)
@@ -212,6 +216,9 @@ class Forwarder:
             await self._dispatcher.dispatch(
                 replica_request.model_id, routing, send, client.priority, client.caller.tenant
             )
+        except SuspectError:
+            await self._quarantine.put(client.path, replica_request.payload.raw, client.record.request_id)
+            raise QuarantineError(MESSAGE) from None
         finally:
             client.stop_heartbeat()
 

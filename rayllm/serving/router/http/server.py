@@ -1,7 +1,4 @@
-"""The router's own HTTP server, used where Ray Serve's proxies are disabled.
-
-All router processes of a node listen on one port (SO_REUSEPORT), and the kernel balances connections among them.
-"""
+"""The router's own HTTP server, used where Ray Serve's proxies are disabled."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
+from rayllm.serving.router.listener.listener import LocalListener, SharedListener
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +39,7 @@ class HttpServer:
 
     Args:
         app: the router's application.
-        host: address to listen on.
-        port: port to listen on.
+        listener: accepts clients' connections.
         root_path: the application's route prefix, "" for none.
         limits: limits on clients.
         refused: called with the error of each request that the application never sees.
@@ -51,13 +48,12 @@ class HttpServer:
     def __init__(
         self,
         app: ASGIApp,
-        host: str,
-        port: int,
+        listener: LocalListener,
         root_path: str,
         limits: ClientLimits,
         refused: Callable[[RayLLMError], None] = lambda error: None,
     ) -> None:
-        self._address = (host, port)
+        self._listener = listener
         self._in_progress = 0
         self._limits = limits
         self._app = app
@@ -91,19 +87,32 @@ class HttpServer:
         Raises:
             OSError: the address is not available.
         """
-        listening = _listen(*self._address)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        self._serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started:
             if self._serving.done():
                 await self._serving
             await asyncio.sleep(0.005)
+        try:
+            await self._listener.start(self._accepted)
+        except BaseException:
+            await self.stop(0)
+            raise
 
-    async def stop(self, timeout_s: float) -> None:
-        """Accept no more connections, and return when requests in progress are answered."""
+    async def stop(self, timeout_s: float, is_deleted: bool = True) -> None:
+        """Accept no more connections, and return when requests in progress are answered.
+
+        Args:
+            timeout_s: seconds after which it returns anyway.
+            is_deleted: whether no other router will accept connections that wait.
+        """
         if self._serving is None:
             return
+        await self._listener.stop(is_deleted)
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
+
+    async def _accepted(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
         scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
@@ -184,7 +193,7 @@ async def open_http_server(
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    server = HttpServer(app, *address, route_prefix.rstrip("/"), ClientLimits.of(config), refused)
+    server = HttpServer(app, SharedListener(*address), route_prefix.rstrip("/"), ClientLimits.of(config), refused)
     try:
         await server.start()
     except OSError as error:
@@ -223,17 +232,3 @@ def _request_id(scope: Scope) -> str:
     sent_id = next((value for key, value in scope["headers"] if key == _ID), b"")
     text = sent_id.decode("latin-1")
     return text if text and len(text) <= LONGEST_REQUEST_ID and text.isprintable() else uuid.uuid4().hex
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listening.bind((host, port))
-    except OSError:
-        listening.close()
-        raise
-    listening.setblocking(False)
-    return listening

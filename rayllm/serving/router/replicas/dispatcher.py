@@ -10,9 +10,11 @@ from rayllm.routing import RoutingRequest
 from rayllm.scheduling import Priority
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
+    ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
     ReplicaUnreachableError,
+    SuspectError,
 )
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
@@ -49,7 +51,9 @@ class Dispatcher:
     ) -> T:
         """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
-        A request that was lost with its replica is sent to one other only: it may be what killed the replica.
+        A request that was lost with its replica is sent to another one. It may be what the replica died of, so a
+        request that was lost twice is not sent a third time if nothing else can have been the reason. If other
+        requests were lost twice with it, they are sent once more, one after the other.
 
         Args:
             model_id: the model.
@@ -60,21 +64,25 @@ class Dispatcher:
 
         Raises:
             UnavailableError: no replica has a free slot in time, or none can be reached.
-            EngineError: two replicas died or failed on the request.
+            EngineError: two replicas failed on the request.
+            SuspectError: two or more replicas died of it.
         """
         replica_set = self._replica_sets[model_id]
         search = replica_set.search(request, priority, tenant)
-        unreachable, was_lost = 0, False
+        unreachable, failures = 0, 0
         while unreachable < _TRIES:
             try:
-                async with replica_set.acquire(search) as replica:
+                async with replica_set.alone(search), replica_set.acquire(search) as replica:
                     return await send(replica, search)
             except ReplicaFullError:
                 continue
             except ReplicaLostError:
-                if was_lost:
+                if search.losses > 2 or (search.losses == 2 and search.was_only_suspect):
+                    raise SuspectError from None
+            except ReplicaFailedError:
+                failures += 1
+                if failures > 1:
                     raise EngineError("The model's replica broke off before it answered; try again.") from None
-                was_lost = True
             except ReplicaDrainingError:
                 replica.mark_draining()
             except ReplicaUnreachableError:

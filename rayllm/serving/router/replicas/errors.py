@@ -24,4 +24,12 @@ class ReplicaDrainingError(ReplicaUnreachableError):
 
 
 class ReplicaLostError(ReplicaError):
-    """The replica died or failed on the request; the client has not seen a byte of a reply."""
+    """The replica or its engine died with the request; the client has not seen a byte of a reply."""
+
+
+class ReplicaFailedError(ReplicaError):
+    """The replica failed on the request, and lives; the client has not seen a byte of a reply."""
+
+
+class SuspectError(Exception):
+    """Replicas died of this request, as far as can be told: each had it, and nothing else was in all of them."""

@@ -43,6 +43,9 @@ class Replica:
         self.address: str = update.metadata["address"]
         self.key: str = update.metadata["key"]
         self.record = ReplyRecord()
+        # Requests in progress here that other replicas were lost with.
+        self.suspects = 0
+        self._lost_suspects = 0
         self._on_changed = on_changed
         self._on_failed = on_failed
         path = update.metadata["socket"]
@@ -129,6 +132,14 @@ class Replica:
             self._ejections = 0
         else:
             self._on_failed(self)
+
+    def on_lost(self) -> int:
+        """A request was lost with it; returns how many of those in progress had been lost before.
+
+        They are reported one after the other: the first report counts all of them.
+        """
+        self._lost_suspects = max(self._lost_suspects, self.suspects)
+        return self._lost_suspects
 
     @property
     def id(self) -> str:

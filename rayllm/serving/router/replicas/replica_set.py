@@ -19,6 +19,7 @@ from rayllm.scheduling import FairQueue, Priority, ServiceRate, Ticket
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
 from rayllm.serving.router.replicas.errors import (
     ReplicaError,
+    ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
     ReplicaPutBackError,
@@ -40,7 +41,9 @@ class ReplicaSearch:
     `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
     did not take the request; `is_new` marks a request that was neither queued nor put back yet; `choice` says why the
     last replica was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that
-    it really took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class.
+    it really took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class,
+    `losses` the replicas that it was lost with; `was_only_suspect` says that the last of these had no other request
+    that had been lost before.
     """
 
     request: RoutingRequest
@@ -53,6 +56,8 @@ class ReplicaSearch:
     waited_for: str = ""
     served_tokens: int | None = None
     put_backs: int = 0
+    losses: int = 0
+    was_only_suspect: bool = False
 
 
 @dataclass
@@ -84,6 +89,7 @@ class ReplicaSet:
         self._members: dict[str, Replica] = {}
         self._waiting: FairQueue[_Waiting] = FairQueue()
         self._rate = ServiceRate()
+        self._lost_twice = asyncio.Lock()
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -158,11 +164,23 @@ class ReplicaSet:
                 search.is_new = False
                 # Only what it waits counts.
                 search.deadline += asyncio.get_running_loop().time() - sent_at
-            elif isinstance(error, ReplicaLostError):
+            elif isinstance(error, ReplicaLostError | ReplicaFailedError):
                 replica.on_reply(is_good=False)
+            if isinstance(error, ReplicaLostError):
+                search.losses += 1
+                search.was_only_suspect = replica.on_lost() <= 1
             raise
         finally:
             self._release(search, replica, failure)
+
+    @asynccontextmanager
+    async def alone(self, search: ReplicaSearch) -> AsyncIterator[None]:
+        """For the duration of the block, no other request that was lost twice is sent to a replica, if this one was."""
+        if search.losses < 2:
+            yield
+            return
+        async with self._lost_twice:
+            yield
 
     def close(self) -> None:
         """Close the channels to all replicas."""
@@ -178,6 +196,7 @@ class ReplicaSet:
             candidate.requests += 1
             candidate.work += search.request.work
             replica.on_sent(search.priority)
+            replica.suspects += search.losses > 0
         return replica
 
     def _choose(self, search: ReplicaSearch) -> Replica | None:
@@ -202,6 +221,7 @@ class ReplicaSet:
         candidate, work = replica.candidate, search.request.work
         candidate.requests -= 1
         candidate.work -= work
+        replica.suspects -= search.losses > isinstance(failure, ReplicaLostError)
         if not candidate.requests and self._members.get(candidate.id) is not replica:
             replica.close()
         if isinstance(failure, ReplicaFullError):

@@ -19,6 +19,7 @@ from rayllm.serving.handover import Handover, Message, Outcome, ReplicaGoneError
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
+    ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
     ReplicaPutBackError,
@@ -69,7 +70,7 @@ class RequestSender:
 
         Raises:
             ReplicaFullError, ReplicaUnreachableError: the client has received nothing; another replica may take it.
-            ReplicaLostError: the replica died or failed before the client received anything.
+            ReplicaLostError, ReplicaFailedError: the replica died or failed before the client received anything.
             UnavailableError, EngineError: the replica's reason for not answering.
         """
         connection = client.connection
@@ -161,7 +162,7 @@ async def _conclude(
         return False
     if handover.refusal is None:
         logger.warning("A replica of `%s` broke off before it answered.", replica_request.model_id)
-        raise ReplicaLostError
+        raise ReplicaFailedError if outcome is Outcome.FAILED else ReplicaLostError
     response = _refusal(replica_request.model_id, handover.refusal)
     await client.send_response(response)
     return response.status_code < 500

@@ -17,6 +17,7 @@ from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
+from rayllm.serving.router.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
 
 
@@ -139,12 +140,10 @@ async def opened() -> AsyncIterator[HandoverPair]:
     receiver = Receiver(replica)
     receiver.start()
     router = Router(str(receiver.path))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    front = HttpServer(router, "127.0.0.1", port, "", ClientLimits.of(RouterConfig()))
+    listener = LocalListener("127.0.0.1", 0)
+    front = HttpServer(router, listener, "", ClientLimits.of(RouterConfig()))
     await front.start()
-    pair = HandoverPair(port, router, replica, receiver)
+    pair = HandoverPair(listener.port, router, replica, receiver)
     try:
         yield pair
     finally:
@@ -336,7 +335,7 @@ async def test_the_client_of_a_replica_that_died_may_ask_again_on_its_connection
     assert await asyncio.wait_for(reader.read(), 10) == b""
 
 
-async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(pair: HandoverPair) -> None:
+async def test_a_replica_that_is_closed_before_it_answers_has_failed_on_the_request(pair: HandoverPair) -> None:
     async def never(receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
@@ -347,7 +346,7 @@ async def test_a_replica_that_dies_before_it_answers_has_lost_the_request(pair: 
         await asyncio.sleep(0.01)
     pair.receiver.close()
     assert (await reply(reader))[2] == b"lost"
-    assert pair.router.outcomes == [Outcome.LOST]
+    assert pair.router.outcomes == [Outcome.FAILED]
 
 
 async def test_an_application_that_fails_before_it_answers_has_lost_the_request(pair: HandoverPair) -> None:
@@ -403,7 +402,7 @@ async def test_a_replica_that_was_told_to_stop_says_so_at_once_and_writes_nothin
     while not pair.replica.seen:
         await asyncio.sleep(0.01)
     [handover] = pair.router.sender._handovers.values()
-    assert await pair.router.sender.abort(handover) is Outcome.LOST
+    assert await pair.router.sender.abort(handover) is Outcome.FAILED
     go_on.set()
     await said.wait()
     # The router, which sees the request lost, answers; nothing of the replica's comes before or after.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,9 +16,10 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rayllm import headers
 from rayllm.config import RouterConfig, load_app
 from rayllm.endpoints import MESSAGES, RESPONSES
 from rayllm.error_shapes import error_body
@@ -38,9 +38,11 @@ from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
+from rayllm.serving.router.listener.listener import LocalListener
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
+from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.requests import client_request
@@ -202,6 +204,10 @@ class Recorder(Telemetry):
         self.records.append(record)
 
 
+async def no_other_router(digest: str) -> None:
+    """Tell nobody."""
+
+
 class RouterApplication:
     """A router in front of replicas with adapters, all over real sockets."""
 
@@ -246,16 +252,15 @@ async def service(
         config.router,
         telemetry,
         RateLimiter(QuotaRegistry("app", "router")),
+        Quarantine(no_other_router),
     )
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
     install_error_handlers(app)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    front = HttpServer(app, "127.0.0.1", port, "", ClientLimits.of(config.router))
+    listener = LocalListener("127.0.0.1", 0)
+    front = HttpServer(app, listener, "", ClientLimits.of(config.router))
     await front.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=10) as client:
             application = RouterApplication(client, replica_sets, queues)
             application.records = telemetry.records
             yield application
@@ -822,6 +827,33 @@ async def test_the_record_of_a_request_that_was_lost_with_a_replica(way: str) ->
         assert (await asked).status_code == 200
         record = await found.record()
     assert (record.status, record.attempts, record.replica, record.stats) == (200, 2, "m-1", STATS)
+
+
+@WAYS
+async def test_a_request_that_replicas_die_of_is_refused_from_then_on(way: str) -> None:
+    poison = {"model": "m", "prompt": "poison"}
+
+    async def dies_of_poison(scope: Any, receive: Any, send: Any) -> None:
+        if b"poison" in (await receive())["body"]:
+            # What a replica answers when its engine has died.
+            await Response(None, 503, {headers.LOST: "1"})(scope, receive, send)
+        else:
+            await JSONResponse({})(scope, receive, send)
+
+    async with (
+        Replica(dies_of_poison).listening() as a,
+        Replica(dies_of_poison).listening() as b,
+        Replica(dies_of_poison).listening() as c,
+        service(way, {"m": [a, b, c]}) as found,
+    ):
+        for attempts in (2, 0):
+            reply = await found.client.post(PATH, json=poison)
+            error = reply.json()["error"]
+            assert (reply.status_code, error["code"]) == (500, "request_quarantined")
+            assert reply.headers["x-should-retry"] == "false"
+            await until(lambda: found.records)
+            assert found.records.pop().attempts == attempts
+        assert (await found.client.post(PATH, json={"model": "m", "prompt": "meat"})).status_code == 200
 
 
 @WAYS

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
+from rayllm.serving.router.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
 from tests.unit.serving.router.http.test_server import limits
 
@@ -66,9 +67,10 @@ async def server(**options: Any) -> AsyncIterator[Server]:
     routes = [Route("/v1/x", echo, methods=["GET", "POST"]), Route("/huge", huge), Route("/health", health)]
     app = FastAPI(routes=routes, openapi_url=None)  # type: ignore[arg-type]
     install_error_handlers(app)
-    front = HttpServer(app, "127.0.0.1", 0, "", limits(**options))
+    listener = LocalListener("127.0.0.1", 0)
+    front = HttpServer(app, listener, "", limits(**options))
     await front.start()
-    port = front._server.servers[0].sockets[0].getsockname()[1]
+    port = listener.port
     made = Server(front, port, hold)
     try:
         yield made

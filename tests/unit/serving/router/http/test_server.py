@@ -16,6 +16,7 @@ from rayllm.config import RouterConfig
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION
 from rayllm.serving.router.http.server import HttpServer
+from rayllm.serving.router.listener.listener import LocalListener
 
 
 class App:
@@ -38,13 +39,11 @@ def limits(**options: Any) -> ClientLimits:
 
 @asynccontextmanager
 async def fronted(app: App, root_path: str = "", most: int = 10) -> AsyncIterator[tuple[HttpServer, httpx.AsyncClient]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    front = HttpServer(app, "127.0.0.1", port, root_path, limits(max_ongoing_requests=most))
+    listener = LocalListener("127.0.0.1", 0)
+    front = HttpServer(app, listener, root_path, limits(max_ongoing_requests=most))
     await front.start()
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=5) as client:
             yield front, client
     finally:
         await front.stop(1)
@@ -102,7 +101,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
 async def test_two_processes_may_listen_on_one_port_and_a_stranger_may_not() -> None:
     async with fronted(App()) as (_, client):
         port = client.base_url.port
-        second = HttpServer(App(), "127.0.0.1", port or 0, "", limits())
+        second = HttpServer(App(), LocalListener("127.0.0.1", port or 0), "", limits())
         await second.start()
         await second.stop(1)
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):

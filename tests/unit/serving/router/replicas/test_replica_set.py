@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayllm.errors import UnavailableError
+from rayllm.errors import EngineError, UnavailableError
 from rayllm.routing import RoutingRequest
 from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
@@ -18,10 +18,12 @@ from rayllm.serving.router.replicas import replica as replica_module
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
+    ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
     ReplicaPutBackError,
     ReplicaUnreachableError,
+    SuspectError,
 )
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
@@ -311,12 +313,46 @@ async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_
     assert await asyncio.gather(*asked) == ["new"] * 5
 
 
-async def test_a_request_that_two_replicas_died_of_kills_no_third() -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ReplicaLostError, SuspectError), (ReplicaFailedError, EngineError)], ids=["died", "failed"]
+)
+async def test_a_request_that_two_replicas_died_of_kills_no_third(
+    error: type[Exception], raised: type[Exception]
+) -> None:
     replicas = Replicas(10, 10, 10)
-    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), ReplicaLostError)
-    with pytest.raises(Exception, match="broke off before it answered"):
+    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), error)
+    with pytest.raises(raised):
         await replicas.ask()
     assert replicas.sent.total() == 2
+
+
+async def test_of_many_requests_that_were_lost_together_only_the_guilty_one_is_refused() -> None:
+    """Each replica dies once the guilty request has reached it, with all others that it has."""
+    found = replica_set(Queue(), *[20] * 6)
+    dispatcher = Dispatcher({"m": found})
+    died = {name: asyncio.Event() for name in found.replicas}
+    in_progress: Counter[str] = Counter()
+
+    async def ask(number: int) -> int:
+        async def carry(replica: Replica, search: ReplicaSearch) -> int:
+            in_progress[replica.id] += 1
+            if number == 7:
+                await settle()
+                died[replica.id].set()
+                replica.mark_draining()
+                raise ReplicaLostError
+            done = asyncio.create_task(died[replica.id].wait())
+            await asyncio.wait([done], timeout=0.2)
+            if died[replica.id].is_set():
+                raise ReplicaLostError
+            return number
+
+        return await dispatcher.dispatch("m", RoutingRequest(), carry)
+
+    answers = await asyncio.gather(*(ask(number) for number in range(16)), return_exceptions=True)
+    assert [answer for answer in answers if not isinstance(answer, SuspectError)] == [*range(7), *range(8, 16)]
+    assert isinstance(answers[7], SuspectError)
+    assert sum(each.is_set() for each in died.values()) <= 3
 
 
 async def test_a_replica_that_fails_where_others_do_not_is_left_out_until_it_is_readmitted(

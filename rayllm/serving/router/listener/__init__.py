@@ -1,0 +1,1 @@
+"""Listening sockets that outlive the router processes that accept from them."""

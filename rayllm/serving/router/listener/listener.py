@@ -1,0 +1,232 @@
+"""Listeners: where a router's HTTP server accepts its clients' connections."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from rayllm.errors import ClusterError
+from rayllm.serving.router.listener import socket_manager
+from rayllm.serving.router.listener.socket_manager import FAULT, GONE, MESSAGE, RELEASE, listen, message
+from rayllm.sockets import connect_or_start, socket_folder
+
+logger = logging.getLogger(__name__)
+
+Accepted = Callable[[socket.socket], Awaitable[None]]
+# Which manager of this listener's a socket came from, and its number there.
+Key = tuple[int, int]
+# Seconds after which a listener that is out of file descriptors, or has lost its manager, tries again.
+_RETRY_S = 1.0
+_ANSWER_S = 30.0
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class LocalListener:
+    """A listening socket of this process, which ends with it.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._accepting: dict[Key, tuple[socket.socket, asyncio.Task[None]]] = {}
+
+    @property
+    def port(self) -> int:
+        """The port, once it listens."""
+        [(listening, _)] = self._accepting.values()
+        return int(listening.getsockname()[1])
+
+    async def start(self, accepted: Accepted) -> None:
+        """Listen, and pass each connection to `accepted`.
+
+        Raises:
+            OSError: the address is not available.
+        """
+        self._accept_from((0, 0), listen(*self._address), accepted)
+
+    async def stop(self, is_deleted: bool = True) -> None:
+        """Accept no more connections.
+
+        Args:
+            is_deleted: whether no other router will accept those that wait.
+        """
+        for key in list(self._accepting):
+            await self._release(key)
+
+    def _accept_from(self, key: Key, listening: socket.socket, accepted: Accepted) -> None:
+        self._accepting[key] = listening, asyncio.create_task(_accept(listening, accepted))
+
+    async def _release(self, key: Key) -> None:
+        listening, task = self._accepting.pop(key)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        listening.close()
+
+
+class SharedListener(LocalListener):
+    """Listening sockets that a process of this node keeps open when this one ends: see `socket_manager`.
+
+    If that process ends, this one goes on with the sockets that it has, and starts another.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self._manager: socket.socket | None = None
+        self._managers = 0
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self, accepted: Accepted) -> None:
+        """Listen, and pass each connection to `accepted`.
+
+        Raises:
+            OSError: the address is not available.
+            ClusterError: the manager cannot be started.
+        """
+        manager = await self._join(accepted)
+        self._following = asyncio.create_task(self._follow(manager, accepted))
+
+    async def stop(self, is_deleted: bool = True) -> None:
+        """Accept no more connections; unless `is_deleted`, another router accepts those that wait."""
+        if self._following:
+            self._following.cancel()
+        if self._manager:
+            if is_deleted:
+                with suppress(OSError):
+                    self._manager.send(message(GONE, 0))
+            self._manager.close()
+        await super().stop()
+
+    async def _join(self, accepted: Accepted) -> socket.socket:
+        """Connect to the manager, and accept from the socket that it gives."""
+        manager, number, listening = await asyncio.to_thread(_connect, *self._address)
+        manager.setblocking(False)
+        self._manager = manager
+        self._managers += 1
+        self._accept_from((self._managers, number), listening, accepted)
+        return manager
+
+    async def _follow(self, manager: socket.socket, accepted: Accepted) -> None:
+        while True:
+            try:
+                await self._share(manager, accepted)
+            except OSError:
+                logger.warning("The process that keeps the listening sockets open has ended. Starting another.")
+                manager.close()
+            manager = await self._rejoin(accepted)
+
+    async def _rejoin(self, accepted: Accepted) -> socket.socket:
+        while True:
+            try:
+                return await self._join(accepted)
+            except (OSError, ClusterError) as error:
+                logger.warning("It does not start: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _share(self, manager: socket.socket, accepted: Accepted) -> None:
+        """Accept from sockets of other routers for as long as the manager says; raises OSError when it has ended."""
+        while True:
+            await _readable(manager)
+            kind, number, listening = _receive(manager)
+            key = self._managers, number
+            if listening:
+                self._accept_from(key, listening, accepted)
+            elif kind == RELEASE and key in self._accepting:
+                await self._release(key)
+
+
+async def _accept(listening: socket.socket, accepted: Accepted) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listening)
+            connection.setblocking(False)
+            await accepted(connection)
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                logger.warning("Cannot accept a connection: %s.", error.strerror)
+                await asyncio.sleep(_RETRY_S)
+            # Anything else concerns one client, which has gone.
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None]:
+    """The manager's next message: what it says, a number, and the socket that came along.
+
+    Raises:
+        OSError: the manager has gone.
+    """
+    raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 1)
+    if not raw:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+    kind, number = MESSAGE.unpack(raw)
+    listening = socket.socket(fileno=files[0]) if files else None
+    if listening:
+        listening.setblocking(False)
+    return kind.rstrip(b"\0"), number, listening
+
+
+def _connect(host: str, port: int) -> tuple[socket.socket, int, socket.socket]:
+    """Connect to the manager of an address, started if there is none.
+
+    Returns:
+        The connection, and a listening socket with its number.
+
+    Raises:
+        OSError: the address is not available.
+        ClusterError: the manager ends as soon as it starts.
+    """
+    for _ in range(3):
+        manager = connect_or_start(_path(host, port), partial(_start, host=host, port=port), socket.SOCK_SEQPACKET)
+        manager.settimeout(_ANSWER_S)
+        try:
+            kind, number, listening = _receive(manager)
+        except ConnectionError:
+            # It was about to end.
+            manager.close()
+            continue
+        if kind == FAULT or listening is None:
+            manager.close()
+            raise OSError(number, os.strerror(number))
+        return manager, number, listening
+    raise ClusterError(f"The process that keeps the listening sockets of {host}:{port} ends as soon as it starts.")
+
+
+def _start(path: Path, host: str, port: int) -> None:
+    """Start the manager; returns when it listens.
+
+    Raises:
+        OSError: the address is not available.
+    """
+    command = [sys.executable, "-I", "-S", socket_manager.__file__, str(path), host, str(port)]
+    quiet = subprocess.DEVNULL
+    code = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, check=False).returncode
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _path(host: str, port: int) -> Path:
+    # Network namespaces share the file system, but not addresses.
+    facts = (host, port, os.stat("/proc/self/ns/net").st_ino)
+    return socket_folder() / f"listen-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.sock"

@@ -1,0 +1,190 @@
+"""Manager of the listening sockets of one address: a process that keeps them open while routers come and go.
+
+    python -I -S socket_manager.py PATH HOST PORT
+
+Routers connect to the Unix socket at PATH. Each gets a listening socket of its own (SO_REUSEPORT), so that the kernel
+balances clients among them. When a router goes away, another one accepts from its socket as well, until a new router
+takes the socket over. While there is no router, clients wait in the socket's queue.
+
+The process ends a minute after the last router, or with it if that router says that the application is gone. It uses
+the standard library only, to start fast and to stay small.
+
+Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
+says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
+A router sends `gone` when its application has been deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+MESSAGE = struct.Struct("!8si")
+OWN, SHARE, RELEASE, FAULT, GONE = b"own", b"share", b"release", b"fault", b"gone"
+LINGER_S = 60.0
+_BACKLOG = 4096
+
+
+@dataclass
+class Slot:
+    """A listening socket.
+
+    Args:
+        listening: the socket.
+        owner: the router's connection for which it was opened, None after that router has gone.
+        sharer: a router that accepts from it meanwhile.
+    """
+
+    listening: socket.socket
+    owner: socket.socket | None = None
+    sharer: socket.socket | None = None
+
+
+class SocketManager:
+    """Assigns listening sockets to routers.
+
+    Args:
+        control: a listening Unix socket, to which routers connect.
+        host: address that clients connect to.
+        port: port that clients connect to.
+        first: the first listening socket of that address.
+        linger_s: seconds that the sockets stay open without a router.
+    """
+
+    def __init__(
+        self, control: socket.socket, host: str, port: int, first: socket.socket, linger_s: float = LINGER_S
+    ) -> None:
+        self._control = control
+        self._host = host
+        self._port = port
+        self._slots = [Slot(first)]
+        self._linger_s = linger_s
+        self._routers: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Serve routers until the last one has been gone for `linger_s`, or its application has."""
+        self._selector.register(self._control, selectors.EVENT_READ)
+        ends_at = time.monotonic() + self._linger_s
+        while self._routers or time.monotonic() < ends_at:
+            timeout_s = None if self._routers else max(0.0, ends_at - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                if key.fileobj is self._control:
+                    self._add(self._control.accept()[0])
+                elif isinstance(key.fileobj, socket.socket):
+                    is_deleted = self._receive(key.fileobj)
+                    if not self._routers:
+                        ends_at = time.monotonic() + (0.0 if is_deleted else self._linger_s)
+
+    def _add(self, router: socket.socket) -> None:
+        router.setblocking(False)
+        try:
+            slot = self._free_slot()
+        except OSError as error:
+            router.send(message(FAULT, error.errno or 0))
+            router.close()
+            return
+        self._routers.append(router)
+        self._selector.register(router, selectors.EVENT_READ)
+        if slot.sharer:
+            self._tell(slot.sharer, RELEASE, slot)
+        slot.owner, slot.sharer = router, None
+        self._tell(router, OWN, slot)
+
+    def _free_slot(self) -> Slot:
+        for slot in self._slots:
+            if slot.owner is None:
+                return slot
+        self._slots.append(Slot(listen(self._host, self._port)))
+        return self._slots[-1]
+
+    def _receive(self, router: socket.socket) -> bool:
+        """Take in what a router says; returns whether its application has been deleted."""
+        try:
+            said = router.recv(MESSAGE.size)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # It closed without reading everything. The error comes before what it has sent.
+            said = b""
+            with suppress(OSError):
+                said = router.recv(MESSAGE.size)
+        is_deleted = said.startswith(GONE)
+        if is_deleted or not said:
+            self._remove(router)
+        return is_deleted
+
+    def _remove(self, router: socket.socket) -> None:
+        self._selector.unregister(router)
+        self._routers.remove(router)
+        router.close()
+        for slot in self._slots:
+            slot.owner = None if slot.owner is router else slot.owner
+            slot.sharer = None if slot.sharer is router else slot.sharer
+            if self._routers and slot.owner is None and slot.sharer is None:
+                slot.sharer = min(self._routers, key=self._share_of)
+                self._tell(slot.sharer, SHARE, slot)
+
+    def _share_of(self, router: socket.socket) -> int:
+        return sum(router in (slot.owner, slot.sharer) for slot in self._slots)
+
+    def _tell(self, router: socket.socket, kind: bytes, slot: Slot) -> None:
+        files = [slot.listening.fileno()] if kind != RELEASE else []
+        # If the router has died, the selector reports it next.
+        with suppress(OSError):
+            socket.send_fds(router, [message(kind, self._slots.index(slot))], files)
+
+
+def message(kind: bytes, number: int) -> bytes:
+    """A message of this protocol."""
+    return MESSAGE.pack(kind, number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, beside others of this user at the same address.
+
+    Raises:
+        OSError: the address is not available.
+    """
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening
+
+
+def main(path: str, host: str, port: int) -> int:
+    """Open the sockets and serve in a process of its own; returns an errno, or 0 once that one listens."""
+    try:
+        first = listen(host, port)
+    except OSError as error:
+        return error.errno or 1
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.bind(path)
+    control.listen(128)
+    if os.fork():
+        return 0
+    os.setsid()
+    os.chdir("/")
+    try:
+        SocketManager(control, host, port, first).run()
+    finally:
+        # Before the socket is closed, when no router can have started another process at this path.
+        os.unlink(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,190 @@
+"""Listening sockets that outlive routers, with real processes and connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rayllm.serving.router.listener import socket_manager
+from rayllm.serving.router.listener.listener import LocalListener, SharedListener
+
+# A router that answers each connection with its process id.
+ROUTER = """
+import asyncio, os, sys
+from rayllm.serving.router.listener.listener import SharedListener
+
+async def main():
+    async def accepted(connection):
+        await loop.sock_sendall(connection, str(os.getpid()).encode())
+        connection.close()
+
+    loop = asyncio.get_running_loop()
+    await SharedListener("127.0.0.1", int(sys.argv[1])).start(accepted)
+    print("listening", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> object:
+    """A folder for Unix sockets of this test alone. Its path must be short."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
+        for process in managers():
+            process.kill()
+
+
+def managers() -> list[psutil.Process]:
+    """The processes that keep sockets for this test."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if socket_manager.__file__ in command and command[-3].startswith(tempfile.gettempdir()):
+            found.append(process)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Answers:
+    """Answers each connection with a name."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+
+    async def __call__(self, connection: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(connection, self._name)
+        connection.close()
+
+
+async def answer(port: int) -> bytes:
+    """What a new connection is answered; waits until it is."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def router(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ROUTER, str(port), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"listening\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_connections_wait_for_the_next_router() -> None:
+    port = free_port()
+    async with router(port) as first:
+        assert await answer(port) == str(first.pid).encode()
+    assert first.returncode == -signal.SIGKILL
+    waiting = [asyncio.create_task(answer(port)) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    assert not any(each.done() for each in waiting)
+    async with router(port) as second:
+        assert {await each for each in waiting} == {str(second.pid).encode()}
+
+
+async def test_other_routers_accept_what_waits_for_one_that_died() -> None:
+    port = free_port()
+    other = SharedListener("127.0.0.1", port)
+    async with router(port) as first:
+        await other.start(Answers(b"other"))
+        # The kernel chooses between both.
+        while await answer(port) != str(first.pid).encode():
+            pass
+        os.kill(first.pid, signal.SIGSTOP)
+        waiting = [asyncio.create_task(answer(port)) for _ in range(20)]
+        first.kill()
+        assert {await each for each in waiting} == {b"other"}
+    assert {await answer(port) for _ in range(20)} == {b"other"}
+    # The next router takes over the socket of the first.
+    async with router(port) as second:
+        while await answer(port) != str(second.pid).encode():
+            pass
+        assert len(other._accepting) == 1
+    await other.stop()
+
+
+async def test_a_router_goes_on_when_the_manager_dies(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port)
+    await listener.start(Answers(b"me"))
+    [manager] = managers()
+    manager.kill()
+    assert await answer(port) == b"me"
+    while not (successors := managers()) or successors == [manager] or len(listener._accepting) < 2:
+        await asyncio.sleep(0.01)
+    assert {await answer(port) for _ in range(20)} == {b"me"}
+    assert "has ended. Starting another." in caplog.text
+    await listener.stop()
+
+
+async def test_the_address_is_free_once_the_application_is_deleted() -> None:
+    port = free_port()
+    both = [SharedListener("127.0.0.1", port) for _ in range(2)]
+    for listener in both:
+        await listener.start(Answers(b""))
+    for listener in both:
+        await listener.stop(is_deleted=True)
+    while managers():
+        await asyncio.sleep(0.01)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", port))
+
+
+async def test_the_address_stays_while_another_router_may_come() -> None:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port)
+    await listener.start(Answers(b"first"))
+    await listener.stop(is_deleted=False)
+    waiting = asyncio.create_task(answer(port))
+    second = SharedListener("127.0.0.1", port)
+    await second.start(Answers(b"second"))
+    assert await waiting == b"second"
+    await second.stop()
+
+
+def test_the_manager_ends_when_no_router_comes() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.bind(f"{tempfile.gettempdir()}/control")
+        control.listen()
+        first = socket_manager.listen("127.0.0.1", 0)
+        socket_manager.SocketManager(control, "127.0.0.1", first.getsockname()[1], first, linger_s=0.05).run()
+        first.close()
+
+
+@pytest.mark.parametrize("listener", [LocalListener, SharedListener])
+async def test_an_address_that_somebody_else_has_is_an_error(listener: type[LocalListener]) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        with pytest.raises(OSError, match="in use"):
+            await listener("127.0.0.1", stranger.getsockname()[1]).start(Answers(b""))
+    assert not managers()
