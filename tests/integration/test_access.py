@@ -187,7 +187,7 @@ def test_a_request_is_shown_to_its_key_and_to_administrators(access: Access, ali
     def shown(name: str) -> httpx.Response:
         return httpx.get(access.url + path, headers={"authorization": f"Bearer {access.keys[name]}"})
 
-    assert within(10, lambda: shown("alice").status_code == 200)
+    assert within(60, lambda: shown("alice").status_code == 200)
     assert shown("root").json()["key"] == "alice"
     assert shown("bob").status_code == 404
 
@@ -251,7 +251,7 @@ def test_so_many_tokens_a_minute(access: Access) -> None:
         return raw.headers["x-ratelimit-limit-tokens"] == "1000"
 
     for stream in (False, True, False):
-        assert within(20, lambda stream=stream: answered(stream))  # type: ignore[misc]
+        assert within(60, lambda stream=stream: answered(stream))  # type: ignore[misc]
     assert any(outcomes(client, 40, max_tokens=100))
 
 
@@ -267,7 +267,7 @@ def test_so_many_requests_at_once(access: Access) -> None:
     assert all("2 requests at once" in str(each) for each in refused)
     for stream in streams:
         stream.close()
-    assert within(10, lambda: outcomes(client, 1) == [None])
+    assert within(60, lambda: outcomes(client, 1) == [None])
     # One after the other, as many as there are.
     assert outcomes(client, 10) == [None] * 10
 
@@ -370,7 +370,7 @@ def test_usage_is_what_the_engine_counts(access: Access, alice: openai.OpenAI, m
     long: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "extra_body": {"min_tokens": 900}}
     with alice.chat.completions.create(**long, stream=True) as stream:
         next(iter(stream))
-    assert within(10, lambda: difference(engine_tokens(access), used_tokens(access)) == access.warm_up)
+    assert within(60, lambda: difference(engine_tokens(access), used_tokens(access)) == access.warm_up)
     own = httpx.get(f"{access.url}/v1/usage", headers={"authorization": f"Bearer {access.keys['alice']}"}).json()
     assert {row["key"] for row in own["data"]} == {"alice"}
     monkeypatch.setenv("OPENAI_API_KEY", access.keys["root"])
@@ -389,28 +389,31 @@ def test_a_flood_of_batch_requests_makes_way(access: Access) -> None:
         headers = {"authorization": f"Bearer {key}", **more}
         return await client.post(f"{access.url}{CHAT_ENDPOINT}", json=body, headers=headers)
 
-    async def flood() -> tuple[int, list[httpx.Response], httpx.Response]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
-            tasks = [asyncio.create_task(ask(client, bulk, 500)) for _ in range(slots + 20)]
+    async def ask_until(done: asyncio.Event, client: httpx.AsyncClient) -> set[int]:
+        statuses = set()
+        while not done.is_set():
+            statuses.add((await ask(client, bulk, 500)).status_code)
+        return statuses
+
+    async def flood() -> tuple[set[int], int]:
+        """Statuses of the flood and of a request beside it."""
+        done = asyncio.Event()
+        async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+            tasks = [asyncio.create_task(ask_until(done, client)) for _ in range(slots + 20)]
             async with asyncio.timeout(60):
-                while not _waits(access):
+                while not await asyncio.to_thread(_waits, access):
                     await asyncio.sleep(0.05)
             first = await ask(client, chat, 5, **{"x-request-id": "chat-1"})
-            unfinished = sum(not task.done() for task in tasks)
+            done.set()
             refused = await ask(client, bulk, 5, **{"x-rayllm-priority": "interactive"})
             assert refused.status_code == 403, refused.text
-            return unfinished, await asyncio.gather(*tasks), first
+            return set().union(*await asyncio.gather(*tasks)), first.status_code
 
-    unfinished, answers, first = asyncio.run(flood())
-    assert first.status_code == 200
-    # All slots were taken when it came.
-    assert unfinished >= slots
-    assert {answer.status_code for answer in answers} == {200}
+    assert asyncio.run(flood()) == ({200}, 200)
     headers = {"authorization": f"Bearer {access.keys['root']}"}
 
     def put_back() -> list[dict[str, Any]]:
-        listed = httpx.get(f"{access.url}/v1/requests?limit=100", headers=headers).json()["data"]
+        listed = httpx.get(f"{access.url}/v1/requests?limit=1000", headers=headers).json()["data"]
         return [record for record in listed if record["waited_for"] == "requests of a higher class"]
 
     assert within(SECONDS, put_back)
@@ -461,5 +464,5 @@ def test_usage_outlives_the_router(access: Access, alice: openai.OpenAI) -> None
 
     assert within(60, is_back)
 
-    assert within(30, lambda: difference(used_tokens(access), before)[1] >= 300)
+    assert within(60, lambda: difference(used_tokens(access), before)[1] >= 300)
     assert difference(used_tokens(access), before) == difference(engine_tokens(access), engine_before)

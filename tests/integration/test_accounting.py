@@ -54,7 +54,7 @@ def test_serve_counts_every_exchange_for_as_long_as_it_lasts(streams: list[httpx
     assert within(2, lambda: ongoing() == [STREAMS])
     for reply in streams:
         reply.close()
-    assert within(5, lambda: ongoing() == [0])
+    assert within(60, lambda: ongoing() == [0])
 
 
 def test_replicas_tell_what_routers_and_autoscaling_go_by(streams: list[httpx.Response]) -> None:
@@ -69,12 +69,12 @@ def test_replicas_tell_what_routers_and_autoscaling_go_by(streams: list[httpx.Re
         return stats
 
     assert load().keys() == {"ongoing", "queued_tokens", "kv_use"}
-    assert within(5, lambda: load()["ongoing"] == STREAMS and load()["kv_use"] > 0)
+    assert within(60, lambda: load()["ongoing"] == STREAMS and load()["kv_use"] > 0)
     # A prompt of a few tokens and a usual answer for each: no router knows how long an answer will be.
     assert STREAMS * 256 <= routing()["work"] < STREAMS * 512
     for reply in streams:
         reply.close()
-    assert within(5, lambda: (load()["ongoing"], routing()["work"], load()["queued_tokens"]) == (0, 0, 0))
+    assert within(60, lambda: (load()["ongoing"], routing()["work"], load()["queued_tokens"]) == (0, 0, 0))
 
 
 def test_resident_adapters_are_told_to_routers(base_url: str) -> None:
@@ -92,4 +92,4 @@ def test_hundreds_of_exchanges_leave_no_slot_behind(base_url: str) -> None:
         codes = list(pool.map(lambda _: client.post("/v1/completions", json=body).status_code, range(200)))
     assert codes == [200] * 200
     time.sleep(0.2)
-    assert within(5, lambda: ongoing() == [0])
+    assert within(60, lambda: ongoing() == [0])

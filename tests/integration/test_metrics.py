@@ -146,7 +146,7 @@ def test_rays_exporter_has_them_too(http: httpx.Client) -> None:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         return expected - set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:{| )", text, re.MULTILINE))
 
-    assert within(30, lambda: not missing()), missing()
+    assert within(60, lambda: not missing()), missing()
 
 
 def test_dashboards_and_alerts_name_series_that_are_there(http: httpx.Client) -> None:

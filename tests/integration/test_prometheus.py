@@ -48,7 +48,7 @@ def prometheus(service: Service, tmp_path_factory: pytest.TempPathFactory) -> It
         )
     try:
         with httpx.Client(base_url=f"http://{address}/api/v1", timeout=30) as client:
-            assert within(30, lambda: _is_ready(client)), Path(log.name).read_text()
+            assert within(60, lambda: _is_ready(client)), Path(log.name).read_text()
             yield client
     finally:
         running.terminate()
@@ -91,7 +91,7 @@ def test_no_alert_fires_while_all_is_well(prometheus: httpx.Client) -> None:
     groups = prometheus.get("/rules").json()["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) >= 8
-    assert within(30, lambda: {rule["health"] for rule in _rules(prometheus)} == {"ok"})
+    assert within(60, lambda: {rule["health"] for rule in _rules(prometheus)} == {"ok"})
     assert [rule["name"] for rule in _rules(prometheus) if rule["state"] == "firing"] == []
     assert all(rule["annotations"]["remedy"] for rule in rules)
 

@@ -96,7 +96,7 @@ def test_a_request_is_one_trace(collector: tuple[httpx.Client, str], url: str) -
     rubbish = httpx.post(url + CHAT, json=body, headers={"traceparent": "00-rubbish"}, timeout=60)
     assert rubbish.status_code == 200
     client = collector[0]
-    assert within(30, lambda: bool(spans(client, TRACE))), "nothing has arrived"
+    assert within(60, lambda: bool(spans(client, TRACE))), "nothing has arrived"
     time.sleep(1)
     found = {span["name"]: span for span in spans(client, TRACE)}
     assert {"chat rayllm-demo", "router", "transfer", "prepare", "prefill", "decode"} <= found.keys()
