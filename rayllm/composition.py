@@ -91,6 +91,7 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         health_check_timeout_s=60,
         # It stops when the last reply that passes through it has ended; its successor starts first.
         graceful_shutdown_timeout_s=max(m.deployment_config.graceful_shutdown_timeout_s for m in config.models),
+        graceful_shutdown_wait_loop_s=min(m.deployment_config.graceful_shutdown_wait_loop_s for m in config.models),
         max_surge_percent=100,
         # Applied to running routers on every change.
         user_config={
@@ -116,6 +117,7 @@ def _deployment(
         "max_ongoing_requests": max_ongoing,
         "max_queued_requests": 4 * max_ongoing if options.max_queued_requests is None else options.max_queued_requests,
         "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
+        "graceful_shutdown_wait_loop_s": options.graceful_shutdown_wait_loop_s,
         "health_check_period_s": options.health_check_period_s,
         "health_check_timeout_s": options.health_check_timeout_s,
         "max_constructor_retry_count": options.max_constructor_retry_count,
@@ -130,7 +132,7 @@ def _deployment(
             request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S
         ),
     }
-    for key in ("graceful_shutdown_wait_loop_s", "logging_config", "max_surge_percent", "rolling_update_percentage"):
+    for key in ("logging_config", "max_surge_percent", "rolling_update_percentage"):
         if getattr(options, key) is not None:
             deployment_options[key] = getattr(options, key)
     if options.autoscaling_config:

@@ -6,22 +6,45 @@ processor = build_llm_processor(
     postprocess=lambda row: {"answer": row["generated_text"]},
 )
 processor(ray.data.read_parquet("questions/")).write_parquet("answers/")
+
+Names are imported when they are used: processes of a job, such as the actor that counts its rows, need few of them.
 """
 
-from rayllm.batch.config import (
-    Checkpoint,
-    HTTPRequestProcessorConfig,
-    ProcessorConfig,
-    RequestProcessorConfig,
-    VLLMProcessorConfig,
-)
-from rayllm.batch.processors.builder import ProcessorBuilder, build_llm_processor
-from rayllm.batch.processors.http import build_http_request_processor
-from rayllm.batch.processors.processor import Processor
-from rayllm.batch.processors.request import build_request_processor
-from rayllm.batch.processors.vllm import build_vllm_processor
-from rayllm.batch.stages.stage import ActorStage, Stage
+from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rayllm.batch.config import (
+        Checkpoint,
+        HTTPRequestProcessorConfig,
+        ProcessorConfig,
+        RequestProcessorConfig,
+        VLLMProcessorConfig,
+    )
+    from rayllm.batch.processors.builder import ProcessorBuilder, build_llm_processor
+    from rayllm.batch.processors.http import build_http_request_processor
+    from rayllm.batch.processors.processor import Processor
+    from rayllm.batch.processors.request import build_request_processor
+    from rayllm.batch.processors.vllm import build_vllm_processor
+    from rayllm.batch.stages.stage import ActorStage, Stage
+
+_MODULES = {
+    "ActorStage": "stages.stage",
+    "Checkpoint": "config",
+    "HTTPRequestProcessorConfig": "config",
+    "Processor": "processors.processor",
+    "ProcessorBuilder": "processors.builder",
+    "ProcessorConfig": "config",
+    "RequestProcessorConfig": "config",
+    "Stage": "stages.stage",
+    "VLLMProcessorConfig": "config",
+    "build_http_request_processor": "processors.http",
+    "build_llm_processor": "processors.builder",
+    "build_request_processor": "processors.request",
+    "build_vllm_processor": "processors.vllm",
+}
 __all__ = [
     "ActorStage",
     "Checkpoint",
@@ -37,3 +60,9 @@ __all__ = [
     "build_request_processor",
     "build_vllm_processor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

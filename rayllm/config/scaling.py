@@ -96,8 +96,8 @@ class DeploymentConfig(Frozen):
     """Requests that each router queues for the model before it answers 503; null is 4 × `max_ongoing_requests`."""
     graceful_shutdown_timeout_s: float = Field(300.0, ge=0)
     """Seconds that a draining replica has to finish its requests."""
-    graceful_shutdown_wait_loop_s: float | None = Field(None, gt=0)
-    """Seconds between two checks whether a draining replica is idle."""
+    graceful_shutdown_wait_loop_s: float = Field(0.5, gt=0)
+    """Seconds between two checks whether a draining replica is idle, and before the first."""
     health_check_period_s: float = Field(10.0, gt=0)
     """Seconds between two health checks."""
     health_check_timeout_s: float = Field(30.0, gt=0)
