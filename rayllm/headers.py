@@ -41,6 +41,12 @@ SESSION = "x-session-id"
 PRIORITY = "x-rayllm-priority"
 """From clients and to replicas: the request's class, `interactive`, `standard` or `batch`."""
 
+TENANT = "x-rayllm-tenant"
+"""To replicas: whose share of the slots the request is part of."""
+
+WAITS = "x-rayllm-waits"
+"""To replicas: no replica is known to have a free slot, so the request waits a moment for one."""
+
 KEEPS_SLOT = "x-rayllm-keeps-slot"
 """To replicas: the request has been put back so often that no other takes its slot."""
 

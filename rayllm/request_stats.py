@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from starlette.types import Scope
@@ -23,9 +23,9 @@ class RequestStats:
     until its adapter is loaded, `prepare_s` until the engine has the prompt's tokens, `queued_s` until the first
     sequence is scheduled, `prefill_s` until the first token, `decode_s` until the last, `deliver_s` until the client's
     socket has taken all of the reply. `finish_reason` is the last answer's, "abort" for an unfinished one, and "" if
-    nothing is generated. Besides, `blocked_s` is how long the reply waited for a client that did not read,
-    `slowest_gap_s` the longest time between two tokens, and `preemptions` counts how often the engine took the request
-    out of its batch for want of KV cache.
+    nothing is generated. Besides, `blocked_s` is how long the reply waited for a client that did not read, `held_s` how
+    long the replica had no slot for the request, `slowest_gap_s` the longest time between two tokens, and `preemptions`
+    counts how often the engine took the request out of its batch for want of KV cache.
     """
 
     prompt_tokens: int = 0
@@ -42,6 +42,12 @@ class RequestStats:
     blocked_s: float = 0.0
     slowest_gap_s: float = 0.0
     preemptions: int = 0
+    held_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and of all answers."""
+        return self.prompt_tokens + self.generated_tokens
 
     @property
     def total_s(self) -> float:
@@ -90,6 +96,13 @@ class StatsSource:
 
     def __init__(self) -> None:
         self.read: Callable[[], RequestStats | None] = lambda: None
+        self.held_s = 0.0
+
+    @property
+    def stats(self) -> RequestStats | None:
+        """The stats; None if the application has done nothing for the request."""
+        stats = self.read()
+        return replace(stats, held_s=self.held_s) if stats and self.held_s else stats
 
     def add_to(self, scope: Scope) -> None:
         """Offer this source to the application."""

@@ -220,7 +220,7 @@ class _Exchange:
 
     def _timing(self) -> str:
         """The time until now, at the router and here."""
-        stats = self._stats.read()
+        stats = self._stats.stats
         return ", ".join(filter(None, (self._head["timing"], server_timing(stats.parts) if stats else "")))
 
     async def _refuse(self, body: bytes) -> None:
@@ -246,7 +246,7 @@ class _Exchange:
         self._is_done = True
         self._connection.close()
         head = head or {}
-        if stats := self._stats.read():
+        if stats := self._stats.stats:
             head["stats"] = stats.as_json()
         self._tell(kind, head, body)
 

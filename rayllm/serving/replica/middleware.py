@@ -24,7 +24,8 @@ from rayllm.serving.replica.slots import SlotHolder, Slots
 class SlotGate:
     """ASGI middleware that limits concurrent requests. A router that gets 503 here asks another replica.
 
-    A request of a higher class may take the slot of a lower one whose reply has not begun; that gets 503 as well.
+    A request that no replica has a slot for waits here a moment, in the order of classes and tenants. A request of a
+    higher class may take the slot of a lower one whose reply has not begun; that gets 503 as well.
 
     Args:
         app: the replica's application.
@@ -44,8 +45,13 @@ class SlotGate:
             Priority.named(priority) if priority else Priority.STANDARD,
             task.cancel,
             keeps_slot=bool(header(scope, headers.KEEPS_SLOT)),
+            tenant=header(scope, headers.TENANT),
+            waits=bool(header(scope, headers.WAITS)),
         )
+        source = StatsSource.of(scope)
         async with self._slots.take(holder) as has_slot:
+            if source:
+                source.held_s = holder.held_s
             if not has_slot:
                 await send_empty(send, 503, [(headers.FULL.encode(), b"1")])
                 return
@@ -54,6 +60,9 @@ class SlotGate:
             except asyncio.CancelledError:
                 if not holder.is_put_back:
                     raise
+            finally:
+                if source and (stats := source.read()):
+                    holder.served_tokens = stats.tokens
         if holder.is_put_back:
             if task.uncancel():
                 raise asyncio.CancelledError
@@ -172,7 +181,7 @@ class StatsTrailer:
                 start, is_stream = message, _is_event_stream(message)
                 return
             is_last = not message.get("more_body")
-            stats = source.read() if is_last else None
+            stats = source.stats if is_last else None
             text = json.dumps(stats.as_json()).encode() if stats else b""
             if start is not None:
                 if text and not is_stream:

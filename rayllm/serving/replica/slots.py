@@ -1,10 +1,11 @@
-"""Slots of a replica: how many requests are in progress, and how many more may start."""
+"""Slots of a replica: how many requests are in progress, which one starts next, and how many more may."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from ray import serve
 from ray.serve._private.common import RequestMetadata
 
 from rayllm.cluster.ray_internals import this_replica
-from rayllm.scheduling import Priority
+from rayllm.scheduling import FairQueue, Priority, Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 _STOP_S = 1.0
 # Seconds between looks at a saturated engine.
 _CHECK_S = 0.01
+# Seconds that a request may wait here for a slot: somewhat more than after which routers send another.
+_WAIT_S = 0.15
 
 
 class RequestCount(Protocol):
@@ -46,12 +49,28 @@ class SlotHolder:
         priority: its class.
         put_back: stops it, so that it gives its slot back.
         keeps_slot: whether it may not be stopped.
+        tenant: whose share it is part of.
+        waits: whether it waits a moment for a slot.
+
+    `held_s` are the seconds that it has waited, `served_tokens` those that it really took, once they are known.
     """
 
-    def __init__(self, work: int, priority: Priority, put_back: Callable[[], object], keeps_slot: bool = False) -> None:
+    def __init__(
+        self,
+        work: int,
+        priority: Priority,
+        put_back: Callable[[], object],
+        keeps_slot: bool = False,
+        tenant: str = "",
+        waits: bool = False,
+    ) -> None:
         self.work = work
         self.priority = priority
         self.keeps_slot = keeps_slot
+        self.tenant = tenant
+        self.waits = waits
+        self.held_s = 0.0
+        self.served_tokens: int | None = None
         self.is_put_back = False
         self.released = asyncio.Event()
         self._stop = put_back
@@ -65,11 +84,14 @@ class SlotHolder:
 class Slots:
     """The slots of one replica.
 
+    Each router has a queue of its own, and has some of its requests wait here, so that the next slot goes to the tenant
+    that all routers together have had served least.
+
     Args:
         count: counts each slot that is taken.
         is_saturated: whether the engine has more prompts waiting than it should; then only an idle replica takes more.
 
-    `on_slot_freed` is called whenever one is free again; `all_free` is set while none is taken.
+    `on_slot_freed` is called whenever one is free that no request waits for; `all_free` is set while none is taken.
     """
 
     def __init__(self, count: RequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
@@ -77,7 +99,9 @@ class Slots:
         self._is_saturated = is_saturated
         # Insertion order is the order of their arrival.
         self._holders: dict[SlotHolder, None] = {}
-        # Slots that are about to be given to requests of higher classes.
+        # Requests that wait for a slot; a future is done once the slot is theirs.
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        # Slots that are about to be taken by requests that have waited, or are of higher classes.
         self._promised = 0
         self._checking: asyncio.TimerHandle | None = None
         self.work = 0
@@ -92,13 +116,13 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, holder: SlotHolder) -> AsyncIterator[bool]:
-        """Take a slot for the block if one is free, or can be had from a request of a lower class whose reply has not
-        begun; yields whether it was.
+        """Take a slot for the block if one is free, becomes free while the request waits, or can be had from a request
+        of a lower class whose reply has not begun; yields whether it was.
 
         Args:
             holder: the request.
         """
-        if not self._has_room and not await self._put_back_for(holder):
+        if not await self._admit(holder):
             self._start_checking()
             yield False
             return
@@ -115,23 +139,64 @@ class Slots:
             if not self._holders:
                 self.all_free.set()
             holder.released.set()
-            self.on_slot_freed()
+            if holder.served_tokens is not None:
+                self._waiting.charge(holder.priority, holder.tenant, holder.served_tokens - holder.work)
+            self._pass_on()
 
     @property
     def _has_room(self) -> bool:
         return self.taken + self._promised < self._count.capacity and not (self._holders and self._is_saturated())
 
+    async def _admit(self, holder: SlotHolder) -> bool:
+        """Whether a request gets a slot, and its tenant has been charged for it."""
+        ticket = Ticket(asyncio.get_running_loop().create_future(), holder.priority, holder.tenant, holder.work)
+        if self._has_room and not self._waiting:
+            self._waiting.push(ticket)
+            self._waiting.pop()
+            return True
+        if await self._put_back_for(holder):
+            self._waiting.charge(holder.priority, holder.tenant, holder.work)
+            return True
+        return holder.waits and await self._wait(holder, ticket)
+
+    async def _wait(self, holder: SlotHolder, ticket: Ticket[asyncio.Future[None]]) -> bool:
+        """Wait for a slot. Returns whether there was one."""
+        has_slot, arrived_at = ticket.value, time.perf_counter()
+        self._waiting.push(ticket)
+        self._pass_on()
+        try:
+            await asyncio.wait((has_slot,), timeout=_WAIT_S)
+        except asyncio.CancelledError:
+            if has_slot.done():
+                self._promised -= 1
+                self._waiting.charge(ticket.priority, ticket.tenant, -ticket.cost)
+                self._pass_on()
+            raise
+        finally:
+            self._waiting.remove(ticket)
+            holder.held_s = time.perf_counter() - arrived_at
+        if has_slot.done():
+            self._promised -= 1
+        return has_slot.done()
+
+    def _pass_on(self) -> None:
+        """Give free slots to the requests that wait, and report what is left."""
+        while self._has_room and self._waiting:
+            self._promised += 1
+            self._waiting.pop().value.set_result(None)
+        if self._has_room:
+            self.on_slot_freed()
+        else:
+            self._start_checking()
+
     def _start_checking(self) -> None:
-        """Report a free slot as soon as the engine is no longer saturated: no request has to end for that."""
+        """Pass on free slots as soon as the engine is no longer saturated: no request has to end for that."""
         if self._checking is None and self.taken < self._count.capacity:
             self._checking = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 
     def _check(self) -> None:
         self._checking = None
-        if self._has_room:
-            self.on_slot_freed()
-        else:
-            self._start_checking()
+        self._pass_on()
 
     async def _put_back_for(self, holder: SlotHolder) -> bool:
         """Stop the request that has least right to its slot: of the lowest class, the one that came last. Returns

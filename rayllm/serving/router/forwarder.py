@@ -25,7 +25,7 @@ from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import ReplicaError, SuspectError
+from rayllm.serving.router.replicas.errors import ReplicaError, ReplicaFullError, SuspectError
 from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch
@@ -174,6 +174,8 @@ class Forwarder:
             **resolved.headers(payload.model),
             **client.record.trace_headers,
         }
+        if client.caller.tenant:
+            replica_headers[headers.TENANT] = client.caller.tenant
         if client.record.key:
             replica_headers[headers.USAGE] = client.record.key
         client.record.routed()
@@ -197,11 +199,12 @@ class Forwarder:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
-            request = replica_request.protected() if search.put_backs >= _MOST_PUT_BACKS else replica_request
+            wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
+            request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
             try:
                 replica.on_reply(await self._sender.send(client, request, deadline, replica))
-            except ReplicaError:
-                client.record.came_back()
+            except ReplicaError as error:
+                client.record.came_back(was_full=type(error) is ReplicaFullError)
                 start_heartbeat()
                 raise
             finally:

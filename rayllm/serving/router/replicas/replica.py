@@ -74,6 +74,11 @@ class Replica:
         """Whether it may be sent requests at all."""
         return not self._is_draining and not self._is_ejected
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has refused a request lately for want of a slot."""
+        return self._full_credit is not None
+
     def free_slots(self, priority: Priority = Priority.BATCH) -> int:
         """Requests of a class that it would accept, by this router's own count: slots that are free, and those of
         requests of lower classes, which it puts back.

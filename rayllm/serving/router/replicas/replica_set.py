@@ -39,11 +39,11 @@ class ReplicaSearch:
     """One request's search for a replica, over all its attempts.
 
     `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
-    did not take the request; `is_new` marks a request that was neither queued nor put back yet; `choice` says why the
-    last replica was chosen, `waited_for` why the request was queued, "" if it was not; `served_tokens` are those that
-    it really took, once they are known; `put_backs` counts how often a replica has taken its slot for a higher class,
-    `losses` the replicas that it was lost with; `was_only_suspect` says that the last of these had no other request
-    that had been lost before.
+    did not take the request; `is_new` marks a request that was neither queued nor put back yet; `waits` says that the
+    chosen replica was full, and may have the request wait for a slot; `choice` says why it was chosen, `waited_for` why
+    the request was queued, "" if it was not; `served_tokens` are those that it really took, once they are known;
+    `put_backs` counts how often a replica has taken its slot for a higher class, `losses` the replicas that it was lost
+    with; `was_only_suspect` says that the last of these had no other request that had been lost before.
     """
 
     request: RoutingRequest
@@ -52,6 +52,7 @@ class ReplicaSearch:
     tenant: str = ""
     tried: list[str] = field(default_factory=list)
     is_new: bool = True
+    waits: bool = False
     choice: str = ""
     waited_for: str = ""
     served_tokens: int | None = None
@@ -209,6 +210,7 @@ class ReplicaSet:
         if not candidates:
             return None
         chosen = self._policy.rank(search.request, candidates)[0]
+        search.waits = all(self._members[candidate.id].is_full for candidate in candidates)
         search.choice = self._reason(search.request, chosen, len(candidates))
         return self._members[chosen.id]
 

@@ -41,9 +41,9 @@ class ReplicaRequest:
     payload: Payload
     headers: Mapping[str, str]
 
-    def protected(self) -> ReplicaRequest:
-        """The same request, whose slot no other request takes."""
-        return replace(self, headers={**self.headers, headers.KEEPS_SLOT: "1"})
+    def with_headers(self, *names: str) -> ReplicaRequest:
+        """The same request with some headers set."""
+        return replace(self, headers={**self.headers, **dict.fromkeys(names, "1")})
 
 
 class RequestSender:

@@ -75,10 +75,15 @@ class RequestRecord:
         self.replica, self.choice, self.sent_at = replica, choice, time.perf_counter()
         self.waited_for = waited_for or self.waited_for
 
-    def came_back(self) -> None:
-        """The replica did not answer, and the request is looking for another."""
+    def came_back(self, was_full: bool = False) -> None:
+        """The replica did not answer, and the request is looking for another.
+
+        Args:
+            was_full: whether the replica had no slot for it; then it has only waited there.
+        """
         if self.sent_at is not None:
-            self.lost_s += time.perf_counter() - self.sent_at
+            if not was_full:
+                self.lost_s += time.perf_counter() - self.sent_at
             self.sent_at = None
 
     def began(self, status: int = 200) -> None:
@@ -112,7 +117,7 @@ class RequestRecord:
     def tokens(self) -> int | None:
         """Tokens of the prompt and of all answers; None if the reply began and nobody knows."""
         if self.stats:
-            return self.stats.prompt_tokens + self.stats.generated_tokens
+            return self.stats.tokens
         return 0 if self.refusal or self.first_byte_at is None else None
 
     def parts(self, until: float | None = None) -> list[tuple[str, float]]:
@@ -129,9 +134,9 @@ class RequestRecord:
         return [
             ("router", routed_at - self.started_at),
             ("lost", self.lost_s),
-            ("wait", max(0.0, sent_at - routed_at - self.lost_s)),
+            ("wait", max(0.0, sent_at - routed_at - self.lost_s) + stats.held_s),
             # What the replica does not account for, all of it if it said nothing.
-            ("transfer", max(0.0, at_replica_s - stats.total_s)),
+            ("transfer", max(0.0, at_replica_s - stats.held_s - stats.total_s)),
             *stats.parts,
         ]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from rayllm.scheduling import Priority
+from rayllm.serving.replica import slots as slots_module
 from rayllm.serving.replica.slots import SlotHolder, Slots
 
 
@@ -85,3 +88,72 @@ async def test_a_request_that_keeps_its_slot_is_not_stopped() -> None:
         async with slots.take(SlotHolder(1, Priority.STANDARD, lambda: None)) as has_slot:
             assert not has_slot
     assert stopped == []
+
+
+def waiting(tenant: str, priority: Priority = Priority.STANDARD) -> SlotHolder:
+    return SlotHolder(10, priority, lambda: None, tenant=tenant, waits=True)
+
+
+async def start(slots: Slots, holder: SlotHolder, order: list[str], until: asyncio.Event) -> asyncio.Task[None]:
+    """A request that notes when it begins, and ends at an event."""
+
+    async def run() -> None:
+        async with slots.take(holder) as has_slot:
+            order.append(holder.tenant if has_slot else f"not {holder.tenant}")
+            if has_slot:
+                await until.wait()
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_the_next_slot_is_the_tenants_that_was_served_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "_WAIT_S", 3600.0)
+    slots, order, end = Slots(Count()), list[str](), asyncio.Event()
+    slots._count.capacity = 1  # type: ignore[misc]
+    tasks = [await start(slots, waiting("a"), order, end)]
+    tasks += [await start(slots, waiting(tenant), order, end) for tenant in ("a", "a", "b", "b")]
+    tasks.append(await start(slots, waiting("c", Priority.INTERACTIVE), order, end))
+    tasks.append(await start(slots, holder(), order, end))
+    assert order == ["a", "not "], "who does not wait is refused at once"
+    end.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks)
+    assert order[2:] == ["c", "b", "a", "b", "a"]
+
+
+async def test_what_a_request_really_took_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "_WAIT_S", 3600.0)
+    slots, order, end = Slots(Count()), list[str](), asyncio.Event()
+    slots._count.capacity = 1  # type: ignore[misc]
+    first = waiting("a")
+    tasks = [await start(slots, first, order, end)]
+    tasks += [await start(slots, waiting(tenant), order, end) for tenant in ("a", "b", "b", "b")]
+    first.served_tokens = 35
+    end.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks)
+    assert order == ["a", "b", "b", "b", "a"]
+
+
+async def test_who_waits_too_long_or_leaves_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "_WAIT_S", 0.01)
+    slots, order, end = Slots(Count()), list[str](), asyncio.Event()
+    slots._count.capacity = 1  # type: ignore[misc]
+    first = await start(slots, waiting("a"), order, end)
+    await (await start(slots, waiting("b"), order, end))
+    assert order == ["a", "not b"]
+    monkeypatch.setattr(slots_module, "_WAIT_S", 3600.0)
+    leaving = await start(slots, waiting("b"), order, end)
+    last = await start(slots, waiting("c"), order, end)
+    # It leaves in the moment in which it gets the slot.
+    end.set()
+    while not slots._promised:
+        await asyncio.sleep(0)
+    leaving.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, last)
+    assert order == ["a", "not b", "c"]
+    assert leaving.cancelled()
+    assert (slots.taken, slots._promised) == (0, 0)
