@@ -26,7 +26,7 @@ from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
 SLOTS, ANSWER_S, TENANTS, COST = 16, 2.0, 10, 30
 # Requests a second of the busy tenant, and of each other: half as many again as its share.
 BUSY, OTHER = 120.0, 1.5 * SLOTS / ANSWER_S / TENANTS
-WARM_UP_S, SECONDS = 20.0, 40.0
+WARM_UP_S, SECONDS = 30.0, 40.0
 
 
 class SimulatedTime(selectors.SelectSelector):
@@ -94,7 +94,7 @@ class Cluster:
                 if not has_slot:
                     self._refused[replica] = None
                     raise ReplicaFullError
-                self.began[tenant] += asyncio.get_running_loop().time() >= WARM_UP_S
+                self.began[tenant] += WARM_UP_S <= asyncio.get_running_loop().time() < WARM_UP_S + SECONDS
                 await asyncio.sleep(ANSWER_S * self.chance.uniform(0.9, 1.1))
 
         with suppress(UnavailableError):
