@@ -18,6 +18,7 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from rayllm.access import check_key_file
+from rayllm.access.exposure import check_private
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
@@ -31,6 +32,7 @@ from rayllm.serving.cluster.deployment.restart_scope import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import ROUTER, Router
+from rayllm.serving.router.http.listen_addresses import listening_addresses
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
 from rayllm.sources import find_weights
@@ -52,12 +54,13 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         folder: resolves relative paths, before the working directory.
 
     Raises:
-        ConfigError: every error of every file, one per line.
+        ConfigError: every error of every file, one per line; or that anyone could use the service.
         ClusterError: the connected cluster can never hold one of the models.
     """
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
     _check_downloads(config.models)
     _check_weights(config.models)
+    check_private(config.router, listening_addresses(config.router))
     if fault := check_key_file(config.router.keys):
         logger.warning("router.keys: %s Until then, requests are answered 503.", fault)
     check_capacity(config)

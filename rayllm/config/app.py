@@ -120,7 +120,10 @@ class RouterConfig(Frozen):
     may."""
     keys: str | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
-    but `/health` then needs one. Null lets anyone in who can reach the service."""
+    but `/health` then needs one."""
+    allow_anyone: bool = False
+    """Serve anyone who can reach the service, though there are no keys: for a service behind something that
+    authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""
     oidc: OidcConfig | None = None
     """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
     usage: str | None = None

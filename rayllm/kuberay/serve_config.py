@@ -19,11 +19,16 @@ _SHARE = 0.001
 def with_public_proxies(serve_config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which Ray Serve's proxies listen on every pod with a replica.
 
-    KubeRay probes the proxy of each pod for readiness, so it cannot listen on 127.0.0.1.
+    KubeRay probes the proxy of each pod for readiness, so it cannot listen on 127.0.0.1. Who may reach the pods is the
+    cluster's to say, so applications without keys say that they let anyone in.
     """
     http = {**(serve_config.get("http_options") or {}), "host": "0.0.0.0"}
     rest = {key: value for key, value in serve_config.items() if key not in ("proxy_location", "http_options")}
-    return deepcopy({"proxy_location": "EveryNode", "http_options": http, **rest})
+    public = deepcopy({"proxy_location": "EveryNode", "http_options": http, **rest})
+    for application in open_applications(public):
+        args = application["args"]
+        args["router"] = {**(args.get("router") or {}), "allow_anyone": True}
+    return public
 
 
 def port_of(serve_config: Mapping[str, Any]) -> int:
@@ -40,6 +45,12 @@ def models_in(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _applications(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """RayLLM's applications."""
     return (each for each in serve_config["applications"] if each.get("import_path") == _IMPORT_PATH)
+
+
+def open_applications(serve_config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """RayLLM's applications that ask for no keys, as mutable mappings."""
+    routers = ((each, each["args"].get("router") or {}) for each in _applications(serve_config))
+    return [application for application, router in routers if not (router.get("keys") or router.get("oidc"))]
 
 
 def _routers(serve_config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -90,7 +90,7 @@ def command(file: Path, kuberay: bool, **arguments: Any) -> None:
 def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
     from rayllm.cluster.placement import place
     from rayllm.config import ModelConfig
-    from rayllm.kuberay import local_paths, relocate_paths, render_manifest, required_variables
+    from rayllm.kuberay import local_paths, open_applications, relocate_paths, render_manifest, required_variables
 
     serve_config, on_cpu = inlined_file(file), arguments["engine"] == "cpu"
 
@@ -107,6 +107,9 @@ def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
     for application in serve_config["applications"]:
         if application.get("import_path") != IMPORT_PATH:
             click.echo(f"Application {application.get('name')} is not RayLLM's: no pods are planned for it.", err=True)
+    for application in open_applications(serve_config):
+        name = application.get("name")
+        click.echo(f"Anyone who can reach the Service can use application {name}: set router.keys.", err=True)
     for path in local_paths(serve_config):
         click.echo(f"The pods must have {path}, in the image or on a volume.", err=True)
     if variables := required_variables(serve_config):

@@ -13,9 +13,10 @@ from typing import Any
 
 import click
 
+from rayllm.access.exposure import check_private
 from rayllm.cli.deployment.application import Application, read_application, reason
 from rayllm.cli.deployment.cluster import find, hide_token_notice
-from rayllm.cli.deployment.listeners import check_free, check_private, listeners, reach, with_address
+from rayllm.cli.deployment.listeners import check_free, letting_anyone_in, listeners, reach, with_address
 from rayllm.cli.deployment.start_display import start_display
 from rayllm.cli.terminal.signals import interrupt_on_signals
 from rayllm.config import AppConfig
@@ -50,9 +51,10 @@ def command(
     address: str | None,
 ) -> None:
     application = with_address(_application(model, tensor_parallel, context, address), host, port)
+    if allow_anyone:
+        application = letting_anyone_in(application)
     addresses = listeners(application)
-    if not (allow_anyone or application.config.router.needs_keys):
-        check_private(addresses)
+    check_private(application.config.router, [(listener.key, listener.host) for listener in addresses])
     if address is None:
         check_free(addresses)
     _serve(application, address, ctx.find_root().params.get("verbose", False))

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from rayllm.cli.deployment.application import Application
-from rayllm.errors import ClusterError, ConfigError
+from rayllm.errors import ClusterError
 from rayllm.hosts import is_loopback, join_address
 
 _DEFAULT = {"host": "127.0.0.1", "port": 8000}
@@ -44,6 +44,12 @@ def with_address(application: Application, host: str | None, port: int | None) -
     return replace(application, config=config, http_options=http)
 
 
+def letting_anyone_in(application: Application) -> Application:
+    """The application as one that asks for no keys, wherever it listens."""
+    router = application.config.router.model_copy(update={"allow_anyone": True})
+    return replace(application, config=application.config.model_copy(update={"router": router}))
+
+
 def listeners(application: Application) -> list[Listener]:
     """The addresses of an application: the routers' own, then that of Ray Serve's proxies."""
     routers, http = application.config.router.address, application.http_options
@@ -51,21 +57,6 @@ def listeners(application: Application) -> list[Listener]:
     if routers is None or not _has_no_proxies(application):
         addresses.append(Listener("http_options.host", http["host"], http["port"]))
     return addresses
-
-
-def check_private(addresses: list[Listener]) -> None:
-    """Refuse addresses that other machines can reach, for a service without API keys.
-
-    Raises:
-        ConfigError: names the key, and says what to do.
-    """
-    for listener in addresses:
-        if not is_loopback(listener.host):
-            raise ConfigError(
-                f"{listener.key}: {listener.host} would let anyone on the network use the models, since there are no "
-                "API keys. Set router.keys, listen on 127.0.0.1, or add --allow-anyone if something in front "
-                "authenticates callers."
-            )
 
 
 def check_free(addresses: list[Listener]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import ray
 from ray.serve.config import ProxyLocation
 
 from rayllm.cluster.ray_internals import serve_client
@@ -16,9 +17,19 @@ async def listening_hosts(config: RouterConfig) -> list[str]:
     Args:
         config: the router's configuration.
     """
-    client = serve_client()
-    details = await asyncio.to_thread(client.get_serve_details)
-    own = [config.address[0]] if config.address else []
+    return [host for _, host in await asyncio.to_thread(listening_addresses, config)]
+
+
+def listening_addresses(config: RouterConfig) -> list[tuple[str, str]]:
+    """The same, each with the key that sets it; without Ray Serve's while it does not run. Blocks.
+
+    Args:
+        config: the router's configuration.
+    """
+    own = [("router.listen", config.address[0])] if config.address else []
+    client = serve_client(required=False) if ray.is_initialized() else None
+    if client is None:
+        return own
     # Without proxies, Serve's address is the routers', unless they have their own.
-    has_proxies = details["proxy_location"] != ProxyLocation.Disabled
-    return [*own, client.http_config.host or "127.0.0.1"] if has_proxies or not own else own
+    has_proxies = client.get_serve_details()["proxy_location"] != ProxyLocation.Disabled
+    return [*own, ("http_options.host", client.http_config.host or "127.0.0.1")] if has_proxies or not own else own

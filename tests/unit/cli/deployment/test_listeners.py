@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from rayllm.access.exposure import check_private
 from rayllm.cli.deployment.application import Application
-from rayllm.cli.deployment.listeners import check_free, check_private, listeners, reach, with_address
+from rayllm.cli.deployment.listeners import check_free, letting_anyone_in, listeners, reach, with_address
 from rayllm.config import load_app
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.hosts import is_loopback
@@ -37,6 +38,11 @@ def test_what_is_listened_on(given: Application, host: str | None, port: int | N
     assert [str(listener) for listener in listeners(with_address(given, host, port))] == addresses
 
 
+def check(given: Application) -> None:
+    found = listeners(with_address(given, None, None))
+    check_private(given.config.router, [(each.key, each.host) for each in found])
+
+
 @pytest.mark.parametrize(
     ("given", "key"),
     [
@@ -48,7 +54,8 @@ def test_what_is_listened_on(given: Application, host: str | None, port: int | N
 def test_an_address_that_others_reach_is_refused_by_its_key(given: Application, key: str) -> None:
     found = listeners(with_address(given, None, None))
     with pytest.raises(ConfigError, match=key):
-        check_private(found)
+        check(given)
+    check(letting_anyone_in(given))
     assert str(next(each for each in found if not is_loopback(each.host))) in reach(found, None)
     assert "Only this machine" not in reach(found, None)
     assert reach(found, "/keys.yaml").endswith("need a key of /keys.yaml.")
@@ -57,7 +64,7 @@ def test_an_address_that_others_reach_is_refused_by_its_key(given: Application, 
 def test_a_loopback_address_is_private() -> None:
     for listen in ("127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"):
         found = listeners(with_address(application(listen), None, None))
-        check_private(found)
+        check(application(listen))
         assert reach(found, None) == "Only this machine can reach it, since there are no API keys."
         assert reach(found, "/keys.yaml") == "Requests from this machine need a key of /keys.yaml."
 

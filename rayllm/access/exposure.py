@@ -1,0 +1,30 @@
+"""Who can reach a service without keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rayllm.config import RouterConfig
+from rayllm.errors import ConfigError
+from rayllm.hosts import is_loopback
+
+
+def check_private(router: RouterConfig, addresses: Iterable[tuple[str, str]]) -> None:
+    """Refuse hosts that other machines can reach, for a service that asks for no keys, unless it is to let anyone in.
+
+    Args:
+        router: the router's configuration.
+        addresses: the key that sets each host, and the host.
+
+    Raises:
+        ConfigError: names the key, and says what to do.
+    """
+    if router.needs_keys or router.allow_anyone:
+        return
+    for key, host in addresses:
+        if not is_loopback(host):
+            raise ConfigError(
+                f"{key}: {host} would let anyone on the network use the models, since there are no API keys. Set "
+                "router.keys, listen on 127.0.0.1, or say router.allow_anyone: true (`rayllm run --allow-anyone`) if "
+                "something in front authenticates callers."
+            )
