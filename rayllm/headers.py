@@ -56,6 +56,9 @@ TIMING = "x-rayllm-timing"
 USAGE = "x-rayllm-usage"
 """The name of the key whose usage the request is."""
 
+LABELS = "x-rayllm-labels"
+"""The labels of that key, as JSON; absent if it has none."""
+
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
 

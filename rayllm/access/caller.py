@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,7 +19,7 @@ class Caller:
 
     `name` is that of its key, and `tenant` owns the files and batches that it creates; both are empty without keys.
     `models` are names of models and adapters that it may use, with `*` for any text; None are all. `limits` are those
-    of its key, and `priority` is the highest class of its requests.
+    of its key, and `priority` is the highest class of its requests. Usage can be grouped by `labels`.
     """
 
     name: str = ""
@@ -28,6 +28,7 @@ class Caller:
     is_admin: bool = False
     limits: Limits = NO_LIMITS
     priority: Priority = Priority.STANDARD
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def may_use(self, *names: str) -> bool:
         """Whether it may use a model.

@@ -19,6 +19,10 @@ PREFIX = "sk-rayllm-"
 LONGEST_KEY = 256
 """Characters of the longest key that is looked up."""
 _SECRET_BYTES = 32
+MOST_LABELS = 16
+"""Labels of a key."""
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,63}")
 
 
 def new_key() -> str:
@@ -57,6 +61,8 @@ class Key(Frozen):
     """Class of the key's requests: `interactive` ones go first, `batch` ones use what others leave idle."""
     expires: datetime | None = None
     """When the key stops working, with a time zone; null is never."""
+    labels: dict[str, str] = Field({}, max_length=MOST_LABELS)
+    """What usage can be grouped by, such as a team: at most 16, of plain names and values."""
     admin: bool = False
     """May load adapters, and see other keys' requests."""
 
@@ -66,6 +72,16 @@ class Key(Frozen):
         if value is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]*", value):
             raise ValueError("must be letters, digits, `.`, `_`, `@` and `-`, and begin with a letter or digit")
         return value
+
+    @field_validator("labels")
+    @classmethod
+    def _are_short(cls, labels: dict[str, str]) -> dict[str, str]:
+        for name, value in labels.items():
+            if not _LABEL.fullmatch(name):
+                raise ValueError(f"the name `{name[:40]}` must be at most 32 letters, digits, `.`, `_` and `-`")
+            if not _LABEL_VALUE.fullmatch(value):
+                raise ValueError(f"`{name}` must be at most 64 letters, digits, spaces, `.`, `_`, `@`, `/` and `-`")
+        return labels
 
     @field_validator("hash")
     @classmethod
@@ -92,4 +108,4 @@ class Key(Frozen):
         """Who sends a request with this key."""
         limits = Limits(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.max_concurrent)
         priority = Priority.named(self.priority)
-        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits, priority)
+        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits, priority, self.labels)

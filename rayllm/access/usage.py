@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, get_args
 
 Group = Literal["day", "key", "model", "adapter"]
-"""What usage can be grouped by."""
 GROUPS: tuple[Group, ...] = get_args(Group)
+"""What usage can be grouped by, besides labels."""
+LABEL = "label:"
+"""Begins what groups by a label."""
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
 """What is summed up, of each group."""
 
 Totals = dict[tuple[str, ...], list[int]]
-"""`COUNTS` by the values of `GROUPS`."""
+"""`COUNTS` by the values of `GROUPS` and the labels, as JSON."""
 
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """One request. `at` is when it ended, in seconds since the epoch; `key` is the name of its key."""
+    """One request. `at` is when it ended, in seconds since the epoch; `key` is the name of its key, `labels` are the
+    labels of that."""
 
     at: float
     id: str
@@ -31,13 +34,15 @@ class UsageEntry:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
         """The entry in a line; None if a process died while it wrote it."""
         try:
             values = json.loads(line)
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
+            # Entries of earlier versions have no labels.
+            return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
         except (ValueError, LookupError, TypeError):
             return None
 
@@ -48,8 +53,9 @@ class UsageEntry:
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Its values of `GROUPS`."""
-        return (day_of(self.at), self.key, self.model, self.adapter)
+        """Its values of `GROUPS`, and its labels."""
+        labels = json.dumps(dict(self.labels), sort_keys=True) if self.labels else ""
+        return (day_of(self.at), self.key, self.model, self.adapter, labels)
 
     def add_to(self, totals: Totals) -> None:
         """Count it."""
@@ -68,20 +74,23 @@ def today() -> str:
     return day_of(time.time())
 
 
-def usage_rows(totals: Iterable[Totals], group_by: Sequence[Group], key: str | None = None) -> list[dict[str, Any]]:
+def usage_rows(totals: Iterable[Totals], group_by: Sequence[str], key: str | None = None) -> list[dict[str, Any]]:
     """Sums by group, in order.
 
     Args:
         totals: sums of parts.
-        group_by: what to tell apart.
+        group_by: what to tell apart: some of `GROUPS`, and `label:` with the name of a label.
         key: of this key only; None is of all.
     """
     sums: Totals = {}
     for part in totals:
         for values, counts in part.items():
-            group: Mapping[Group, str] = dict(zip(GROUPS, values, strict=True))
+            *others, labels = values
+            group: dict[str, str] = dict(zip(GROUPS, others, strict=True))
             if key is None or group["key"] == key:
-                row = sums.setdefault(tuple(group[name] for name in group_by), [0] * len(COUNTS))
+                if labels:
+                    group |= {LABEL + name: value for name, value in json.loads(labels).items()}
+                row = sums.setdefault(tuple(group.get(name, "") for name in group_by), [0] * len(COUNTS))
                 for index, amount in enumerate(counts):
                     row[index] += amount
     return [

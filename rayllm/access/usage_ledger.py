@@ -1,19 +1,22 @@
 """The ledger of usage: a folder with a subfolder for each day, and in it a file of JSON lines for each process.
 
-A line is written with one system call when its request ends, so it is there even if the process is killed next.
+A line is written with one system call when its request ends, so it is there even if the process is killed next. Buckets
+have no append: there, processes write to a folder of their node, which is uploaded (`usage_upload`).
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
 import os
+import secrets
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from threading import Lock
 
-from rayllm.access.usage import Totals, UsageEntry, day_of, today
+from rayllm.access.usage import UsageEntry, day_of
 from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -22,14 +25,36 @@ DAYS_KEPT = 400
 """Days after which entries are deleted."""
 
 
-def usage_folder(configured: str | None, application: str) -> Path:
-    """The ledger of an application.
+@dataclass(frozen=True)
+class UsageLedger:
+    """The ledger of an application: `uri` is where it is read, `folder` where processes of this node append."""
 
-    Args:
-        configured: `router.usage`.
-        application: name of the application.
-    """
-    return (Path(configured) if configured else settings().cache_path / "usage") / application
+    uri: str
+    folder: Path
+
+    @classmethod
+    def of(cls, configured: str | None, application: str) -> UsageLedger:
+        """The ledger of an application.
+
+        Args:
+            configured: `router.usage`.
+            application: name of the application.
+        """
+        uri = f"{(configured or str(settings().cache_path / 'usage')).rstrip('/')}/{application}"
+        if "://" not in uri:
+            return cls(uri, Path(uri))
+        digest = hashlib.sha256(uri.encode()).hexdigest()[:16]
+        return cls(uri, settings().cache_path / "usage-upload" / digest)
+
+    @property
+    def is_uploaded(self) -> bool:
+        """Whether it is in a bucket."""
+        return "://" in self.uri
+
+
+def oldest_day(day: str) -> str:
+    """The first day of which entries are kept on another."""
+    return (date.fromisoformat(day) - timedelta(days=DAYS_KEPT)).isoformat()
 
 
 class UsageWriter:
@@ -63,57 +88,14 @@ class UsageWriter:
 
     def _open(self, day: str) -> None:
         self.close()
-        path = self._folder / day / f"{self._name}.jsonl"
+        # A new file each time: an uploaded one may be gone, and its name is taken.
+        path = self._folder / day / f"{self._name}-{secrets.token_hex(4)}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        # Nobody deletes it meanwhile.
+        fcntl.flock(self._file, fcntl.LOCK_SH)
         self._day = day
-        oldest = (date.fromisoformat(day) - timedelta(days=DAYS_KEPT)).isoformat()
+        oldest = oldest_day(day)
         for old in self._folder.iterdir():
             if len(old.name) == len(oldest) and old.name < oldest:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-@dataclass
-class _FileSums:
-    """Sums of the first `size` bytes of a file."""
-
-    size: int = 0
-    totals: Totals = field(default_factory=dict)
-
-
-class UsageReader:
-    """Sums of the entries of all processes, of which it reads each once.
-
-    Args:
-        folder: of the ledger.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, _FileSums] = {}
-        self._lock = Lock()
-
-    def totals(self, since: str, until: str = "") -> dict[str, Totals]:
-        """Sums by file. Blocks.
-
-        Args:
-            since, until: the first day and the last, as 2026-01-31; until today by default.
-        """
-        days = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-        wanted = [day for day in days if since <= day.name <= (until or today())]
-        with self._lock:
-            return {
-                f"{path.parent.name}/{path.name}": self._sums(path) for day in wanted for path in day.glob("*.jsonl")
-            }
-
-    def _sums(self, path: Path) -> Totals:
-        sums = self._files.setdefault(str(path), _FileSums())
-        with path.open("rb") as file:
-            file.seek(sums.size)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                sums.size += len(line)
-                if entry := UsageEntry.parse(line):
-                    entry.add_to(sums.totals)
-        return sums.totals

@@ -127,8 +127,8 @@ class RouterConfig(Frozen):
     oidc: OidcConfig | None = None
     """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
     usage: str | None = None
-    """Folder of the ledger of what keys use, a path visible to all nodes. Null is `usage` in `RAYLLM_CACHE_DIR`, which
-    is enough on one node."""
+    """Folder of the ledger of what keys use: a path visible to all nodes, `s3://…` or `gs://…`. Null is `usage` in
+    `RAYLLM_CACHE_DIR`, which is enough on one node."""
 
     @property
     def needs_keys(self) -> bool:
@@ -145,8 +145,8 @@ class RouterConfig(Frozen):
     @field_validator("usage")
     @classmethod
     def _is_a_folder(cls, value: str | None) -> str | None:
-        if value is not None and (not value or "://" in value):
-            raise ValueError(f"`{value}` must be a path; entries are appended, which buckets cannot do")
+        if value is not None and (not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+", value))):
+            raise ValueError(f"`{value}` must be a path, s3://bucket/folder or gs://bucket/folder")
         return value
 
     @field_validator("listen")

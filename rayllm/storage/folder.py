@@ -61,15 +61,23 @@ class Folder:
         with self._translated(path, "read"), self.open(path) as file:
             return bytes(file.read())
 
-    def open(self, path: str) -> NativeFile:
+    def open(self, path: str, offset: int = 0) -> NativeFile:
         """Open a file for streaming. The caller closes it.
+
+        Args:
+            path: the file.
+            offset: where to begin, in bytes.
 
         Raises:
             FileNotFoundError: it does not exist.
         """
         with self._translated(path, "read"):
             files, root = self._open()
-            return files.open_input_stream(f"{root}/{path}")
+            if not offset:
+                return files.open_input_stream(f"{root}/{path}")
+            file = files.open_input_file(f"{root}/{path}")
+            file.seek(offset)
+            return file
 
     def write(self, path: str, content: bytes | BinaryIO) -> None:
         """Create or replace a file atomically: readers never see a part of it.
@@ -95,6 +103,15 @@ class Folder:
             infos = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
         # Names with a leading dot are files being written.
         return sorted(i.base_name for i in infos if i.type == FileType.File and not i.base_name.startswith("."))
+
+    def folders(self, path: str = "") -> list[str]:
+        """Sorted names of the folders in the folder `path`; empty if it does not exist."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._translated(path, "listed"):
+            files, root = self._open()
+            infos = files.get_file_info(FileSelector(f"{root}/{path}".rstrip("/"), allow_not_found=True))
+        return sorted(i.base_name for i in infos if i.type == FileType.Directory)
 
     def entries(self, path: str) -> list[Entry]:
         """Files in the folder `path`, including those being written; empty if it does not exist."""

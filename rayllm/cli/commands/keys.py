@@ -75,9 +75,12 @@ def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--expires", metavar="WHEN", help="When it stops working: days from now, or a time such as 2027-01-31T00:00Z."
 )
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What usage can be grouped by.")
 @click.option("--admin", is_flag=True, help="It may load adapters and see other keys' requests.")
 @_pass_file
-def create(file: KeyFile, name: str, models: str | None, expires: str | None, **options: Any) -> None:
+def create(
+    file: KeyFile, name: str, models: str | None, expires: str | None, labels: tuple[str, ...], **options: Any
+) -> None:
     """Create a key, and print it: it is shown only this once."""
     from rayllm.access import Key, new_key
     from rayllm.access.key import key_hash
@@ -88,7 +91,7 @@ def create(file: KeyFile, name: str, models: str | None, expires: str | None, **
     with file.change() as keys:
         if any(key.name == name for key in keys):
             raise ConfigError(f"{file.uri}: there is a key `{name}` already.\nhint: choose another name, or rotate it.")
-        fields = {"name": name, "models": names, "expires": _time(expires), **options}
+        fields = {"name": name, "models": names, "expires": _time(expires), "labels": _labels(labels), **options}
         try:
             keys.append(Key.model_validate({**fields, "hash": key_hash(secret, file.salt)}))
         except ValidationError as error:
@@ -98,7 +101,9 @@ def create(file: KeyFile, name: str, models: str | None, expires: str | None, **
 
 @command.command("show-usage")
 @server_options
-@click.option("--by", default="key,model", show_default=True, metavar="GROUPS", help="day, key, model, adapter.")
+@click.option(
+    "--by", default="key,model", show_default=True, metavar="GROUPS", help="day, key, model, adapter, label:NAME."
+)
 @click.option("--since", metavar="DAY", help="First day, in UTC; default: 30 days ago.")
 @click.option("--until", metavar="DAY", help="Last day; default: today.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -173,6 +178,16 @@ def _index(file: KeyFile, keys: list[Key], name: str) -> int:
     return names.index(name)
 
 
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name in labels:
+            raise ConfigError(f"--label: `{text}` must be NAME=VALUE, once for each name.")
+        labels[name] = value
+    return labels
+
+
 def _time(text: str | None) -> datetime | str | None:
     if text and text.isascii() and text.isdigit() and len(text) <= 5:
         return datetime.now(UTC).replace(microsecond=0) + timedelta(days=int(text))
@@ -195,10 +210,11 @@ def _shown(key: Key) -> dict[str, Any]:
 def _table(keys: tuple[Key, ...]) -> Table:
     from rayllm.access.limits import UNITS
 
-    table = Table(["name", "tenant", "models", "limits", "expires", "admin"])
+    table = Table(["name", "tenant", "models", "limits", "labels", "expires", "admin"])
     for key in keys:
         models = "all" if key.models is None else ", ".join(key.models) or "none"
         expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
         limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.by_kind.items()) or "none"
-        table.add([key.name, key.tenant or key.name, models, limits, expires, "yes" if key.admin else "-"])
+        labels = ", ".join(f"{name}={value}" for name, value in key.labels.items()) or "-"
+        table.add([key.name, key.tenant or key.name, models, limits, labels, expires, "yes" if key.admin else "-"])
     return table

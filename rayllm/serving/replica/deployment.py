@@ -16,7 +16,7 @@ import uvicorn
 from ray import serve
 from starlette.types import ASGIApp
 
-from rayllm.access.usage_ledger import usage_folder
+from rayllm.access.usage_ledger import UsageLedger
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
 from rayllm.engine.adapters.setup import MAX_STOPS
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds that requests get to end after the engine has died: their errors only have to be sent.
 _LAST_EVENTS_S = 2.0
+# Seconds for the last upload of usage; what is left is uploaded by another process of the node.
+_LAST_UPLOAD_S = 10.0
 
 
 class ModelReplica:
@@ -94,7 +96,7 @@ class ModelReplica:
         self._check_timeout_s = user_config["health_check_timeout_s"]
         usage = user_config.get("usage")
         app_name = serve.get_replica_context().app_name
-        self._usage_meter.write_to(usage_folder(usage["folder"], app_name) if usage else None)
+        self._usage_meter.write_to(UsageLedger.of(usage["folder"], app_name) if usage else None)
 
     async def _start(self, gpu_share: float) -> None:
         metrics = self._metrics
@@ -265,3 +267,7 @@ class ModelReplica:
             self._http.should_exit = True
             await asyncio.wait([self._serving], timeout=5)
         await self._engine.stop(timeout_s=5)
+        if meter := getattr(self, "_usage_meter", None):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_UPLOAD_S):
+                    await meter.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm import headers
 from rayllm.access.usage import UsageEntry
-from rayllm.access.usage_ledger import UsageWriter
+from rayllm.access.usage_ledger import UsageLedger, UsageWriter
+from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.replica.middleware import header
 
@@ -28,12 +30,25 @@ class UsageMeter:
         self._model_id = model_id
         self._replica_id = replica_id
         self._writer: UsageWriter | None = None
+        self._upload: UsageUpload | None = None
+        self._uploading: asyncio.Task[None] | None = None
 
-    def write_to(self, folder: Path | None) -> None:
-        """Write to the ledger in a folder from now on; None writes nothing."""
+    def write_to(self, ledger: UsageLedger | None) -> None:
+        """Write to a ledger from now on; None writes nothing."""
         if self._writer:
             self._writer.close()
-        self._writer = UsageWriter(folder, self._replica_id) if folder else None
+        if self._uploading:
+            self._uploading.cancel()
+        self._writer = UsageWriter(ledger.folder, self._replica_id) if ledger else None
+        self._upload = UsageUpload(ledger) if ledger and ledger.is_uploaded else None
+        self._uploading = asyncio.create_task(keep_uploading(self._upload)) if self._upload else None
+
+    async def close(self) -> None:
+        """Write no more, and upload what is left."""
+        upload = self._upload
+        self.write_to(None)
+        if upload:
+            await asyncio.to_thread(upload.run)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = header(scope, headers.USAGE)
@@ -57,4 +72,5 @@ class UsageMeter:
             prompt_tokens=stats.prompt_tokens,
             cached_tokens=stats.cached_tokens,
             completion_tokens=stats.generated_tokens,
+            labels=json.loads(header(scope, headers.LABELS) or "{}"),
         )

@@ -23,9 +23,11 @@ from ray.serve.schema import ApplicationStatus
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.access.usage_ledger import UsageReader, usage_folder
+from rayllm.access.usage_ledger import UsageLedger
+from rayllm.access.usage_reader import UsageReader
+from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.asgi import call
-from rayllm.config import AppConfig
+from rayllm.config import AppConfig, RouterConfig
 from rayllm.error_shapes import error_body
 from rayllm.errors import RayLLMError
 from rayllm.observability.exposition import Renderer
@@ -39,7 +41,7 @@ from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.usage_api import Sums, UsageApi, to_sums
+from rayllm.serving.router.access.usage_api import Sums, UsageApi, read_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.client_limits import ClientLimits
@@ -57,6 +59,7 @@ from rayllm.serving.router.telemetry.request_log import RequestLog
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 from rayllm.settings import settings
+from rayllm.storage import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ class Router:
         self._exporting: asyncio.Task[None] | None = None
         self._credentials = Credentials()
         self._quarantine = Quarantine(partial(self._ask_routers, "quarantine"))
+        self._ledger: UsageLedger | None = None
+        self._uploading: asyncio.Task[None] | None = None
         self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -118,7 +123,7 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         await self._credentials.configure(config.router)
-        self._usage_reader = UsageReader(usage_folder(config.router.usage, self._name))
+        self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
             config.router.batches, partial(start_runner, self._name, config=config), hosts, config.router.needs_keys
@@ -138,7 +143,7 @@ class Router:
             self._limiter,
             self._credentials,
             self._quarantine,
-            [*self._batch_service.routes, *self._telemetry_routes(admin_keys)],
+            [*self._batch_service.routes, *self._telemetry_routes(admin_keys, config.router.usage is not None)],
         ).app
         self._log_requests(config.router.log_requests)
         if self._exporting is None:
@@ -172,12 +177,13 @@ class Router:
         answer = await call(self._current, path, body, headers, user=caller)
         return answer.status, answer.headers, answer.body
 
-    def _telemetry_routes(self, admin_keys: AdminKeys) -> list[Route]:
+    def _telemetry_routes(self, admin_keys: AdminKeys, is_shared: bool) -> list[Route]:
         page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
         recent = RecentRequestsApi(
             partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
         )
-        usage = UsageApi(partial(self._ask_routers, "usage"), admin_keys)
+        # A ledger that all nodes share is read by one of them.
+        usage = UsageApi(self.usage if is_shared else partial(self._ask_routers, "usage"), admin_keys)
         return [
             Route("/metrics", page.answer),
             Route("/v1/usage", usage.get),
@@ -191,7 +197,7 @@ class Router:
 
     async def usage(self, days: tuple[str, str]) -> list[Sums]:
         """The usage ledger on this router's node, from one day to another."""
-        return [to_sums(await asyncio.to_thread(self._usage_reader.totals, *days))]
+        return [await read_sums(self._usage_reader, days)]
 
     async def quarantine(self, digest: str) -> list[None]:
         """Refuse requests with this digest from now on: another router has found that replicas died of one."""
@@ -228,6 +234,16 @@ class Router:
         while True:
             self._telemetry.metrics.update_load()
             await asyncio.sleep(_EXPORT_PERIOD_S)
+
+    def _open_ledger(self, config: RouterConfig) -> None:
+        ledger = UsageLedger.of(config.usage, self._name)
+        if ledger == self._ledger:
+            return
+        self._ledger, self._usage_reader = ledger, UsageReader(Folder(ledger.uri))
+        if self._uploading:
+            self._uploading.cancel()
+        # What replicas that have died have left.
+        self._uploading = asyncio.create_task(keep_uploading(UsageUpload(ledger))) if ledger.is_uploaded else None
 
     def _log_requests(self, is_wanted: bool) -> None:
         if self._telemetry.log:
@@ -278,6 +294,8 @@ class Router:
         """Stop the router; Ray Serve awaits this."""
         if exporting := getattr(self, "_exporting", None):
             exporting.cancel()
+        if uploading := getattr(self, "_uploading", None):
+            uploading.cancel()
         if batch_service := getattr(self, "_batch_service", None):
             batch_service.stop()
         if credentials := getattr(self, "_credentials", None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -178,6 +179,8 @@ class Forwarder:
             replica_headers[headers.TENANT] = client.caller.tenant
         if client.record.key:
             replica_headers[headers.USAGE] = client.record.key
+        if client.caller.labels:
+            replica_headers[headers.LABELS] = json.dumps(dict(client.caller.labels))
         client.record.routed()
         await unless_disconnected(
             request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, replica_headers), routing)

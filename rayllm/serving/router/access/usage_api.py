@@ -10,16 +10,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.access import caller_of
-from rayllm.access.usage import GROUPS, Group, Totals, today, usage_rows
-from rayllm.errors import RequestError
+from rayllm.access.usage import GROUPS, LABEL, Totals, today, usage_rows
+from rayllm.access.usage_reader import UsageReader
+from rayllm.errors import RequestError, StorageError, UnavailableError
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _DAYS = 30
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_BY_LABEL = re.compile(LABEL + r"[\w.-]+", re.ASCII)
 _PARAMETERS = ("group_by", "since", "until")
 
-# Sums by file, as routers tell each other.
-Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]]
+# Sums by file, as routers tell each other, or why there are none now.
+Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
 
 
 class UsageApi:
@@ -44,11 +46,14 @@ class UsageApi:
             raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
         since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
         until = _day(query.get("until"), "until") or today()
-        # Routers on one node read the same files.
-        files = {file: dict(sums) for each in await self._ask((since, until)) for file, sums in each.items()}
-        totals: list[Totals] = [{tuple(group): counts for group, counts in sums.items()} for sums in files.values()]
+        files: dict[str, Totals] = {}
+        for sums in await self._ask((since, until)):
+            if isinstance(sums, str):
+                raise UnavailableError(sums, None, "usage_unavailable", 1)
+            # Routers on one node read the same files.
+            files |= {file: {tuple(group): counts for group, counts in totals} for file, totals in sums.items()}
         own = None if caller.is_admin or not caller.name else caller.name
-        data = usage_rows(totals, _group_by(query.get("group_by", "key,model")), own)
+        data = usage_rows(files.values(), _group_by(query.get("group_by", "key,model")), own)
         return JSONResponse({"object": "list", "since": since, "until": until, "data": data})
 
 
@@ -58,14 +63,16 @@ def _day(text: str | None, name: str) -> str:
     return text or ""
 
 
-def _group_by(text: str) -> list[Group]:
-    groups: dict[str, Group] = {group: group for group in GROUPS}
+def _group_by(text: str) -> list[str]:
     names = [name.strip() for name in text[:200].split(",") if name.strip()]
-    if unknown := [name for name in names if name not in groups]:
-        raise RequestError(f"`group_by` may have {', '.join(GROUPS)}, not `{unknown[0]}`.", "group_by")
-    return [groups[name] for name in dict.fromkeys(names)]
+    if unknown := [name for name in names if name not in GROUPS and not _BY_LABEL.fullmatch(name)]:
+        raise RequestError(f"`group_by` may have {', '.join(GROUPS)} and {LABEL}NAME, not `{unknown[0]}`.", "group_by")
+    return list(dict.fromkeys(names))
 
 
-def to_sums(totals: dict[str, Totals]) -> Sums:
-    """Sums by file as plain lists."""
-    return {file: list(sums.items()) for file, sums in totals.items()}
+async def read_sums(reader: UsageReader, days: tuple[str, str]) -> Sums:
+    """Sums of a ledger, from one day to another, as plain lists."""
+    try:
+        return {file: list(totals.items()) for file, totals in (await reader.totals(*days)).items()}
+    except (StorageError, UnavailableError) as error:
+        return error.message

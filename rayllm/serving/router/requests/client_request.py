@@ -40,7 +40,7 @@ class ClientRequest:
         self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
         self.caller = caller_of(request.scope)
         self.priority = self.caller.priority
-        self.record.key = self.caller.name
+        self.record.key, self.record.labels = self.caller.name, self.caller.labels
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self._send = send

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +27,13 @@ _PHASES = {
 class RequestRecord:
     """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s, `created` the epoch's.
 
-    `key` is the name of the sender's key, empty without keys. `model_id` and `adapter` are empty until the model is
-    known; `status` is 0 until something was sent, and 499 if the client left first; `refusal` is the code of the
-    error that the router answered with. `attempts` counts the replicas that the request was sent to, `replica` is the
-    last of them, `choice` says why that one, `waited_for` what for the request had to wait. `routed_at` is when the
-    router began to look for a replica, `sent_at` when the replica got the request, `first_byte_at` when the reply
-    began; `lost_s` are the seconds that replicas had it that did not answer. `span` is OpenTelemetry's, None without
-    tracing, and `trace_headers` continue it in the replica.
+    `key` is the name of the sender's key, empty without keys, and `labels` are those of that key. `model_id` and
+    `adapter` are empty until the model is known; `status` is 0 until something was sent, and 499 if the client left
+    first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas that the
+    request was sent to, `replica` is the last of them, `choice` says why that one, `waited_for` what for the request
+    had to wait. `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
+    `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer. `span` is
+    OpenTelemetry's, None without tracing, and `trace_headers` continue it in the replica.
     """
 
     endpoint: str
@@ -55,6 +56,7 @@ class RequestRecord:
     lost_s: float = 0.0
     stats: RequestStats | None = None
     key: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     span: Any = None
     trace_headers: dict[str, str] = field(default_factory=dict)
 
@@ -152,6 +154,7 @@ class RequestRecord:
             "id": self.request_id,
             "created": round(self.created, 3),
             "key": self.key,
+            "labels": dict(self.labels),
             "endpoint": self.endpoint,
             "model": self.model_id,
             "adapter": self.adapter,

@@ -12,24 +12,24 @@ from starlette.types import Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.usage import today
-from rayllm.serving.router.access.usage_api import Sums, UsageApi, to_sums
+from rayllm.serving.router.access.usage_api import Sums, UsageApi
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 
-ALICE, BOB = (today(), "alice", "m", ""), (today(), "bob", "m", "x")
+ALICE, BOB = (today(), "alice", "m", "", '{"team": "search"}'), (today(), "bob", "m", "x", "")
 # Both routers read the first file.
 ROUTERS: Sequence[Sums] = (
-    to_sums({"a": {ALICE: [1, 10, 2, 3]}, "b": {BOB: [1, 1, 1, 1]}}),
-    to_sums({"a": {ALICE: [1, 10, 2, 3]}, "c": {ALICE: [2, 5, 0, 1]}}),
+    {"a": [(ALICE, [1, 10, 2, 3])], "b": [(BOB, [1, 1, 1, 1])]},
+    {"a": [(ALICE, [1, 10, 2, 3])], "c": [(ALICE, [2, 5, 0, 1])]},
 )
 
 
-async def get(caller: Caller, **query: str) -> httpx.Response:
+async def get(caller: Caller, routers: Sequence[Sums] = ROUTERS, **query: str) -> httpx.Response:
     asked: list[tuple[str, str]] = []
 
     async def ask(days: tuple[str, str]) -> Sequence[Sums]:
         asked.append(days)
-        return ROUTERS
+        return routers
 
     app = FastAPI()
     app.add_api_route("/v1/usage", UsageApi(ask, AdminKeys([])).get)
@@ -63,10 +63,21 @@ async def test_it_is_grouped_as_asked() -> None:
     assert by_adapter == [row(3, 15, 2, 4, adapter="", day=today()), row(1, 1, 1, 1, adapter="x", day=today())]
 
 
+async def test_it_is_grouped_by_labels() -> None:
+    rows = (await get(Caller("root", is_admin=True), group_by="label:team")).json()["data"]
+    assert rows == [row(1, 1, 1, 1, **{"label:team": ""}), row(3, 15, 2, 4, **{"label:team": "search"})]
+
+
+async def test_a_part_that_cannot_be_read_now_is_not_left_out() -> None:
+    reply = await get(Caller("root", is_admin=True), [*ROUTERS, "The ledger is being read."])
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert reply.json()["error"]["message"] == "The ledger is being read."
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"group_by": "key,color"}, "`group_by` may have day, key, model, adapter, not `color`."),
+        ({"group_by": "key,color"}, "`group_by` may have day, key, model, adapter and label:NAME, not `color`."),
         ({"since": "yesterday"}, "`since` must be a day, such as 2026-01-31."),
         ({"until": "../../etc"}, "`until` must be a day"),
         ({"limit": "1"}, "`limit` is not known; use group_by, since, until."),

@@ -1,0 +1,125 @@
+"""Sums of the usage ledger, read in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rayllm.access.usage import Totals, UsageEntry, today
+from rayllm.errors import StorageError, UnavailableError
+from rayllm.storage import Folder
+
+logger = logging.getLogger(__name__)
+
+SLICE_BYTES = 256 * 1024
+"""Bytes that are read at once: a thousand entries, more or less."""
+# Seconds that one call reads.
+_LONGEST_S = 3.0
+# Sums of a day that is over, in its folder. Names with a leading dot are no entries.
+_SUMS = ".sums.json"
+
+
+@dataclass
+class _FileSums:
+    """Sums of the first `size` bytes of a file."""
+
+    size: int = 0
+    totals: Totals = field(default_factory=dict)
+
+
+class UsageReader:
+    """Sums of the entries of all processes, each of which is read once; those of a day that is over are saved.
+
+    Args:
+        folder: of the ledger.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._days: dict[str, dict[str, _FileSums]] = {}
+        self._lock = asyncio.Lock()
+        # The event loop itself keeps only weak references.
+        self._reading: set[asyncio.Task[dict[str, Totals]]] = set()
+
+    async def totals(self, since: str, until: str = "") -> dict[str, Totals]:
+        """Sums by file.
+
+        Args:
+            since, until: the first day and the last, as 2026-01-31; until today by default.
+
+        Raises:
+            UnavailableError: there is too much to read for one call. The next one goes on from there.
+            StorageError: the ledger cannot be read.
+        """
+        # Shielded: no other call may read while a thread does.
+        reading = asyncio.create_task(self._totals(since, until or today()))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        return await asyncio.shield(reading)
+
+    async def _totals(self, since: str, until: str) -> dict[str, Totals]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LONGEST_S
+        async with self._lock:
+            days = [day for day in await asyncio.to_thread(self._folder.folders) if since <= day <= until]
+            for day in days:
+                slices = self._read(day)
+                # Each slice in a thread, so that other tasks have their turn in between.
+                while await asyncio.to_thread(next, slices, None):
+                    if loop.time() > deadline:
+                        message = f"The ledger of usage is being read, and is at {day}; try again."
+                        raise UnavailableError(message, None, "usage_unavailable", 1)
+        return {f"{day}/{name}": sums.totals for day in days for name, sums in self._days.get(day, {}).items()}
+
+    def _read(self, day: str) -> Iterator[int]:
+        """Read what is new of a day; yields the bytes of each slice."""
+        entries = [entry for entry in self._folder.entries(day) if entry.name.endswith(".jsonl")]
+        if not entries:
+            self._days.pop(day, None)
+            return
+        if day not in self._days:
+            self._days[day] = self._saved(day)
+        files, is_new = self._days[day], False
+        for entry in entries:
+            sums = files.setdefault(entry.name, _FileSums())
+            if entry.size > sums.size:
+                for size in self._read_file(f"{day}/{entry.name}", sums):
+                    is_new = True
+                    yield size
+        if is_new and day < today():
+            self._save(day)
+
+    def _read_file(self, path: str, sums: _FileSums) -> Iterator[int]:
+        rest = b""
+        with self._folder.open(path, sums.size) as file:
+            while block := bytes(file.read(SLICE_BYTES)):
+                whole, newline, rest = (rest + block).rpartition(b"\n")
+                for line in whole.splitlines():
+                    if entry := UsageEntry.parse(line):
+                        entry.add_to(sums.totals)
+                # A line that is being written is read next time.
+                sums.size += len(whole) + len(newline)
+                yield len(block)
+
+    def _saved(self, day: str) -> dict[str, _FileSums]:
+        try:
+            files = json.loads(self._folder.read(f"{day}/{_SUMS}"))
+            return {
+                name: _FileSums(size, {tuple(group): counts for group, counts in totals})
+                for name, (size, totals) in files.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError):
+            logger.warning("%s is damaged; the day is read again.", self._folder.address(f"{day}/{_SUMS}"))
+            return {}
+
+    def _save(self, day: str) -> None:
+        files = {name: [sums.size, list(sums.totals.items())] for name, sums in self._days[day].items()}
+        try:
+            self._folder.write(f"{day}/{_SUMS}", json.dumps(files).encode())
+        except (StorageError, OSError) as error:
+            logger.warning("The sums of %s cannot be saved: %s", day, error)
