@@ -1,0 +1,126 @@
+"""The ledger of usage in a bucket: what a replica that is killed has written is uploaded by another process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from rayllm.access.usage import UsageEntry
+from rayllm.cli.commands.keys import command
+from tests.integration.conftest import free_port
+from tests.integration.service import DEMO, ROOT
+from tests.integration.test_foreground import clean
+from tests.integration.test_leaving import within
+from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+
+pytestmark = pytest.mark.timeout(600)
+BODY = {"model": "rayllm-demo", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        server.put("ledger", {})
+        yield server
+
+
+class Running:
+    """`rayllm run` with keys and a ledger in a bucket."""
+
+    def __init__(self, folder: Path, s3: S3Server) -> None:
+        keys = ["--file", str(folder / "keys.yaml"), "create", "--name", "alice"]
+        self.key = CliRunner().invoke(command, [*keys, "--label", "team=search"], catch_exceptions=False).stdout.strip()
+        router = {"keys": str(folder / "keys.yaml"), "usage": "s3://ledger/usage"}
+        args = {"llm_configs": [str(DEMO)], "router": router}
+        application = {"name": "rayllm", "route_prefix": "/", "import_path": "rayllm:app", "args": args}
+        path, port = folder / "serve.yaml", free_port()
+        path.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))
+        environment = clean() | {
+            "AWS_ENDPOINT_URL_S3": s3.url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": REGION,
+            "RAYLLM_CACHE_DIR": str(folder / "cache"),
+        }
+        self.cache = folder / "cache"
+        self.log = (folder / "log").open("w+")
+        run = [sys.executable, "-m", "rayllm", "run", str(path), "--port", str(port)]
+        self.process = subprocess.Popen(run, stdout=self.log, stderr=self.log, env=environment, cwd=ROOT)
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=120, headers={"authorization": f"Bearer {self.key}"}
+        )
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, Path(self.log.name).read_text()
+        try:
+            return self.http.get("/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def ask(self) -> dict[str, int]:
+        """The usage that a reply tells."""
+        reply = self.http.post("/v1/chat/completions", json=BODY)
+        assert reply.status_code == 200, reply.text
+        usage: dict[str, int] = reply.json()["usage"]
+        return usage
+
+    def used(self, query: str = "group_by=") -> list[dict[str, Any]]:
+        reply = self.http.get(f"/v1/usage?{query}")
+        return reply.json()["data"] if reply.status_code == 200 else []
+
+    def replicas(self) -> list[psutil.Process]:
+        """Of the model, in this cluster."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return [each for each in below if "ServeReplica:rayllm:rayllm-demo" in " ".join(each.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def running(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("usage"), s3)
+    try:
+        assert within(300, made.is_ready)
+        yield made
+    finally:
+        made.http.close()
+        made.process.terminate()
+        made.process.wait(60)
+        made.log.close()
+
+
+def test_nothing_is_lost_or_counted_twice_when_a_replica_is_killed(running: Running, s3: S3Server) -> None:
+    told = [running.ask() for _ in range(5)]
+    for replica in running.replicas():
+        replica.kill()
+    # They are asked for the rest, once there is another: requests wait for it.
+    told += [running.ask() for _ in range(5)]
+    expected = {
+        "requests": 10,
+        "prompt_tokens": sum(each["prompt_tokens"] for each in told),
+        "completion_tokens": sum(each["completion_tokens"] for each in told),
+    }
+
+    def is_whole() -> bool:
+        rows = running.used()
+        return bool(rows) and expected.items() <= rows[0].items()
+
+    assert within(60, is_whole), running.used()
+    [row] = running.used("group_by=label:team,key")
+    assert (row["label:team"], row["key"], row["requests"]) == ("search", "alice", 10)
+    listed = s3.client().list_objects_v2(Bucket="ledger")["Contents"]
+    names = [each["Key"] for each in listed if each["Key"].endswith(".jsonl")]
+    # One of each replica.
+    assert len(names) == 2
+    bodies = [s3.client().get_object(Bucket="ledger", Key=name)["Body"].read() for name in names]
+    entries = [UsageEntry.parse(line) for line in b"".join(bodies).splitlines()]
+    assert len({entry.id for entry in entries if entry}) == len(entries) == 10
+    assert running.key.encode() not in b"".join(bodies) + json.dumps(names).encode()
