@@ -88,7 +88,7 @@ def access(proxy_url: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("access")
     port = free_port()
     made = Access(f"http://127.0.0.1:{port}/{NAME}", folder / "keys.yaml", issuer)
-    made.create("alice")
+    made.create("alice", "--label", "team=search")
     made.create("carol", "--tenant", "alice")
     made.create("bob", "--models", ADAPTER)
     made.create("root", "--admin")
@@ -373,6 +373,10 @@ def test_usage_is_what_the_engine_counts(access: Access, alice: openai.OpenAI, m
     assert within(60, lambda: difference(engine_tokens(access), used_tokens(access)) == access.warm_up)
     own = httpx.get(f"{access.url}/v1/usage", headers={"authorization": f"Bearer {access.keys['alice']}"}).json()
     assert {row["key"] for row in own["data"]} == {"alice"}
+    root = {"authorization": f"Bearer {access.keys['root']}"}
+    by_team = httpx.get(f"{access.url}/v1/usage?group_by=label:team,key", headers=root).json()["data"]
+    assert {row["label:team"] for row in by_team if row["key"] == "alice"} == {"search"}
+    assert {row["label:team"] for row in by_team if row["key"] != "alice"} == {""}
     monkeypatch.setenv("OPENAI_API_KEY", access.keys["root"])
     shown = json.loads(access.run("show-usage", "--url", access.url, "--json"))
     assert {"alice", "bob"} <= {row["key"] for row in shown}
@@ -427,8 +431,32 @@ def _waits(access: Access) -> bool:
     return any(float(line.split()[-1]) > 0 for line in page.splitlines() if line.startswith("rayllm_requests_waiting{"))
 
 
-def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
-    """After all the tests above: not in logs, metrics, records, nor in the file of keys itself."""
+def errors(access: Access) -> list[bytes]:
+    """Replies to requests that are refused for each reason, with their headers."""
+    asked: list[tuple[str, str, dict[str, Any]]] = [
+        ("bob", CHAT_ENDPOINT, {"model": MODEL, "messages": MESSAGES}),
+        ("alice", CHAT_ENDPOINT, {"model": access.keys["alice"], "messages": MESSAGES}),
+        ("alice", CHAT_ENDPOINT, {"model": MODEL, "messages": []}),
+        ("alice", CHAT_ENDPOINT, {"model": MODEL, "messages": MESSAGES, "max_tokens": -1}),
+        ("alice", "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "y"}),
+        ("five", CHAT_ENDPOINT, {"model": MODEL, "messages": MESSAGES}),
+        ("dave", CHAT_ENDPOINT, {"model": MODEL, "messages": MESSAGES}),
+        ("dave", "/v1/messages", {"model": MODEL, "messages": MESSAGES, "max_tokens": 1}),
+    ]
+    replies = []
+    for name, path, body in asked:
+        key = access.keys[name]
+        reply = httpx.post(access.url + path, json=body, headers={"authorization": f"Bearer {key}", "x-api-key": key})
+        assert 400 <= reply.status_code < 500, reply.text
+        # Of what a client names as its model, the error may repeat that.
+        if body["model" if "model" in body else "lora_name"] != key:
+            replies.append(reply.content + repr(reply.headers.multi_items()).encode())
+    return replies
+
+
+def test_keys_are_nowhere_to_be_read(access: Access) -> None:
+    """After all the tests above: not in logs, metrics, records, errors, the ledger, batches, nor the file of keys."""
+    failed = errors(access)
     httpx.get(f"{access.url}/v1/models?api_key={access.keys['alice']}")
     httpx.get(f"{access.url}/{access.keys['alice']}", headers={"authorization": f"Bearer {access.keys['root']}"})
     headers = {"authorization": f"Bearer {access.keys['root']}"}
@@ -437,8 +465,10 @@ def test_keys_are_nowhere_to_be_read(access: Access, tmp_path: Path) -> None:
     folder = Path(ray._private.worker._global_node.get_session_dir_path())
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     logs = [path.read_bytes() for path in files]
-    assert any(b'"key": "alice"' in log for log in logs), "requests are logged"
-    everything = b"\n".join([*pages, *logs, access.file.read_bytes()])
+    assert any(b'"key": "alice", "labels": {"team": "search"}' in log for log in logs), "requests are logged"
+    kept = {path.relative_to(access.file.parent): path for path in access.file.parent.rglob("*") if path.is_file()}
+    assert {path.parts[0] for path in kept} >= {"keys.yaml", "usage", "batches"}
+    everything = b"\n".join([*pages, *logs, *failed, *(path.read_bytes() for path in kept.values())])
     # A client that puts its key into the path has it logged, as any other path.
     everything = everything.replace(f"/{access.keys['alice']}".encode(), b"")
     found = [name for name, key in access.keys.items() if key.encode() in everything]

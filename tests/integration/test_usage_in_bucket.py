@@ -1,8 +1,8 @@
-"""The ledger of usage in a bucket: what a replica that is killed has written is uploaded by another process."""
+"""The ledger of usage in a bucket, through the death of a replica; and that keys are neither there nor in traces."""
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,8 +51,10 @@ class Running:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_DEFAULT_REGION": REGION,
             "RAYLLM_CACHE_DIR": str(folder / "cache"),
+            # Spans are in the logs.
+            "OTEL_TRACES_EXPORTER": "console",
         }
-        self.cache = folder / "cache"
+        self.folder = folder
         self.log = (folder / "log").open("w+")
         run = [sys.executable, "-m", "rayllm", "run", str(path), "--port", str(port)]
         self.process = subprocess.Popen(run, stdout=self.log, stderr=self.log, env=environment, cwd=ROOT)
@@ -123,4 +125,21 @@ def test_nothing_is_lost_or_counted_twice_when_a_replica_is_killed(running: Runn
     bodies = [s3.client().get_object(Bucket="ledger", Key=name)["Body"].read() for name in names]
     entries = [UsageEntry.parse(line) for line in b"".join(bodies).splitlines()]
     assert len({entry.id for entry in entries if entry}) == len(entries) == 10
-    assert running.key.encode() not in b"".join(bodies) + json.dumps(names).encode()
+
+
+def test_keys_are_in_no_trace_and_no_object(running: Running, s3: S3Server) -> None:
+    in_url = running.http.get(f"/v1/models?api_key={running.key}", headers={"authorization": ""})
+    assert in_url.status_code == 401
+    assert running.http.post("/v1/chat/completions", json=BODY | {"model": "none"}).status_code == 404
+    found = re.search(r"\(logs: (\S+)\)", Path(running.log.name).read_text())
+    assert found
+    logs = Path(found[1])
+
+    def traces() -> bytes:
+        return b"".join(path.read_bytes() for path in logs.rglob("*") if path.is_file())
+
+    assert within(60, lambda: b'"rayllm.request_id"' in traces() and b'"error.type": "model_not_found"' in traces())
+    objects = s3.client().list_objects_v2(Bucket="ledger")["Contents"]
+    bodies = [s3.client().get_object(Bucket="ledger", Key=each["Key"])["Body"].read() for each in objects]
+    files = [path.read_bytes() for path in running.folder.rglob("*") if path.is_file()]
+    assert running.key.encode() not in b"".join([traces(), *bodies, *files])

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rayllm.access import ANYONE, Caller, Key, KeyFile, caller_of, new_key
-from rayllm.access.key import LONGEST_KEY, PREFIX, key_hash
+from rayllm.access.key import LONGEST_KEY, MOST_LABELS, PREFIX, key_hash
 from rayllm.access.key_file import KeyList
 from rayllm.errors import AuthenticationError, ConfigError, PermissionDeniedError, StorageError
 
@@ -106,6 +106,12 @@ def test_without_keys_anyone_calls() -> None:
         ({"expires": "2027-01-31"}, "keys.0.expires: needs a time zone"),
         ({"expires": "soon"}, "keys.0.expires"),
         ({"model": ["m"]}, "did you mean `models`?"),
+        ({"labels": {"a b": "x"}}, "keys.0.labels: the name `a b` must be"),
+        ({"labels": {"n" * 33: "x"}}, "keys.0.labels: the name"),
+        ({"labels": {"team": "x" * 65}}, "keys.0.labels: `team` must be at most 64"),
+        ({"labels": {"team": "x\n"}}, "keys.0.labels: `team` must be"),
+        ({"labels": {"team": 1}}, "keys.0.labels.team"),
+        ({"labels": {f"l{n}": "x" for n in range(MOST_LABELS + 1)}}, "keys.0.labels"),
     ],
 )
 def test_a_wrong_entry_is_named(tmp_path: Path, fields: dict[str, Any], says: str) -> None:

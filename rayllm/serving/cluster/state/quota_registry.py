@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 
+from rayllm.access.instant import Instant
 from rayllm.access.limits import Amounts, Kind
 from rayllm.access.quota import Lease, Quota
 from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
@@ -117,9 +118,8 @@ class QuotaActor(DetachedActor):
         for name in kv_keys(_PREFIX):
             if value := kv_get(name):
                 saved = json.loads(value)
-                elapsed_s = max(0.0, time.time() - saved["saved_at"])
                 quota = self._quotas[saved["app"], saved["key"]] = Quota()
-                quota.restore(time.monotonic(), saved["used"], elapsed_s)
+                quota.restore(time.monotonic(), saved["used"], Instant(**saved["saved_at"]).age_s)
 
     async def _save(self) -> None:
         while True:
@@ -135,11 +135,12 @@ class QuotaActor(DetachedActor):
     def _unsaved(self) -> tuple[dict[str, str], list[str]]:
         """What to write to the key-value store, and what to delete from it."""
         now, changed, self._changed = time.monotonic(), self._changed, {}
+        saved_at = asdict(Instant.now())
         idle = [each for each, quota in self._quotas.items() if quota.is_idle(now)]
         for each in idle:
             del self._quotas[each]
         entries = {
-            _name(app, key): json.dumps({"app": app, "key": key, "saved_at": time.time(), "used": quota.state(now)})
+            _name(app, key): json.dumps({"app": app, "key": key, "saved_at": saved_at, "used": quota.state(now)})
             for app, key in changed
             if (quota := self._quotas.get((app, key)))
         }

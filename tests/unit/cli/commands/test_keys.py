@@ -32,6 +32,14 @@ def test_a_key_is_printed_once_and_not_kept(path: Path) -> None:
     assert KeyFile(str(path)).load().keyring.find(key).models == ("m", "m:*")
 
 
+def test_a_key_has_labels(path: Path) -> None:
+    key = run(path, "create", "--name", "alice", "--label", "team=search", "--label", "stage=test 1").stdout.strip()
+    assert KeyFile(str(path)).load().keyring.find(key).labels == {"team": "search", "stage": "test 1"}
+    assert "team=search, stage=test 1" in run(path, "list").stdout
+    [listed] = json.loads(run(path, "list", "--json").stdout)
+    assert listed["labels"] == {"team": "search", "stage": "test 1"}
+
+
 def test_a_rotated_key_has_the_same_rights(path: Path) -> None:
     old = run(path, "create", "--name", "alice", "--tenant", "team", "--admin").stdout.strip()
     new = run(path, "rotate", "alice").stdout.strip()
@@ -70,6 +78,9 @@ def test_they_are_listed_without_their_hashes(path: Path) -> None:
     [
         (("create", "--name", "alice"), "there is a key `alice` already"),
         (("create", "--name", "a b"), "name: must be letters"),
+        (("create", "--name", "c", "--label", "team"), "--label: `team` must be NAME=VALUE"),
+        (("create", "--name", "c", "--label", "a=1", "--label", "a=2"), "--label: `a=2` must be"),
+        (("create", "--name", "c", "--label", "a=b=c"), "labels: `a` must be at most 64"),
         (
             ("create", "--name", "c", "--expires", "tomorrow"),
             "--expires: `tomorrow` must be a number of days, or a time such as",

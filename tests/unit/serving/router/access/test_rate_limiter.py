@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ class Clock:
 class LocalRegistry:
     """Quotas in this process, for several routers. `calls` counts how often it was asked for a lease."""
 
-    def __init__(self, clock: Clock, routers: int) -> None:
+    def __init__(self, clock: Callable[[], float], routers: int) -> None:
         self.quotas: dict[str, Quota] = {}
         self.calls = 0
         self._clock = clock
@@ -54,6 +56,19 @@ class LocalRegistry:
                     registry.quotas.setdefault(key, Quota()).use(registry._clock(), router, kind, amount, age_s)
 
         return Own()
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+async def test_limits_hold_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    limiter = RateLimiter(LocalRegistry(time.monotonic, 1).of("0"))
+    caller, at = Caller("alice", limits=Limits(requests_per_minute=2)), time.time
+    await limiter.admit(caller, 1)
+    monkeypatch.setattr(time, "time", lambda: at() + jump_s)
+    await limiter.admit(caller, 1)
+    with pytest.raises(RateLimitError) as refused:
+        await limiter.admit(caller, 1)
+    assert 1 <= int(refused.value.reply_headers["retry-after"]) <= 61
+    await limiter.close()
 
 
 class Routers:
