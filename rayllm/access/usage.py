@@ -24,7 +24,8 @@ Totals = dict[tuple[str, ...], list[int]]
 @dataclass(frozen=True)
 class UsageEntry:
     """One request. `at` is when it ended, in seconds since the epoch; `key` is the name of its key, `labels` are the
-    labels of that."""
+    labels of that.
+    """
 
     at: float
     id: str

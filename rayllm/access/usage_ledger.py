@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -91,9 +92,10 @@ class UsageWriter:
         # A new file each time: an uploaded one may be gone, and its name is taken.
         path = self._folder / day / f"{self._name}-{secrets.token_hex(4)}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        # Nobody deletes it meanwhile.
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
+        # What is uploaded is not deleted meanwhile. A folder that nodes share may have no locks, and needs none.
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_SH)
         self._day = day
         oldest = oldest_day(day)
         for old in self._folder.iterdir():

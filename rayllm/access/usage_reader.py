@@ -40,6 +40,8 @@ class UsageReader:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._days: dict[str, dict[str, _FileSums]] = {}
+        # Days of which sums are to be saved once they are over.
+        self._unsaved: set[str] = set()
         self._lock = asyncio.Lock()
         # The event loop itself keeps only weak references.
         self._reading: set[asyncio.Task[dict[str, Totals]]] = set()
@@ -64,7 +66,10 @@ class UsageReader:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LONGEST_S
         async with self._lock:
-            days = [day for day in await asyncio.to_thread(self._folder.folders) if since <= day <= until]
+            kept = await asyncio.to_thread(self._folder.folders)
+            for gone in self._days.keys() - set(kept):
+                del self._days[gone]
+            days = [day for day in kept if since <= day <= until]
             for day in days:
                 slices = self._read(day)
                 # Each slice in a thread, so that other tasks have their turn in between.
@@ -77,19 +82,16 @@ class UsageReader:
     def _read(self, day: str) -> Iterator[int]:
         """Read what is new of a day; yields the bytes of each slice."""
         entries = [entry for entry in self._folder.entries(day) if entry.name.endswith(".jsonl")]
-        if not entries:
-            self._days.pop(day, None)
-            return
         if day not in self._days:
             self._days[day] = self._saved(day)
-        files, is_new = self._days[day], False
+        files = self._days[day]
         for entry in entries:
             sums = files.setdefault(entry.name, _FileSums())
             if entry.size > sums.size:
                 for size in self._read_file(f"{day}/{entry.name}", sums):
-                    is_new = True
+                    self._unsaved.add(day)
                     yield size
-        if is_new and day < today():
+        if day in self._unsaved and day < today():
             self._save(day)
 
     def _read_file(self, path: str, sums: _FileSums) -> Iterator[int]:
@@ -121,5 +123,6 @@ class UsageReader:
         files = {name: [sums.size, list(sums.totals.items())] for name, sums in self._days[day].items()}
         try:
             self._folder.write(f"{day}/{_SUMS}", json.dumps(files).encode())
+            self._unsaved.discard(day)
         except (StorageError, OSError) as error:
             logger.warning("The sums of %s cannot be saved: %s", day, error)

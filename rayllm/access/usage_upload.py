@@ -108,6 +108,7 @@ class UsageUpload:
                 if old < oldest_day(day):
                     self._bucket.delete_folder(old)
             self._cleaned = day
+            self._sizes.clear()
 
 
 async def keep_uploading(upload: UsageUpload) -> None:
