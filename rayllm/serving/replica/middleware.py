@@ -61,8 +61,9 @@ class SlotGate:
                 if not holder.is_put_back:
                     raise
             finally:
-                if source and (stats := source.read()):
-                    holder.served_tokens = stats.tokens
+                if source:
+                    stats = source.read()
+                    holder.served_tokens = stats.tokens if stats else 0
         if holder.is_put_back:
             if task.uncancel():
                 raise asyncio.CancelledError
