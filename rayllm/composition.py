@@ -32,6 +32,7 @@ from rayllm.serving.cluster.deployment.restart_scope import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import ROUTER, Router
+from rayllm.serving.router.hooks.process import check_hooks
 from rayllm.serving.router.http.listen_addresses import listening_addresses
 from rayllm.settings import settings
 from rayllm.sizing.cores import Neighbors
@@ -63,6 +64,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
     check_private(config.router, listening_addresses(config.router))
     if fault := check_key_file(config.router.keys):
         logger.warning("router.keys: %s Until then, requests are answered 503.", fault)
+    check_hooks(config.router.hooks, "args.router")
     check_capacity(config)
     placements = _placements(config)
     names = _deployment_names([model.model_id for model in config.models])

@@ -25,6 +25,9 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 EMBEDDINGS = "/v1/embeddings"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
+CLASSIFY = "/classify"
+MODERATIONS = "/v1/moderations"
+"""Answered by a router, which asks a guard."""
 
 ENDPOINTS = (
     Endpoint(CHAT, "chat"),
@@ -37,7 +40,7 @@ ENDPOINTS = (
     Endpoint(EMBEDDINGS, "embeddings"),
     Endpoint("/v2/embed", "embeddings"),
     Endpoint("/pooling", "pooling"),
-    Endpoint("/classify", "classification"),
+    Endpoint(CLASSIFY, "classification"),
     Endpoint("/score", "scoring"),
     Endpoint("/v1/score", "scoring"),
     Endpoint("/rerank", "reranking"),

@@ -1,4 +1,4 @@
-"""The exception hierarchy. The class of an exception determines the HTTP status.
+"""The exception hierarchy. The class of an exception determines the HTTP status, but for refusals by hooks.
 
 RayLLMError                      500  server_error
 ├── ConfigError                        invalid configuration; raised at load time, never over HTTP
@@ -17,8 +17,11 @@ RayLLMError                      500  server_error
 │   ├── BodyTooLargeError        413  request_too_large
 │   ├── QuotaError               429  insufficient_quota, with Retry-After
 │   ├── RateLimitError           429  rate_limit_exceeded, with Retry-After and x-ratelimit-…
-│   └── HeadersTooLargeError     431  headers_too_large
+│   ├── HeadersTooLargeError     431  headers_too_large
+│   └── RefusedError             403  request_refused, by a guard or a hook, which chooses status and code
 ├── UnavailableError             503  overloaded_error, with Retry-After
+├── HookError                    500  hook_failed
+├── GuardError                   503  guard_failed
 └── EngineError                  500  server_error
     └── QuarantineError          500  request_quarantined
 
@@ -43,7 +46,7 @@ class RayLLMError(Exception):
         code: machine-readable code; overrides the class's own.
     """
 
-    status: ClassVar[int] = 500
+    status: int = 500
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str | None] = None
 
@@ -55,6 +58,11 @@ class RayLLMError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def cause(self) -> str:
+        """What logs and metrics call this error: its code."""
+        return self.code or self.type
 
     def headers(self) -> dict[str, str]:
         """HTTP headers of the error reply."""
@@ -182,6 +190,48 @@ class RateLimitError(RequestError):
 
     def headers(self) -> dict[str, str]:
         return self.reply_headers
+
+
+class RefusedError(RequestError):
+    """The policy of the service refuses the request: `by` a hook, which may choose another status, or by a guard."""
+
+    status = 403
+    default_code = "request_refused"
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 403,
+        by: str = "hook",
+    ) -> None:
+        super().__init__(message, param, code)
+        self.args = (message, param, code, status, by)
+        self.status = status
+        self._by = by
+
+    @property
+    def cause(self) -> str:
+        return self._by
+
+    def headers(self) -> dict[str, str]:
+        # OpenAI's client would otherwise retry at 408, 409 and 429.
+        return {"x-should-retry": "false"}
+
+
+class HookError(RayLLMError):
+    """A hook failed on the request, or took too long."""
+
+    default_code = "hook_failed"
+
+
+class GuardError(RayLLMError):
+    """A guard does not say whether a request or a reply is safe; the client may retry."""
+
+    status = 503
+    type = "overloaded_error"
+    default_code = "guard_failed"
 
 
 class UnavailableError(RayLLMError):

@@ -1,6 +1,8 @@
 """The configuration: frozen schemas, and loading YAML into them."""
 
 from rayllm.config.app import AppConfig, BatchesConfig, CorsConfig, RouterConfig
+from rayllm.config.guard import GuardConfig
+from rayllm.config.hook import HookConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from, yaml_files
 from rayllm.config.model import GenerationConfig, LoraConfig, ModelConfig
 from rayllm.config.named import named_model
@@ -15,6 +17,8 @@ __all__ = [
     "CorsConfig",
     "ExtraFile",
     "GenerationConfig",
+    "GuardConfig",
+    "HookConfig",
     "HubSource",
     "LocalSource",
     "LoraConfig",

@@ -8,6 +8,8 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from rayllm.config.base import Frozen
+from rayllm.config.guard import GuardConfig
+from rayllm.config.hook import HookConfig
 from rayllm.config.model import ModelConfig
 from rayllm.config.oidc import OidcConfig
 
@@ -130,6 +132,11 @@ class RouterConfig(Frozen):
     """Folder of the ledger of what keys use: a path visible to all nodes, `s3://…` or `gs://…`. Null is `usage` in
     `RAYLLM_CACHE_DIR`, which is enough on one node."""
 
+    hooks: tuple[HookConfig, ...] = ()
+    """Python functions that may change or refuse each request, or see its usage, called in order."""
+    guards: tuple[GuardConfig, ...] = ()
+    """Models that are asked whether requests and replies are safe. The first answers `/v1/moderations`."""
+
     @property
     def needs_keys(self) -> bool:
         """Whether every caller needs a key, or a token of an issuer."""
@@ -155,6 +162,16 @@ class RouterConfig(Frozen):
         if value is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", value):
             raise ValueError(f"`{value}` must be `host:port`, such as `127.0.0.1:8001`")
         return value
+
+    @model_validator(mode="after")
+    def _batches_pass_the_policy(self) -> RouterConfig:
+        policy = "hooks" if self.hooks else "guards" if any(guard.check for guard in self.guards) else ""
+        if policy and self.batches and self.batches.execution == "engines":
+            raise ValueError(
+                f"`batches.execution: engines` sends no request through a router, so `{policy}` would not see them; "
+                "use `execution: deployed`"
+            )
+        return self
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -206,7 +223,16 @@ class AppConfig(Frozen):
         for name in self.router.routing_by_model.keys() - ids:
             raise ValueError(f"router.routing_by_model: no model has the id `{name}`")
         self._fallbacks_are_other_models(ids)
+        self._guards_are_models(ids)
         return self
+
+    def _guards_are_models(self, ids: set[str]) -> None:
+        guards = [guard.model for guard in self.router.guards]
+        for index, name in enumerate(guards):
+            if name not in ids:
+                raise ValueError(f"router.guards.{index}.model: no model has the id `{name}`")
+            if name in guards[:index]:
+                raise ValueError(f"router.guards.{index}.model: `{name}` is a guard already; keep one")
 
     def _fallbacks_are_other_models(self, ids: set[str]) -> None:
         for model, others in self.router.fallbacks.items():

@@ -77,7 +77,16 @@ def absolute_router(raw: Any, folders: tuple[Path, ...]) -> Any:
             changes[name] = kept_in(path, folders)
     if isinstance(batches := raw.get("batches"), dict) and isinstance(storage := batches.get("storage"), str):
         changes["batches"] = {**batches, "storage": kept_in(storage, folders)}
+    if isinstance(hooks := raw.get("hooks"), list):
+        changes["hooks"] = [_absolute_hook(hook, folders) for hook in hooks]
     return {**raw, **changes}
+
+
+def _absolute_hook(hook: Any, folders: tuple[Path, ...]) -> Any:
+    if not isinstance(hook, dict) or not isinstance(text := hook.get("callable"), str):
+        return hook
+    file, colon, name = text.rpartition(":")
+    return {**hook, "callable": kept_in(file, folders) + colon + name} if file.endswith(".py") else hook
 
 
 def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:

@@ -267,9 +267,13 @@ class EngineServer:
         return vllm_engine.generated_tokens()
 
     def describe(self) -> dict[str, Any]:
-        """The model's `max_model_len` in tokens, the engine's version, and the ids of the loaded adapters."""
+        """The model's `max_model_len` in tokens and its labels in order, the engine's version, and the ids of the
+        loaded adapters.
+        """
+        labels = getattr(self._engine.model_config.hf_config, "id2label", None) or {}
         return {
             "max_model_len": self._engine.model_config.max_model_len,
+            "labels": [str(labels[index]) for index in sorted(labels)],
             "vllm_version": vllm_metadata.version(),
             "adapters": self.adapter_pool.loaded_adapters if self.adapter_pool else [],
         }

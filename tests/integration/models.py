@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -21,7 +22,9 @@ from transformers import (
     Idefics3ForConditionalGeneration,
     Idefics3ImageProcessorPil,
     Idefics3Processor,
+    LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
@@ -71,6 +74,86 @@ def _with_head(folder: Path, labels: dict[str, str]) -> Path:
     weights["score.weight"] = head.to(torch.bfloat16)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def make_guard(folder: Path, words: tuple[str, ...], unsafe: str) -> Path:
+    """A model that writes `unsafe` if its prompt has one of some words, and `safe` otherwise.
+
+    It attends to all tokens alike, so that it sees whether a word was among them. What comes next depends on that only
+    after `END`, with which its chat template ends; after the answer comes the end.
+    """
+    tokenizer, body = _bag_of_words(folder, words, ["safe", unsafe])
+    end, safe, unsafe_token = tokenizer.convert_tokens_to_ids([END, "safe", unsafe])
+    marks = {end: 2, safe: 3, unsafe_token: 4}
+    model = LlamaForCausalLM(body).to(torch.bfloat16)
+    _attend_to_all(model.model, tokenizer.convert_tokens_to_ids(list(words)), marks)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[safe, marks[end]] = 1
+        model.lm_head.weight[unsafe_token, _SEEN] = 1
+        for answer in (safe, unsafe_token):
+            # More than any number of words.
+            model.lm_head.weight[tokenizer.eos_token_id, marks[answer]] = 1e6
+    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}" + END
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_guard_classifier(folder: Path, words: tuple[str, ...], label: str) -> Path:
+    """A classifier that finds a text to be `label` if it has one of some words, and `safe` otherwise."""
+    tokenizer, body = _bag_of_words(folder, words, [])
+    body.id2label, body.label2id = {0: "safe", 1: label}, {"safe": 0, label: 1}
+    model = LlamaForSequenceClassification(body).to(torch.bfloat16)
+    _attend_to_all(model.model, tokenizer.convert_tokens_to_ids(list(words)), {})
+    with torch.no_grad():
+        model.score.weight.zero_()
+        model.score.weight[0, _CONSTANT] = model.score.weight[1, _SEEN] = 1
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+END = "<|im_start|>"
+# Dimensions: 1 for each token; 1 for the words that are looked for; how often these have been seen.
+_CONSTANT, _WORD, _SEEN = 0, 1, 8
+_SHARPNESS = 1000.0
+
+
+def _bag_of_words(folder: Path, words: tuple[str, ...], answers: list[str]) -> tuple[Any, LlamaConfig]:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    tokenizer.add_tokens([*words, *answers])
+    config = LlamaConfig(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+        dtype="bfloat16",
+    )
+    return tokenizer, config
+
+
+def _attend_to_all(body: Any, words: list[int], marks: dict[int, int]) -> None:
+    """Set the weights: no query and no key, so that every token counts alike, and nothing but what is looked for."""
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            if "norm" not in name:
+                parameter.zero_()
+        embedding, attention = body.embed_tokens.weight, body.layers[0].self_attn
+        embedding[:, _CONSTANT] = 1
+        embedding[words, _WORD] = 1
+        for token, dimension in marks.items():
+            embedding[token, dimension] = 1
+        attention.v_proj.weight[0, _WORD] = 1
+        attention.o_proj.weight[_SEEN, 0] = _SHARPNESS
 
 
 def make_vision(folder: Path) -> Path:

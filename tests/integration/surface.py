@@ -30,12 +30,14 @@ def surface_models(root: Path) -> list[dict[str, Any]]:
     """The models; their folders are made below `root`."""
     embedder = {"is_matryoshka": True, "matryoshka_dimensions": [64, 128, 256]}
     return [
-        _model("extras", _with_named_templates(root / "extras"), 1024, **_extras(root)),
-        _model("embedder", WEIGHTS, 512, task="embed", engine_kwargs={"hf_overrides": embedder}, chat_template=CHATML),
-        _model("classifier", models.make_classifier(root / "classifier"), 512, **_classifier(root)),
-        _model("reranker", models.make_reranker(root / "reranker"), 512, task="score"),
-        _model("vision", models.make_vision(root / "vision"), 512, **VISION),
-        _model("whisper", models.make_whisper(root / "whisper"), None),
+        tiny_model("extras", _with_named_templates(root / "extras"), 1024, **_extras(root)),
+        tiny_model(
+            "embedder", WEIGHTS, 512, task="embed", engine_kwargs={"hf_overrides": embedder}, chat_template=CHATML
+        ),
+        tiny_model("classifier", models.make_classifier(root / "classifier"), 512, **_classifier(root)),
+        tiny_model("reranker", models.make_reranker(root / "reranker"), 512, task="score"),
+        tiny_model("vision", models.make_vision(root / "vision"), 512, **VISION),
+        tiny_model("whisper", models.make_whisper(root / "whisper"), None),
     ]
 
 
@@ -54,7 +56,8 @@ CHATML = (
 )
 
 
-def _model(name: str, folder: Path, length: int | None, **keys: Any) -> dict[str, Any]:
+def tiny_model(name: str, folder: Path, length: int | None, **keys: Any) -> dict[str, Any]:
+    """The configuration of a small model: its id, folder, context length and further keys."""
     demo = yaml.safe_load(DEMO.read_text())
     # Many engines stand side by side: none may take a gigabyte for its KV cache, of which a few blocks are used.
     engine = {"dtype": "bfloat16", "enforce_eager": True, "max_num_seqs": 8, "num_gpu_blocks_override": 64}

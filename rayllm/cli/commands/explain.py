@@ -13,8 +13,10 @@ from rayllm.cli.deployment.cluster import connected
 from rayllm.cli.terminal.table import Table
 from rayllm.errors import ClusterError
 
-_PARTS = {
+PARTS = {
     "router": "reading and routing it",
+    "hooks": "policy hooks",
+    "guards": "guards",
     "lost": "replicas that did not answer",
     "wait": "waiting for a replica",
     "transfer": "between router and replica",
@@ -25,6 +27,7 @@ _PARTS = {
     "decode": "generating",
     "deliver": "finishing and sending the reply",
 }
+"""What each part of a request's time is."""
 
 
 @click.command(
@@ -62,7 +65,7 @@ def _listed(requests: list[dict[str, Any]]) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(each["created"]))
         tokens = f"{each['prompt_tokens']} + {each['completion_tokens']}"
         row = [each["id"], at, _model(each), str(each["status"]), f"{each['total_s']:.3f}", tokens]
-        table.add([*row, _PARTS.get(name, name)])
+        table.add([*row, PARTS.get(name, name)])
     return table.text() if requests else "No requests yet."
 
 
@@ -74,7 +77,7 @@ def _explained(request: Mapping[str, Any]) -> str:
     table = Table(["part", "seconds", "share"])
     for name, seconds in request["parts"].items():
         share = seconds / request["total_s"] if request["total_s"] else 0.0
-        table.add([_PARTS.get(name, name), f"{seconds:.4f}", f"{share:.0%}"])
+        table.add([PARTS.get(name, name), f"{seconds:.4f}", f"{share:.0%}"])
     new = request["prompt_tokens"] - request["cached_tokens"]
     finished = f", finish reason {request['finish_reason']}" if request["finish_reason"] else ""
     lines = [

@@ -15,6 +15,7 @@ from rayllm.cli.deployment.application import is_serve_file
 from rayllm.config import load_app, load_model, load_serve_file, yaml_files
 from rayllm.config.yaml import read_yaml
 from rayllm.errors import ConfigError
+from rayllm.serving.router.hooks.process import check_hooks
 
 
 @click.command(
@@ -61,6 +62,7 @@ def _models(path: Path) -> list[str]:
     configs = [load_app(each.get("args") or {}, path.resolve().parent) for each in load_serve_file(path)]
     for config in configs:
         check_key_file(config.router.keys)
+        check_hooks(config.router.hooks, "args.router")
     return [model.model_id for config in configs for model in config.models]
 
 

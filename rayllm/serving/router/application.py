@@ -21,10 +21,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from rayllm import asgi
 from rayllm.access import caller_of
 from rayllm.config import AppConfig
-from rayllm.endpoints import ENDPOINTS, RESPONSES, TOKENIZE
-from rayllm.errors import RouteNotFoundError, UnavailableError
+from rayllm.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
+from rayllm.errors import GuardError, RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
@@ -34,6 +35,9 @@ from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
+from rayllm.serving.router.guard.guard import Guard, GuardCaller
+from rayllm.serving.router.guard.moderations import ModerationsApi
+from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
@@ -74,6 +78,7 @@ class RouterApplication:
         limiter: admits requests within the limits of their keys.
         credentials: keys and tokens of callers, if the configuration asks for any.
         quarantine: requests that replicas have died of.
+        hooks: the policy hooks.
         routes: further routes.
     """
 
@@ -90,6 +95,7 @@ class RouterApplication:
         limiter: RateLimiter,
         credentials: Credentials,
         quarantine: Quarantine,
+        hooks: RequestHooks,
         routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
@@ -101,6 +107,8 @@ class RouterApplication:
         self._catalog = AdapterCatalog(dynamic, self._adapters_of)
         self._adapter_registry = adapter_registry
         lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
+        guards = [Guard(guard, self._ask, self._labels) for guard in config.router.guards]
+        self._moderations = ModerationsApi(self._models, guards, hooks, telemetry)
         self._forwarder = Forwarder(
             self._models,
             adapter_registry,
@@ -111,6 +119,8 @@ class RouterApplication:
             telemetry,
             limiter,
             quarantine,
+            hooks,
+            guards,
         )
         self._gate = (
             partial(ApiKeyGate, credentials=credentials, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
@@ -126,6 +136,7 @@ class RouterApplication:
         app = FastAPI(openapi_url=None)
         for endpoint in ENDPOINTS:
             app.router.routes.append(Route(endpoint.path, self._forwarder, methods=["POST"]))
+        app.router.routes.append(Route(MODERATIONS, self._moderations, methods=["POST"]))
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
@@ -152,6 +163,22 @@ class RouterApplication:
                 expose_headers=_EXPOSED,
             )
         return app
+
+    async def _ask(self, path: str, body: bytes, headers: Mapping[str, str], *, user: GuardCaller) -> asgi.Response:
+        """Ask a guard, in process."""
+        return await asgi.call(self._forwarder, path, body, headers, user=user)
+
+    async def _labels(self, model_id: str) -> list[str]:
+        """The labels of a classifier, in the order of its probabilities."""
+        try:
+            labels: list[str] = (await in_background(self._describe(model_id)))["labels"]
+        except RayError as error:
+            raise GuardError(f"no replica of it answers: {error!r}") from None
+        return labels
+
+    async def _describe(self, model_id: str) -> dict[str, Any]:
+        description: dict[str, Any] = await self._handles[model_id].describe.remote()
+        return description
 
     async def list_models(self, request: Request) -> Response:
         """`GET /v1/models`"""

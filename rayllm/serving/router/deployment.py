@@ -43,6 +43,7 @@ from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.access.usage_api import Sums, UsageApi, read_sums
 from rayllm.serving.router.application import RouterApplication
+from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.listen_addresses import listening_hosts
@@ -100,6 +101,7 @@ class Router:
         self._exporting: asyncio.Task[None] | None = None
         self._credentials = Credentials()
         self._quarantine = Quarantine(partial(self._ask_routers, "quarantine"))
+        self._hooks = RequestHooks()
         self._ledger: UsageLedger | None = None
         self._uploading: asyncio.Task[None] | None = None
         self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
@@ -123,6 +125,7 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         await self._credentials.configure(config.router)
+        await self._hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
@@ -143,6 +146,7 @@ class Router:
             self._limiter,
             self._credentials,
             self._quarantine,
+            self._hooks,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys, config.router.usage is not None)],
         ).app
         self._log_requests(config.router.log_requests)
@@ -302,6 +306,8 @@ class Router:
             await credentials.stop()
         if http_server := getattr(self, "_http_server", None):
             await http_server.stop(_LAST_REPLIES_S, await self._is_deleted())
+        if hooks := getattr(self, "_hooks", None):
+            await hooks.stop()
         if limiter := getattr(self, "_limiter", None):
             await limiter.close()
         for replica_set in getattr(self, "_replica_sets", {}).values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -16,13 +16,25 @@ from rayllm import headers
 from rayllm.access import Caller
 from rayllm.config import RouterConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.errors import ModelNotFoundError, QuarantineError, RayLLMError, RequestTimeoutError, UnavailableError
+from rayllm.errors import (
+    GuardError,
+    HookError,
+    ModelNotFoundError,
+    QuarantineError,
+    RayLLMError,
+    RefusedError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.access.token_estimates import TokenEstimates
 from rayllm.serving.router.adapters.lookup import AdapterLookup
+from rayllm.serving.router.guard.guard import Guard, GuardCaller
+from rayllm.serving.router.guard.guards import Guards
+from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.paths import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -58,6 +70,8 @@ class Forwarder:
         telemetry: Telemetry,
         limiter: RateLimiter,
         quarantine: Quarantine,
+        hooks: RequestHooks,
+        guards: Sequence[Guard] = (),
     ) -> None:
         self._models = models
         self._adapter_registry = adapter_registry
@@ -68,8 +82,10 @@ class Forwarder:
         self._telemetry = telemetry
         self._limiter = limiter
         self._quarantine = quarantine
+        self._hooks = hooks
         self._estimates = TokenEstimates()
         self._bodies = BodyReader()
+        self._guards = Guards(guards, self._bodies)
         self._budget = BodyBudget(config.max_pending_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,34 +97,69 @@ class Forwarder:
                 payload = await self._read(client, take)
                 if self._config.log_prompts:
                     logger.info("Request to `%s`: %s", payload.model, payload.for_log)
-                await self._answer(client, payload)
+                await self._answer(client, payload, take)
         except ClientDisconnect:
             pass
         except RayLLMError as error:
             await client.send_error(error)
         finally:
             self._telemetry.end(client.record)
+            if not _is_question(client):
+                self._hooks.report(client)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
         raw = await read_body(client.request, self._config.max_body_bytes, take)
         if BY_PATH[client.path].is_form:
             return await FormPayload.parse(raw, client.request)
-        content_type = client.request.headers.get("content-type", "application/json")
-        reading = self._bodies.read(raw)
-        summary = await (reading if is_light(raw) else unless_disconnected(client.request.receive, reading))
-        return JsonPayload.of(raw, content_type, summary)
+        reading = self._read_json(client, raw)
+        return await (reading if is_light(raw) else unless_disconnected(client.request.receive, reading))
 
-    async def _answer(self, client: ClientRequest, payload: Payload) -> None:
+    async def _read_json(self, client: ClientRequest, raw: bytes) -> JsonPayload:
+        content_type = client.request.headers.get("content-type", "application/json")
+        return JsonPayload.of(raw, content_type, await self._bodies.read(raw))
+
+    async def _answer(self, client: ClientRequest, payload: Payload, take: Callable[[int], None]) -> None:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
         sent.
         """
-        self._quarantine.check(client.path, payload.raw)
         caller = client.caller
         client.priority = caller.priority_of(client.request.headers.get(headers.PRIORITY))
         resolved = await self._resolve(payload.model, caller)
+        if self._hooks.see_requests and not _is_question(client):
+            resolved, payload = await self._after_hooks(client, resolved, payload, take)
+        self._quarantine.check(client.path, payload.raw)
         await self._check_adapter(client, resolved)
         async with self._admitted(client, caller, resolved.model_id, payload.routing):
+            if not _is_question(client):
+                await self._ask_guards(client, resolved, payload)
             await self._ask_in_turn(client, caller, resolved, payload)
+
+    async def _after_hooks(
+        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, take: Callable[[int], None]
+    ) -> tuple[ResolvedModel, Payload]:
+        """The request as the hooks have left it, with the model that it is for now."""
+
+        async def read(raw: bytes) -> Payload:
+            take(len(raw))
+            return await self._read_json(client, raw)
+
+        try:
+            changed = await unless_disconnected(client.request.receive, self._hooks.apply(client, payload, read))
+        except (RefusedError, HookError):
+            client.record.model_id = resolved.model_id
+            raise
+        if changed.model != payload.model:
+            resolved = await self._resolve(changed.model, client.caller)
+        return resolved, changed
+
+    async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
+        fallbacks = self._models.fallbacks(resolved.model_id)
+        try:
+            asking = self._guards.check(client, payload, resolved, fallbacks)
+            await unless_disconnected(client.request.receive, asking)
+        except (RefusedError, GuardError):
+            client.record.model_id = resolved.model_id
+            raise
 
     @asynccontextmanager
     async def _admitted(
@@ -227,6 +278,11 @@ class Forwarder:
             raise QuarantineError(MESSAGE) from None
         finally:
             client.stop_heartbeat()
+
+
+def _is_question(client: ClientRequest) -> bool:
+    """Whether the request is a question to a guard, which concerns neither hooks nor guards."""
+    return isinstance(client.caller, GuardCaller)
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -146,6 +146,17 @@ def test_a_broken_file_of_keys_is_a_fault(tmp_path: Path) -> None:
     assert f"{tmp_path}/keys.yaml: salt: " in done.stderr
 
 
+def test_hooks_that_cannot_be_imported_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "policy.py").write_text("def check(request): ...\nprint('hello')\n")
+    hooks = [{"callable": "policy.py:check"}, {"callable": "policy.py:note"}, {"callable": "no.such_module:check"}]
+    args = {"llm_configs": [str(LLAMA3)], "router": {"hooks": hooks}}
+    done = rayllm("validate", serve_file(tmp_path, application={"args": args}))
+    assert done.returncode == 1
+    assert "hooks.0" not in done.stderr
+    assert f"args.router: hooks.1.callable: `{tmp_path}/policy.py:note` cannot be imported: " in done.stderr
+    assert "args.router: hooks.2.callable: `no.such_module:check` cannot be imported: No module named" in done.stderr
+
+
 def test_build_inlines_templates_too(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ messages }}\n")
     model = {"model_loading_config": {"model_id": "m"}, "chat_template": "./t.jinja"}

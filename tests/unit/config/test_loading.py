@@ -261,6 +261,24 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
             {"llm_configs": [MINIMAL, OTHER], "router": {"fallbacks": {"org/name": ["other", "other"]}}},
             "router.fallbacks.org/name: `other` is listed twice",
         ),
+        (
+            {"llm_configs": [MINIMAL], "router": {"guards": [{"model": "x", "verdict": "llama_guard"}]}},
+            "router.guards.0.model: no model has the id `x`",
+        ),
+        (
+            {"llm_configs": [MINIMAL], "router": {"guards": 2 * [{"model": "org/name", "verdict": "llama_guard"}]}},
+            "router.guards.1.model: `org/name` is a guard already",
+        ),
+        (
+            {
+                "llm_configs": [MINIMAL],
+                "router": {
+                    "guards": [{"model": "org/name", "verdict": "llama_guard"}],
+                    "batches": {"storage": "/x", "execution": "engines"},
+                },
+            },
+            "so `guards` would not see them",
+        ),
         ({"llm_configs": [MINIMAL], "router": {"batches": {}}}, "batches.storage: is required"),
         ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": "hf://x/y"}}}, "must be a path, s3://bucket"),
         ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": ""}}}, "must be a path, s3://bucket"),

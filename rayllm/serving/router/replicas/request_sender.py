@@ -189,22 +189,44 @@ async def _send(client: ClientRequest, reply: Reply, first: bytes) -> bool:
     if reply.content_type:
         kept["content-type"] = reply.content_type
     client.record.stats = reply.stats
-    if not reply.is_stream:
-        await client.send_response(Response(first, reply.status, kept))
-        return reply.status < 500
-    await client.start_stream(reply.status, {**kept, "cache-control": "no-cache"})
+    if reply.is_stream:
+        return await _send_stream(client, reply, {**kept, "cache-control": "no-cache"}, first)
+    if client.reply_guard and reply.status == 200:
+        await client.reply_guard.check_whole(first)
+    await client.send_response(Response(first, reply.status, kept))
+    return reply.status < 500
+
+
+async def _send_stream(client: ClientRequest, reply: Reply, reply_headers: Mapping[str, str], first: bytes) -> bool:
+    """Pass a stream on, in windows if a guard is asked about it. Returns whether it was complete."""
+    guarded = client.reply_guard.stream() if client.reply_guard else None
     comment, is_whole = StatsComment(), True
-    await client.send_chunk(comment.strip(first))
+
+    async def pass_on(chunk: bytes, is_last: bool = False) -> None:
+        await client.start_stream(reply.status, reply_headers)
+        await client.send_chunk(chunk, is_last)
+
+    async def send(chunk: bytes) -> None:
+        if guarded is None:
+            await pass_on(chunk)
+            return
+        async for released in guarded.feed(chunk):
+            await pass_on(released)
+
+    await send(comment.strip(first))
     try:
         async for chunk in reply.content.iter_any():
             if passed := comment.strip(chunk):
-                await client.send_chunk(passed)
+                await send(passed)
     except (aiohttp.ClientError, ConnectionError) as error:
         logger.warning("A replica broke off in the middle of a stream: %r", error)
         is_whole = False
-        await client.send_chunk(b"\n\n" + _interrupted_event(client.path))
+        await send(b"\n\n" + _interrupted_event(client.path))
     client.record.stats, rest = comment.end()
-    await client.send_chunk(rest, is_last=True)
+    if guarded:
+        await send(rest)
+        rest = await guarded.end()
+    await pass_on(rest, is_last=True)
     return is_whole
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from rayllm.errors import RequestError, UnavailableError
 from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_summary import Summary, summarize
+from rayllm.serving.router.requests.texts import texts_of
+
+T = TypeVar("T")
 
 # Leaves the other cores free under a flood of large bodies.
 _MAX_PROCESSES = 2
@@ -35,25 +40,38 @@ class BodyReader:
             RequestError: not a valid JSON object, or without a model.
             UnavailableError: too many large bodies are waiting.
         """
+        return await self._result(summarize, raw)
+
+    async def texts(self, raw: bytes) -> list[str]:
+        """The texts in a body that `read` has accepted; see `request_texts`.
+
+        Raises:
+            RequestError: it has token ids in place of a text.
+            UnavailableError: too many large bodies are waiting.
+        """
+        return await self._result(texts_of, raw)
+
+    async def _result(self, parse: Callable[[bytes], T], raw: bytes) -> T:
         if is_light(raw):
-            return summarize(raw)
+            return parse(raw)
         try:
             async with asyncio.timeout(_QUEUE_S):
                 await self._room.acquire()
         except TimeoutError:
             raise UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5) from None
         try:
-            return await _read_in_subprocess(raw)
+            return await _in_subprocess(parse, raw)
         finally:
             self._room.release()
 
 
-async def _read_in_subprocess(raw: bytes) -> Summary:
+async def _in_subprocess(parse: Callable[[bytes], T], raw: bytes) -> T:
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "rayllm.serving.router.requests.body_worker",
+            parse.__name__,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -71,9 +89,10 @@ async def _read_in_subprocess(raw: bytes) -> Summary:
             await process.wait()
     # No output: the kernel ended the process, for its use of time or memory.
     result = pickle.loads(answer) if answer else RequestError("The request body takes too long to read.")
-    if isinstance(result, Summary):
-        return result
-    raise result
+    if isinstance(result, RequestError):
+        raise result
+    parsed: T = result
+    return parsed
 
 
 async def _answer(process: asyncio.subprocess.Process, raw: bytes) -> bytes:

@@ -1,4 +1,7 @@
-"""The subprocess that parses one large body: reads stdin, and writes a pickled Summary or RequestError to stdout."""
+"""The subprocess that parses one large body: reads stdin, and writes a pickled result or RequestError to stdout.
+
+Its argument is the name of a function.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import gc
 import pickle
 import resource
 import sys
+from collections.abc import Callable
 
 from rayllm.errors import RequestError
-from rayllm.serving.router.requests.body_summary import Summary, summarize
+from rayllm.serving.router.requests.body_summary import summarize
+from rayllm.serving.router.requests.texts import texts_of
 
 _CPU_S = 20
 _MEMORY_BYTES = 2 << 30
@@ -21,12 +26,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Nothing is freed before the end, and garbage collection would take most of the time.
     gc.disable()
-    pickle.dump(_answer(sys.stdin.buffer.read()), sys.stdout.buffer)
+    parse = {each.__name__: each for each in (summarize, texts_of)}[sys.argv[1]]
+    pickle.dump(_answer(parse, sys.stdin.buffer.read()), sys.stdout.buffer)
 
 
-def _answer(raw: bytes) -> Summary | RequestError:
+def _answer(parse: Callable[[bytes], object], raw: bytes) -> object:
     try:
-        return summarize(raw)
+        return parse(raw)
     except RequestError as error:
         return error
     except MemoryError:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,9 @@ from rayllm.request_stats import server_timing
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
+
+if TYPE_CHECKING:
+    from rayllm.serving.router.guard.guards import ReplyGuard
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
@@ -43,6 +47,7 @@ class ClientRequest:
         self.record.key, self.record.labels = self.caller.name, self.caller.labels
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
+        self.reply_guard: ReplyGuard | None = None
         self._send = send
         self._is_stream = False
         self._heartbeat: asyncio.Task[None] | None = None
@@ -50,8 +55,8 @@ class ClientRequest:
     @property
     def connection(self) -> Connection | None:
         """The client's connection, if it can be handed over now."""
-        # Replies to other origins need the CORS headers that the router's middleware adds.
-        if "origin" in self.request.headers:
+        # Replies to other origins need the CORS headers that the router's middleware adds, and others must be read.
+        if "origin" in self.request.headers or self.reply_guard:
             return None
         connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
         return connection if connection and connection.can_be_handed_over else None
@@ -69,7 +74,7 @@ class ClientRequest:
 
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
-        self.record.refused(error.status, error.code or error.type)
+        self.record.refused(error.status, error.cause)
         if self._is_stream:
             await self.send_chunk(error_event(error, self.path), is_last=True)
         else:

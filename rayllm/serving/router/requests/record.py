@@ -15,7 +15,7 @@ CLIENT_LEFT = 499
 _NO_STATS = RequestStats()
 # Each phase's parts.
 _PHASES = {
-    "router": ("router", "transfer", "prepare"),
+    "router": ("router", "hooks", "guards", "transfer", "prepare"),
     "waiting": ("lost", "wait", "adapter"),
     "queued": ("queue",),
     "prefill": ("prefill",),
@@ -32,8 +32,10 @@ class RequestRecord:
     first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas that the
     request was sent to, `replica` is the last of them, `choice` says why that one, `waited_for` what for the request
     had to wait. `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
-    `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer. `span` is
-    OpenTelemetry's, None without tracing, and `trace_headers` continue it in the replica.
+    `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer, and
+    `hooks_s` those of policy hooks; `guards_s` are those in which guards were asked about the request, and
+    `reply_guards_s` about its reply. `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it
+    in the replica.
     """
 
     endpoint: str
@@ -54,6 +56,9 @@ class RequestRecord:
     first_byte_at: float | None = None
     ended_at: float = 0.0
     lost_s: float = 0.0
+    hooks_s: float = 0.0
+    guards_s: float = 0.0
+    reply_guards_s: float = 0.0
     stats: RequestStats | None = None
     key: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -132,13 +137,17 @@ class RequestRecord:
         routed_at = end if self.routed_at is None else self.routed_at
         sent_at = end if self.sent_at is None else self.sent_at
         stats = self.stats or _NO_STATS
-        at_replica_s = end - sent_at
+        # What the replica does not account for, all of it if it said nothing.
+        transfer_s = max(0.0, end - sent_at - stats.held_s - stats.total_s)
+        # Replies go on being generated while guards are asked.
+        reply_guards_s = min(self.reply_guards_s, transfer_s)
         return [
-            ("router", routed_at - self.started_at),
+            ("router", routed_at - self.started_at - self.hooks_s - self.guards_s),
+            ("hooks", self.hooks_s),
+            ("guards", self.guards_s + reply_guards_s),
             ("lost", self.lost_s),
             ("wait", max(0.0, sent_at - routed_at - self.lost_s) + stats.held_s),
-            # What the replica does not account for, all of it if it said nothing.
-            ("transfer", max(0.0, at_replica_s - stats.held_s - stats.total_s)),
+            ("transfer", transfer_s - reply_guards_s),
             *stats.parts,
         ]
 

@@ -28,6 +28,14 @@ def _router(record: RequestRecord) -> str:
     return "the router read and routed the request. A slow upload or a very large body counts here."
 
 
+def _hooks(record: RequestRecord) -> str:
+    return "it waited for the policy hooks of this service (`router.hooks`)."
+
+
+def _guards(record: RequestRecord) -> str:
+    return "it waited for guards (`router.guards`). `rayllm explain` shows their own requests, too."
+
+
 def _lost(record: RequestRecord) -> str:
     return f"of {record.attempts} attempts, some met a replica that was full, draining or died. Replicas' logs say why."
 
@@ -96,6 +104,8 @@ def _deliver(record: RequestRecord) -> str:
 
 _REASONS: Mapping[str, Callable[[RequestRecord], str]] = {
     "router": _router,
+    "hooks": _hooks,
+    "guards": _guards,
     "lost": _lost,
     "wait": _wait,
     "transfer": _transfer,

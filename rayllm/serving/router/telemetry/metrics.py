@@ -42,7 +42,7 @@ REFUSED = Series(
     "rayllm_refused_total",
     "counter",
     ("model", "cause"),
-    "Requests that the router refused or failed, by the code of the error.",
+    "Requests that the router refused or failed, by the code of the error, or `hook` or `guard` by what refused them.",
 )
 RETRIES = Series(
     "rayllm_retries_total",
@@ -128,7 +128,7 @@ class RouterMetrics:
 
     def refuse(self, error: RayLLMError) -> None:
         """Count a request that was refused before its model was known."""
-        self._metrics.count(REFUSED, ("", error.code or error.type))
+        self._metrics.count(REFUSED, ("", error.cause))
 
     def update_load(self) -> None:
         """Set the gauges of each model's load, as this router sees it."""

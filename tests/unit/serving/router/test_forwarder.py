@@ -20,8 +20,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rayllm import headers
+from rayllm.asgi import call
 from rayllm.config import RouterConfig, load_app
-from rayllm.endpoints import MESSAGES, RESPONSES
+from rayllm.endpoints import COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
 from rayllm.error_shapes import error_body
 from rayllm.errors import RequestError
 from rayllm.request_stats import RequestStats, StatsSource
@@ -35,6 +36,9 @@ from rayllm.serving.replica.slots import Slots
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
 from rayllm.serving.router.forwarder import Forwarder
+from rayllm.serving.router.guard.guard import Guard
+from rayllm.serving.router.guard.moderations import ModerationsApi
+from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
@@ -216,6 +220,7 @@ class RouterApplication:
     ) -> None:
         self.client, self.replica_sets, self.queues = client, replica_sets, queues
         self.records: list[RequestRecord] = []
+        self.hooks = RequestHooks()
 
     async def record(self) -> RequestRecord:
         """The record of the only request, once it has ended."""
@@ -242,7 +247,17 @@ async def service(
     dispatcher = Dispatcher(replica_sets)
     lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
     models = ModelRegistry(config)
+    hooks = RequestHooks()
+    await hooks.configure(config.router)
     telemetry = Recorder(RouterMetrics(dict), RecentRequests())
+
+    async def ask(path: str, body: bytes, headers: Any, *, user: Any) -> Any:
+        return await call(passing, path, body, headers, user=user)
+
+    async def labels(model_id: str) -> list[str]:
+        return ["safe", "violence", "spam"]
+
+    guards = [Guard(each, ask, labels) for each in config.router.guards]
     passing = Forwarder(
         models,
         AdapterRegistry("app"),
@@ -253,8 +268,12 @@ async def service(
         telemetry,
         RateLimiter(QuotaRegistry("app", "router")),
         Quarantine(no_other_router),
+        hooks,
+        guards,
     )
-    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in (PATH, FORM_PATH, MESSAGES, RESPONSES)])
+    paths = (PATH, FORM_PATH, MESSAGES, RESPONSES, COMPLETIONS)
+    app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in paths])
+    app.router.routes.append(Route(MODERATIONS, ModerationsApi(models, guards, hooks, telemetry), methods=["POST"]))
     install_error_handlers(app)
     listener = LocalListener("127.0.0.1", 0)
     front = HttpServer(app, listener, "", ClientLimits.of(config.router))
@@ -263,11 +282,13 @@ async def service(
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=10) as client:
             application = RouterApplication(client, replica_sets, queues)
             application.records = telemetry.records
+            application.hooks = hooks
             yield application
     finally:
         for replica_set in replica_sets.values():
             replica_set.close()
         await front.stop(2)
+        await hooks.stop()
         await transport.close()
 
 

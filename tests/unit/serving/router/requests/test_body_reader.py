@@ -45,6 +45,7 @@ async def test_heavy_bodies_mean_the_same(messages: int) -> None:
     raw = json.dumps({"model": "a", "stream": 1, "messages": turns}).encode()
     assert is_light(raw) == (messages == 10)
     assert await BodyReader().read(raw) == summarize(raw)
+    assert (await BodyReader().texts(raw))[-1] == f"Question {messages - 1}: why?"
 
 
 async def test_heavy_bodies_are_refused_with_the_reason() -> None:

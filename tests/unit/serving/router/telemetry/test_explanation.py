@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayllm.cli.commands.explain import PARTS
 from rayllm.request_stats import RequestStats, server_timing
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
@@ -23,11 +24,15 @@ def record(stats: RequestStats | None = None, request_id: str = "r", **keys: Any
     return made
 
 
+def test_the_command_names_every_part() -> None:
+    assert list(PARTS) == [name for name, _ in record().parts()]
+
+
 def test_the_parts_add_up_to_the_whole() -> None:
     stats = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop", 1, adapter_s=0.25, prepare_s=0.75, deliver_s=1.0)
     parts = record(stats).parts()
     assert dict(parts) == {
-        "router": 1, "lost": 0, "wait": 2, "transfer": 0.5, "adapter": 0.25, "prepare": 0.75,
+        "router": 1, "hooks": 0, "guards": 0, "lost": 0, "wait": 2, "transfer": 0.5, "adapter": 0.25, "prepare": 0.75,
         "queue": 0.5, "prefill": 1, "decode": 3, "deliver": 1,
     }  # fmt: skip
     assert sum(seconds for _, seconds in parts) == 10
@@ -55,6 +60,8 @@ def test_what_no_replica_accounts_for(keys: dict[str, Any], expected: dict[str, 
         (None, {"sent_at": 110.0, "waited_for": "a running replica"}, "it waited until a replica was running"),
         (None, {"sent_at": 110.0, "waited_for": "a free slot"}, "it waited for a free slot"),
         (None, {"sent_at": 110.0, "lost_s": 8.0, "attempts": 3}, "of 3 attempts, some met a replica that was full"),
+        (None, {"routed_at": 109.0, "sent_at": 110.0, "hooks_s": 8.0}, "it waited for the policy hooks"),
+        (None, {"routed_at": 109.0, "sent_at": 110.0, "guards_s": 8.0}, "it waited for guards"),
         (None, {}, "reported no times"),
         (RequestStats(answers=1), {}, "router and replica exchanged"),
         (RequestStats(adapter_s=6), {}, "the replica loaded the adapter `a`"),

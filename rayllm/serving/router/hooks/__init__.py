@@ -1,0 +1,1 @@
+"""Policy hooks: users' functions that see requests and their usage, in a process of their own."""

@@ -1,0 +1,173 @@
+"""The process in which hooks run: reads calls from stdin, and writes results to stdout.
+
+The first message has the names of the functions; its answer has the fault of each, or null. Then each call is answered
+by `{"id", "started": true}` when its function begins, and by one result. Functions run side by side: coroutine
+functions in the event loop, others in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+from rayllm.hooks import HookRequest, HookUsage, Refuse
+from rayllm.serving.router.hooks.frames import LENGTHS, message
+from rayllm.serving.router.hooks.functions import import_fault, import_function
+
+_THREADS = 64
+logger = logging.getLogger("rayllm.hooks")
+
+
+class Worker:
+    """Calls hooks.
+
+    Args:
+        functions: the hooks, in the order of the configuration.
+        max_bytes: most bytes of a body that they return.
+        answer: sends a message.
+    """
+
+    def __init__(self, functions: list[Callable[..., Any]], max_bytes: int, answer: Callable[[bytes], None]) -> None:
+        self._functions = functions
+        self._max_bytes = max_bytes
+        self._answer = answer
+        self._threads = ThreadPoolExecutor(_THREADS, "hook")
+        # Calls that find no thread have not begun.
+        self._free_threads = asyncio.Semaphore(_THREADS)
+
+    async def run(self, call: dict[str, Any], body: bytes) -> None:
+        """Call a hook, and send its result."""
+        result, changed = await self._result(call, body)
+        self._answer(message({"id": call["id"], **result}, changed))
+
+    async def _result(self, call: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        function = self._functions[call["hook"]]
+        try:
+            argument = _argument(call, body)
+            if inspect.iscoroutinefunction(function):
+                returned = await self._in_time(call, function, argument)
+            else:
+                async with self._free_threads:
+                    returned = await self._in_time(call, self._in_thread, function, argument)
+            return self._verdict(call, returned)
+        except _TookTooLongError:
+            # The thread goes on, and cannot be stopped.
+            return {"result": "timeout", "is_stuck": not inspect.iscoroutinefunction(function)}, b""
+        except Refuse as refusal:
+            shown = {"message": refusal.message, "status": refusal.status, "code": refusal.code}
+            return {"result": "refuse", **shown}, b""
+        except BaseException as error:
+            logger.error("A hook failed on the request %s", call["request"]["id"], exc_info=error)
+            return {"result": "fault", "message": f"{type(error).__name__}: {error}"[:500]}, b""
+
+    def _verdict(self, call: dict[str, Any], returned: Any) -> tuple[dict[str, Any], bytes]:
+        """The result of a function that has returned.
+
+        Raises:
+            TypeError, ValueError: it returned neither None nor a body.
+        """
+        if returned is None or call["when"] == "usage":
+            return {"result": "allow"}, b""
+        if not isinstance(returned, dict):
+            raise TypeError(f"a hook must return None or the changed body as a dict, not {type(returned).__name__}")
+        if not call["has_body"]:
+            raise TypeError("a hook cannot change a multipart form; return None")
+        changed = json.dumps(returned, allow_nan=False).encode()
+        if len(changed) > self._max_bytes:
+            raise ValueError(f"the returned body has more than {self._max_bytes} bytes (router.max_body_bytes)")
+        return {"result": "change"}, changed
+
+    async def _in_time(self, call: dict[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
+        self._answer(message({"id": call["id"], "started": True}))
+        try:
+            async with asyncio.timeout(call["timeout_s"]) as deadline:
+                return await function(*arguments)
+        except TimeoutError:
+            if deadline.expired():
+                raise _TookTooLongError from None
+            raise
+
+    async def _in_thread(self, function: Callable[..., Any], argument: Any) -> Any:
+        returned = await asyncio.get_running_loop().run_in_executor(self._threads, function, argument)
+        # An object whose `__call__` is a coroutine function is none itself.
+        return await returned if inspect.isawaitable(returned) else returned
+
+
+class _TookTooLongError(Exception):
+    pass
+
+
+def _argument(call: dict[str, Any], body: bytes) -> HookRequest | HookUsage:
+    if call["when"] == "usage":
+        return HookUsage(**call["request"])
+    return HookRequest(**call["request"], body=json.loads(body) if call["has_body"] else None)
+
+
+def main() -> None:
+    """Import the functions, then call them until stdin ends."""
+    # What hooks print must not mix with the answers, which get a descriptor of their own.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    first, _ = _read(sys.stdin.buffer) or sys.exit(0)
+    sys.path[:] = first["path"]
+    functions: list[Callable[..., Any]] = []
+    faults: list[str | None] = []
+    for name in first["callables"]:
+        try:
+            functions.append(import_function(name))
+            faults.append(None)
+        except (Exception, SystemExit) as error:
+            faults.append(import_fault(error))
+    _write(output, message({"faults": faults}))
+    if not any(faults):
+        asyncio.run(_serve(functions, first["max_bytes"], output))
+
+
+async def _serve(functions: list[Callable[..., Any]], max_bytes: int, output: int) -> None:
+    worker = Worker(functions, max_bytes, lambda answer: _write(output, answer))
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+
+    def start(call: dict[str, Any], body: bytes) -> None:
+        running.add(task := loop.create_task(worker.run(call, body)))
+        task.add_done_callback(running.discard)
+
+    def receive() -> None:
+        while received := _read(sys.stdin.buffer):
+            loop.call_soon_threadsafe(start, *received)
+        # The router has gone, whatever the hooks are doing.
+        os._exit(0)
+
+    threading.Thread(target=receive, daemon=True).start()
+    await loop.create_future()
+
+
+def _read(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+    """The next message; None at the end."""
+    lengths = stream.read(LENGTHS.size)
+    if len(lengths) < LENGTHS.size:
+        return None
+    head, body = LENGTHS.unpack(lengths)
+    content = stream.read(head + body)
+    return (json.loads(content[:head]), content[head:]) if len(content) == head + body else None
+
+
+def _write(output: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(output, view) :]
+
+
+if __name__ == "__main__":
+    main()
