@@ -67,7 +67,7 @@ def test_golden_prompts(family: Family, chat: Messages, prompt: str) -> None:
 
 
 @by_name
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_published_template_gives_the_same_bytes(family: Family, data: st.DataObject) -> None:
     chat = data.draw(alternating(family))

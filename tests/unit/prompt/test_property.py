@@ -19,7 +19,7 @@ REFUSED = object()
 
 
 @pytest.mark.parametrize("ending", ["answer", "nothing", "open"])
-@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=70, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), keys=formats(), omit_bos=st.booleans())
 def test_three_readings_agree(ending: str, data: st.DataObject, keys: dict[str, Any], omit_bos: bool) -> None:
     tools = data.draw(offered_tools if "tools_list" in keys else st.sampled_from([None, None, None, [{}]]))
@@ -41,7 +41,7 @@ def test_three_readings_agree(ending: str, data: st.DataObject, keys: dict[str, 
     assert (chat, tools) == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=template("instruction"), before=literal, words=content)
 def test_an_accepted_template_reads_as_str_format_reads_it(text: str, before: str, words: str) -> None:
     fmt = PromptFormat(system="{instruction}", assistant="{instruction}", user=before + text, strip_whitespace=False)
@@ -51,7 +51,7 @@ def test_an_accepted_template_reads_as_str_format_reads_it(text: str, before: st
     assert prompt == (before + text).format(instruction=words)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.tuples(content, st.just("{instruction}"), content).map("".join))
 def test_any_text_is_a_sound_template_or_a_load_error(text: str) -> None:
     try:

@@ -441,7 +441,7 @@ def test_parts_that_are_no_text_are_refused(family: str) -> None:
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(words=content)
 def test_content_stays_literal(family: str, words: str) -> None:
     words = f"<{words}>"  # of a turn's ends only, some families strip white space

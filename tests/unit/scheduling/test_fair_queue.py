@@ -46,7 +46,7 @@ def test_an_empty_queue_has_no_head() -> None:
         queue.pop()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), heavy=st.integers(6, 100))
 def test_tenants_get_equal_shares_of_tokens_whatever_they_send(seed: int, heavy: int) -> None:
     chance = random.Random(seed)

@@ -108,7 +108,7 @@ class Crowd:
         await asyncio.gather(*everybody, return_exceptions=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     limit=st.integers(0, 12),

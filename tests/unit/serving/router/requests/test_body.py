@@ -74,7 +74,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(values, max_size=5), st.booleans())
 def test_texts_are_told_from_what_is_around_them(items: list[Any], as_ascii: bool) -> None:
     sent = {"m": items, "n": [[]] * MAX_DEPTH}
