@@ -110,10 +110,10 @@ def start_engine(
 
 
 def _ray_stat_logger(config: Any, engine_index: int) -> Any:
-    """vLLM's logger of metrics to Ray's exporter. A function: given the class, vLLM drops its own page of metrics."""
-    from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
+    """Logger of metrics to Ray's exporter. A function: given vLLM's class, vLLM drops its own page of metrics."""
+    from rayllm.engine.vllm.ray_metrics import buffered_stat_logger
 
-    return RayPrometheusStatLogger(config, [engine_index])
+    return buffered_stat_logger(config, engine_index)
 
 
 @contextmanager
