@@ -29,7 +29,7 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
 
 # The part of its time in the queue that a request may be expected to need: estimates err.
-_PATIENCE = 0.8
+_PATIENCE = 0.6
 # The longest time after which clients are told to try again.
 _LONGEST_RETRY_S = 300.0
 
