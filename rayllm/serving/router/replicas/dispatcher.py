@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -20,6 +21,8 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
 
 _TRIES = 3
+# Seconds until a request is sent once more to a replica that it was lost with, if that is still the only one.
+_DYING_S = 0.1
 T = TypeVar("T")
 
 
@@ -77,8 +80,12 @@ class Dispatcher:
             except ReplicaFullError:
                 continue
             except ReplicaLostError:
-                if search.losses > 2 or (search.losses == 2 and search.was_only_suspect):
+                losses = len(search.lost_with)
+                if losses > 2 or (losses == 2 and search.was_only_suspect):
                     raise SuspectError from None
+                if replica.id in search.tried:
+                    # It is about to die: its socket is still there.
+                    await asyncio.sleep(_DYING_S)
             except ReplicaFailedError:
                 failures += 1
                 if failures > 1:

@@ -42,8 +42,9 @@ class ReplicaSearch:
     did not take the request; `is_new` marks a request that was neither queued nor put back yet; `waits` says that the
     chosen replica was full, and may have the request wait for a slot; `choice` says why it was chosen, `waited_for` why
     the request was queued, "" if it was not; `served_tokens` are those that it really took, once they are known;
-    `put_backs` counts how often a replica has taken its slot for a higher class, `losses` the replicas that it was lost
-    with; `was_only_suspect` says that the last of these had no other request that had been lost before.
+    `put_backs` counts how often a replica has taken its slot for a higher class; `lost_with` are the replicas that died
+    with it, `is_suspect` says that there were any before it was sent to the last one, and `was_only_suspect` that the
+    last one that died had no other such request.
     """
 
     request: RoutingRequest
@@ -57,7 +58,8 @@ class ReplicaSearch:
     waited_for: str = ""
     served_tokens: int | None = None
     put_backs: int = 0
-    losses: int = 0
+    lost_with: set[str] = field(default_factory=set)
+    is_suspect: bool = False
     was_only_suspect: bool = False
 
 
@@ -168,7 +170,7 @@ class ReplicaSet:
             elif isinstance(error, ReplicaLostError | ReplicaFailedError):
                 replica.on_reply(is_good=False)
             if isinstance(error, ReplicaLostError):
-                search.losses += 1
+                search.lost_with.add(replica.id)
                 search.was_only_suspect = replica.on_lost() <= 1
             raise
         finally:
@@ -177,7 +179,7 @@ class ReplicaSet:
     @asynccontextmanager
     async def alone(self, search: ReplicaSearch) -> AsyncIterator[None]:
         """For the duration of the block, no other request that was lost twice is sent to a replica, if this one was."""
-        if search.losses < 2:
+        if len(search.lost_with) < 2:
             yield
             return
         async with self._lost_twice:
@@ -197,7 +199,8 @@ class ReplicaSet:
             candidate.requests += 1
             candidate.work += search.request.work
             replica.on_sent(search.priority)
-            replica.suspects += search.losses > 0
+            search.is_suspect = bool(search.lost_with)
+            replica.suspects += search.is_suspect
         return replica
 
     def _choose(self, search: ReplicaSearch) -> Replica | None:
@@ -223,7 +226,7 @@ class ReplicaSet:
         candidate, work = replica.candidate, search.request.work
         candidate.requests -= 1
         candidate.work -= work
-        replica.suspects -= search.losses > isinstance(failure, ReplicaLostError)
+        replica.suspects -= search.is_suspect
         if not candidate.requests and self._members.get(candidate.id) is not replica:
             replica.close()
         if isinstance(failure, ReplicaFullError):

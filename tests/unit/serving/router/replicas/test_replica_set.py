@@ -326,6 +326,26 @@ async def test_a_request_that_two_replicas_died_of_kills_no_third(
     assert replicas.sent.total() == 2
 
 
+async def test_a_replica_that_takes_a_moment_to_die_is_one_loss() -> None:
+    """Its socket may accept the same request again before the kernel has closed it."""
+    found = replica_set(Queue(), 10)
+    attempts = 0
+
+    async def carry(replica: Replica, search: ReplicaSearch) -> str:
+        nonlocal attempts
+        attempts += 1
+        if replica.id == "r0":
+            if attempts == 3:
+                replica.mark_draining()
+                found.update([replica_update("r0", 10), replica_update("new", 10)])
+            raise ReplicaLostError
+        return replica.id
+
+    assert await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), carry) == "new"
+    assert attempts == 4
+    assert all(replica.suspects == 0 for replica in found.replicas.values())
+
+
 async def test_of_many_requests_that_were_lost_together_only_the_guilty_one_is_refused() -> None:
     """Each replica dies once the guilty request has reached it, with all others that it has."""
     found = replica_set(Queue(), *[20] * 6)
