@@ -454,9 +454,10 @@ def errors(access: Access) -> list[bytes]:
     return replies
 
 
-def test_keys_are_nowhere_to_be_read(access: Access) -> None:
+def test_keys_are_nowhere_to_be_read(access: Access, alice: openai.OpenAI) -> None:
     """After all the tests above: not in logs, metrics, records, errors, the ledger, batches, nor the file of keys."""
     failed = errors(access)
+    alice.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5)
     httpx.get(f"{access.url}/v1/models?api_key={access.keys['alice']}")
     httpx.get(f"{access.url}/{access.keys['alice']}", headers={"authorization": f"Bearer {access.keys['root']}"})
     headers = {"authorization": f"Bearer {access.keys['root']}"}

@@ -121,8 +121,8 @@ class HookProcess:
         self._pending[call_id] = pending
         self._idle.clear()
         self._kill_later(pending, _BEGIN_S, f"its process did not begin a call within {_BEGIN_S:g} s")
-        # The process may end meanwhile, which `_read_results` notices.
-        with suppress(ConnectionError):
+        # The process may end meanwhile, which `_read_results` notices. A closed pipe is a RuntimeError in uvloop.
+        with suppress(ConnectionError, RuntimeError):
             head = {**call.head, "id": call_id, "hook": call.hook, "timeout_s": call.timeout_s}
             await self._write(message(head, call.body))
         return await pending.result

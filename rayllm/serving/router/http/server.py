@@ -112,6 +112,8 @@ class HttpServer:
         await asyncio.wait([self._serving], timeout=timeout_s)
 
     async def _accepted(self, connection: socket.socket) -> None:
+        # asyncio sets it only on sockets that say their protocol, and accepted ones do not.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from rayllm.config import HookConfig
 from rayllm.errors import ConfigError, HookError
 from rayllm.serving.router.hooks.pool import HookPool
-from rayllm.serving.router.hooks.process import Call, Result, check_hooks
+from rayllm.serving.router.hooks.process import Call, HookProcess, ProcessLostError, Result, check_hooks
 
 FILE = Path(__file__).parent / "policies.py"
 # Longer than a loaded machine takes for a call that does nothing.
@@ -166,3 +167,21 @@ async def test_a_module_that_fails_is_named_with_its_line(code: str, tmp_path: P
     with pytest.raises(ConfigError) as raised:
         check_hooks([HookConfig(callable=f"{tmp_path}/broken.py:check")], "args.router")
     assert ("broken.py, line 2" in raised.value.message) == ("abort" not in code)
+
+
+def test_a_process_that_ends_while_a_call_is_sent_is_lost_in_uvloop_too() -> None:
+    """Ray Serve's event loop; it has an error of its own for pipes that are closed."""
+
+    async def send() -> None:
+        process = await HookProcess.start((hook(),), MAX_BYTES)
+        assert process._process.stdin is not None
+        process._process.stdin.close()
+        await process._process.stdin.wait_closed()
+        running = asyncio.create_task(process.run(call("show")))
+        await asyncio.sleep(0)
+        process._process.kill()
+        with pytest.raises(ProcessLostError):
+            await running
+        await process.stop()
+
+    uvloop.run(send())
