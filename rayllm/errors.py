@@ -59,8 +59,9 @@ class RayLLMError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    # Not `cause`: Ray sets that on errors of other processes.
     @property
-    def cause(self) -> str:
+    def log_name(self) -> str:
         """What logs and metrics call this error: its code."""
         return self.code or self.type
 
@@ -212,7 +213,7 @@ class RefusedError(RequestError):
         self._by = by
 
     @property
-    def cause(self) -> str:
+    def log_name(self) -> str:
         return self._by
 
     def headers(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from rayllm.errors import RayLLMError, UnavailableError
 
@@ -23,6 +24,12 @@ def test_every_error_survives_the_way_between_processes(cls: type[RayLLMError]) 
     error = pickle.loads(pickle.dumps(cls("what", "param", "code")))
     assert type(error) is cls
     assert error.body() == {"error": {"message": "what", "type": cls.type, "param": "param", "code": "code"}}
+
+
+@pytest.mark.parametrize("cls", list(classes()))
+def test_every_error_is_itself_where_ray_raises_it_again(cls: type[RayLLMError]) -> None:
+    raised = RayTaskError("function", "traceback", cls("what")).as_instanceof_cause()
+    assert isinstance(raised, cls)
 
 
 @pytest.mark.parametrize("cls", list(classes()))

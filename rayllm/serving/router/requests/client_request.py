@@ -74,7 +74,7 @@ class ClientRequest:
 
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
-        self.record.refused(error.status, error.cause)
+        self.record.refused(error.status, error.log_name)
         if self._is_stream:
             await self.send_chunk(error_event(error, self.path), is_last=True)
         else:

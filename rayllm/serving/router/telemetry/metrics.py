@@ -128,7 +128,7 @@ class RouterMetrics:
 
     def refuse(self, error: RayLLMError) -> None:
         """Count a request that was refused before its model was known."""
-        self._metrics.count(REFUSED, ("", error.cause))
+        self._metrics.count(REFUSED, ("", error.log_name))
 
     def update_load(self) -> None:
         """Set the gauges of each model's load, as this router sees it."""
