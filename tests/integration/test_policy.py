@@ -185,9 +185,13 @@ def test_streams_are_sent_in_windows_and_end_with_an_error(
 ) -> None:
     assert "".join(stream(alice, claude, ANSWER)) == "The capital of France is Paris."
     received: list[str] = []
-    with pytest.raises((openai.APIError, anthropic.APIError)) as ended:
-        received.extend(stream(alice, claude, QUESTION))
-    assert "refuses the reply (S9)" in str(ended.value)
+    # On a busy machine the whole answer may come in one window, of which nothing is sent.
+    for _ in range(20):
+        with pytest.raises((openai.APIError, anthropic.APIError)) as ended:
+            received.extend(stream(alice, claude, QUESTION))
+        assert "refuses the reply (S9)" in str(ended.value)
+        if "".join(received):
+            break
     text = "".join(received)
     assert (text.startswith("The capital"), TOKYO in text) == (True, False)
 
