@@ -1,8 +1,7 @@
 """vLLM's metrics in Ray's exporter, recorded once a second.
 
 vLLM records each of them at every step of the engine, and some for every token. A call of Ray's takes microseconds, and
-Ray's agent repeats every observation of a histogram. Together, that was a twentieth of what a token of a small model
-costs.
+Ray's agent repeats every observation of a histogram. Together, that was most of what metrics cost a small model.
 """
 
 from __future__ import annotations

@@ -153,13 +153,19 @@ async def _accept(listening: socket.socket, accepted: Accepted) -> None:
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
-            connection.setblocking(False)
-            await accepted(connection)
         except OSError as error:
+            # Anything else concerns one client, which has gone.
             if error.errno in _OUT_OF_RESOURCES:
                 logger.warning("Cannot accept a connection: %s.", error.strerror)
                 await asyncio.sleep(_RETRY_S)
-            # Anything else concerns one client, which has gone.
+            continue
+        try:
+            connection.setblocking(False)
+            await accepted(connection)
+        except Exception:
+            # It costs one client: the next ones are accepted.
+            logger.warning("A connection failed when it was accepted.", exc_info=True)
+            connection.close()
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -146,6 +146,21 @@ async def test_a_router_goes_on_when_the_manager_dies(caplog: pytest.LogCaptureF
     await listener.stop()
 
 
+async def test_a_connection_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    answers, failures = Answers(b"me"), [RuntimeError("the handler is closed"), OSError("gone")]
+
+    async def accepted(connection: socket.socket) -> None:
+        if failures:
+            raise failures.pop()
+        await answers(connection)
+
+    listener = LocalListener("127.0.0.1", 0)
+    await listener.start(accepted)
+    assert [await answer(listener.port) for _ in range(3)] == [b"", b"", b"me"]
+    assert caplog.text.count("A connection failed when it was accepted.") == 2
+    await listener.stop()
+
+
 async def test_the_address_is_free_once_the_application_is_deleted() -> None:
     port = free_port()
     both = [SharedListener("127.0.0.1", port) for _ in range(2)]
