@@ -265,12 +265,17 @@ class Service:
         raise TimeoutError(f"the application is not whole again within {_LONGEST_S:g} s")
 
 
-def application(port: int) -> Any:
-    """Two replicas of the demo behind two routers."""
+def application(port: int, **options: Any) -> Any:
+    """Two replicas of the demo behind two routers.
+
+    Args:
+        port: the routers'.
+        options: more keys of the model's `deployment_config`.
+    """
     demo: dict[str, Any] = yaml.safe_load(DEMO.read_text())
     weights = (DEMO.parent / demo["model_loading_config"]["model_source"]).resolve()
     demo["model_loading_config"] = {"model_id": MODEL, "model_source": str(weights)}
-    demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2}
+    demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2, **options}
     del demo["lora_config"]
     return build_app({"llm_configs": [demo], "router": {"num_replicas": ROUTERS, "listen": f"127.0.0.1:{port}"}})
 

@@ -29,15 +29,18 @@ from rayllm.engine.middleware.error_translation import ErrorMiddleware
 from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
 from rayllm.engine.middleware.request_rewriting import RequestRewriter
 from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
+from rayllm.engine.middleware.stream_journal import StreamJournalMiddleware, journal_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.cpu_time import cpu_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output import ConstraintGate, Sandbox
 from rayllm.engine.vllm import application as vllm_application
+from rayllm.engine.vllm import continuation as vllm_continuation
 from rayllm.engine.vllm import engine as vllm_engine
 from rayllm.engine.vllm import errors as vllm_errors
 from rayllm.engine.vllm import metadata as vllm_metadata
 from rayllm.engine.vllm import per_request as vllm_per_request
+from rayllm.engine.vllm import reply_identity as vllm_reply_identity
 from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
@@ -155,6 +158,8 @@ class EngineServer:
             vllm_structured_output.can_enforce,
             vllm_structured_output.enforced_options(self._engine),
         )
+        vllm_continuation.record_streams(self._engine, journal_of_request)
+        vllm_reply_identity.make_reproducible(journal_of_request)
         vllm_structured_output.guard_generation(self._engine, gate.admit_compiled)
         vllm_application.pass_stream_errors(server)
         self.app = self._wrap(server, plan, gate)
@@ -178,7 +183,7 @@ class EngineServer:
         if self.adapter_pool:
             app = AdapterMiddleware(app, self.adapter_pool, self._model.model_id)
         app = ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
-        return RequestStatsMiddleware(app, vllm_request_stats.summarize)
+        return StreamJournalMiddleware(RequestStatsMiddleware(app, vllm_request_stats.summarize))
 
     def _start_sandbox(self) -> Sandbox | None:
         vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None

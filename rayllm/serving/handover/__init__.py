@@ -5,8 +5,8 @@ reports when it is done. No byte of the reply passes through the router, which k
 client's disconnect, or its next request.
 """
 
-from rayllm.serving.handover.channel import Message
+from rayllm.serving.handover.channel import Interruption, Message
 from rayllm.serving.handover.receiver import Receiver
 from rayllm.serving.handover.sender import Handover, Outcome, ReplicaGoneError, Sender
 
-__all__ = ["Handover", "Message", "Outcome", "Receiver", "ReplicaGoneError", "Sender"]
+__all__ = ["Handover", "Interruption", "Message", "Outcome", "Receiver", "ReplicaGoneError", "Sender"]

@@ -16,7 +16,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 # Kind, whether the content is in a memfd, number of the exchange, size of the head.
@@ -46,6 +46,15 @@ class Kind(IntEnum):
     """To a router that was refused for want of a slot: one is free."""
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
+
+
+class Interruption(StrEnum):
+    """Why a replica leaves a reply that it has begun to another one."""
+
+    LOST = "lost"
+    """Its engine has died, or it has itself."""
+    MOVED = "moved"
+    """It ends before the reply does."""
 
 
 @dataclass(frozen=True)

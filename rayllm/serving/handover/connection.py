@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
+from rayllm.stream_journal import LARGEST_WRITE, StreamJournal
+
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -17,13 +19,17 @@ class ClientConnection:
         file: descriptor of the socket; `close` closes it without ending the connection.
         keeps_alive: whether the client may send another request after this one.
         send_timeout_s: seconds after which a client that does not read is disconnected.
+        journal: the journal of the reply, if it is recorded.
     """
 
-    def __init__(self, file: int, keeps_alive: bool, send_timeout_s: float) -> None:
+    def __init__(
+        self, file: int, keeps_alive: bool, send_timeout_s: float, journal: StreamJournal | None = None
+    ) -> None:
         self._socket = socket.socket(fileno=file)
         self._loop = asyncio.get_running_loop()
         self._keeps_alive = keeps_alive
         self._send_timeout_s = send_timeout_s
+        self._journal = journal
         self._writable: asyncio.Future[None] | None = None
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
@@ -36,8 +42,15 @@ class ClientConnection:
         if not self._keeps_alive:
             parts.append(b"connection: close\r\n")
         parts.append(b"content-length: %d\r\n\r\n" % len(body) if is_all else b"transfer-encoding: chunked\r\n\r\n")
-        parts.append(body if is_all else _chunk(body))
-        await self._send(b"".join(parts))
+        first, rest = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
+        if is_all or not self._journal:
+            first, rest = body, b""
+        else:
+            self._journal.begin(self._socket)
+        parts.append(first if is_all else _chunk(first))
+        await self._write(b"".join(parts), first, is_all)
+        if rest:
+            await self.write(rest, is_last=False)
 
     async def write(self, body: bytes, is_last: bool) -> None:
         """Send more of the body.
@@ -45,8 +58,21 @@ class ClientConnection:
         Raises:
             ConnectionError: as `start`.
         """
+        while self._journal and len(body) > LARGEST_WRITE:
+            part, body = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
+            await self._write(_chunk(part), part, is_last=False)
         if data := _chunk(body) + (b"0\r\n\r\n" if is_last else b""):
-            await self._send(data)
+            await self._write(data, body, is_last)
+
+    async def resume(self) -> None:
+        """Complete what an earlier replica has written in part.
+
+        Raises:
+            ConnectionError: as `start`.
+            JournalError: the journal does not tell what that is.
+        """
+        if self._journal:
+            await self._send(self._journal.rest(self._socket))
 
     def take_over(self, on_disconnect: Callable[[], None]) -> None:
         """Own the connection after its router has died: it ends with this reply.
@@ -71,6 +97,11 @@ class ClientConnection:
     @property
     def _is_closed(self) -> bool:
         return self._socket.fileno() < 0
+
+    async def _write(self, data: bytes, body: bytes, is_last: bool) -> None:
+        if self._journal:
+            self._journal.before_write(data, body, is_last)
+        await self._send(data)
 
     async def _send(self, data: bytes) -> None:
         while data:

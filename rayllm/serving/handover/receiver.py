@@ -15,9 +15,10 @@ from starlette.types import Message as AsgiMessage
 
 from rayllm.headers import FULL
 from rayllm.request_stats import StatsSource, server_timing
-from rayllm.serving.handover.channel import Channel, Kind, Message
+from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.sockets import socket_folder
+from rayllm.stream_journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +61,11 @@ class Receiver:
             _tell(channel, Message(Kind.DRAINING, 0))
 
     def close(self) -> None:
-        """Close all channels; replies in progress are broken off."""
+        """Close all channels; replies in progress go on in other replicas, if they can."""
         self.drain()
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
-                exchange.abort()
+                exchange.abort(Interruption.MOVED)
             channel.close()
 
     def notify_slot_free(self) -> None:
@@ -122,10 +123,12 @@ class _Exchange:
         self._channel = channel
         self._on_full = on_full
         timeout_s = message.head["send_timeout_s"]
-        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s)
+        description = message.head.get("journal")
+        self._journal = StreamJournal(message.files[1], **description) if description else None
+        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s, self._journal)
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
-        self._is_done = False
+        self._is_done = self._has_begun = False
         self._stats = StatsSource()
         self.disconnected = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -134,17 +137,28 @@ class _Exchange:
         try:
             scope = self._scope()
             self._stats.add_to(scope)
-            await app(scope, self._receive, self._send)
+            if self._journal:
+                self._journal.add_to(scope)
+            if self._journal and self._journal.is_complete:
+                await self._complete()
+            else:
+                await app(scope, self._receive, self._send)
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
             # If the reply had not started, the router has received no START message.
             self._end(Kind.BROKEN)
+            if self._journal:
+                self._journal.close()
 
-    def abort(self) -> None:
-        """Stop writing, and report it at once, however long the application takes to notice."""
+    def abort(self, cause: Interruption | None = None) -> None:
+        """Stop writing, and report it at once, however long the application takes to notice.
+
+        Args:
+            cause: why another replica should go on with the reply; None if none should.
+        """
         self.disconnected.set()
-        self._end(Kind.BROKEN)
+        self._end(Kind.BROKEN, {"interruption": cause} if cause else None)
 
     def take_over(self) -> None:
         """Answer without the router, which has died."""
@@ -176,8 +190,15 @@ class _Exchange:
     async def _send(self, message: AsgiMessage) -> None:
         if self.disconnected.is_set():
             return
+        if self._journal and self._journal.engine_is_lost and self._has_begun:
+            # What the application says of it is for clients whose stream ends with it.
+            self.abort(Interruption.LOST)
+            return
         try:
             await self._take(message)
+        except JournalError as error:
+            logger.error("A stream cannot be continued: %s.", error)
+            self.disconnected.set()
         except ConnectionError:
             # As in any server, the application learns of a disconnect from `receive`.
             self.disconnected.set()
@@ -194,9 +215,14 @@ class _Exchange:
             self._refusal += body
             if is_last:
                 await self._refuse(bytes(self._refusal))
+        elif self._start is not None and self._journal and self._journal.has_begun:
+            await self._resume()
+            await self._take(message)
         elif self._start is not None:
             await self._begin(body, is_last)
         else:
+            if self._journal:
+                body = self._journal.unsent(body, is_last)
             await self._connection.write(body, is_last)
             if is_last:
                 self._end(Kind.DONE)
@@ -206,9 +232,7 @@ class _Exchange:
         if not body and not is_last:
             return
         start, self._start = self._start, None
-        self._tell(Kind.STARTED)
-        # The router must know before the client gets a byte: if nothing was sent, it asks another replica.
-        await self._channel.flush()
+        await self._announce()
         headers = self._reply_headers(start)
         if "timing" in self._head:
             headers.append((b"server-timing", self._timing().encode()))
@@ -218,6 +242,25 @@ class _Exchange:
         if is_last:
             self._end(Kind.DONE)
 
+    async def _announce(self) -> None:
+        """Tell the router that the reply begins. It must know before the client gets a byte: if nothing was sent, it
+        asks another replica.
+        """
+        self._has_begun = True
+        self._tell(Kind.STARTED)
+        await self._channel.flush()
+
+    async def _resume(self) -> None:
+        """Go on with a reply that an earlier replica has begun."""
+        self._start = None
+        await self._announce()
+        await self._connection.resume()
+
+    async def _complete(self) -> None:
+        """Send what is left of a reply that an earlier replica has written but for its end."""
+        await self._resume()
+        self._end(Kind.DONE)
+
     def _timing(self) -> str:
         """The time until now, at the router and here."""
         stats = self._stats.stats
@@ -226,6 +269,9 @@ class _Exchange:
     async def _refuse(self, body: bytes) -> None:
         start = self._start
         assert start is not None  # noqa: S101  (callers check it)
+        if not self._channel.is_open and self._journal and self._journal.has_begun:
+            self._end(Kind.BROKEN)
+            return
         if not self._channel.is_open:
             await self._connection.start(start["status"], self._reply_headers(start), body, True)
             self._end(Kind.DONE)

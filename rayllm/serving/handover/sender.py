@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from rayllm.request_stats import RequestStats
-from rayllm.serving.handover.channel import Channel, Kind, Message
+from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,17 @@ class ReplicaGoneError(Exception):
 
 @dataclass
 class Handover:
-    """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end."""
+    """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end.
+
+    `interruption` says why a broken reply should go on in another replica, None if it should not.
+    """
 
     number: int
     outcome: asyncio.Future[Outcome]
     started: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Message | None = None
     stats: RequestStats | None = None
+    interruption: Interruption | None = None
 
 
 class Sender:
@@ -68,13 +72,14 @@ class Sender:
         self._channel: Channel | None = None
         self._is_closed = False
 
-    def hand_over(self, file: int, head: Mapping[str, Any], body: bytes) -> Handover:
+    def hand_over(self, file: int, head: Mapping[str, Any], body: bytes, journal: int | None = None) -> Handover:
         """Hand a request over.
 
         Args:
             file: descriptor of the client's connection; the replica gets a duplicate.
             head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
             body: the request's body.
+            journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
 
         Raises:
             ReplicaGoneError: the replica takes no more requests.
@@ -84,7 +89,8 @@ class Sender:
         channel = self._open()
         self._handovers[handover.number] = handover
         try:
-            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, (file,)))
+            files = (file,) if journal is None else (file, journal)
+            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files))
         except OSError:
             del self._handovers[handover.number]
             raise
@@ -168,6 +174,8 @@ class Sender:
         elif message is not None and message.kind is Kind.DONE:
             handover.outcome.set_result(Outcome.ANSWERED)
         elif handover.started.is_set():
+            cause = Interruption.LOST if message is None else message.head.get("interruption")
+            handover.interruption = Interruption(cause) if cause else None
             handover.outcome.set_result(Outcome.BROKEN)
         else:
             handover.outcome.set_result(Outcome.LOST if message is None else Outcome.FAILED)

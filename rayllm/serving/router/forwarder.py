@@ -103,6 +103,7 @@ class Forwarder:
         except RayLLMError as error:
             await client.send_error(error)
         finally:
+            client.close()
             self._telemetry.end(client.record)
             if not _is_question(client):
                 self._hooks.report(client)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from contextlib import suppress
 from typing import Any
+
+from rayllm.stream_journal import JournalError, JournalFile
 
 CONNECTION = "rayllm.connection"
 """Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
@@ -56,8 +61,12 @@ class Connection:
             self._transport.close()
         cycle.on_response()
 
-    def break_off(self, event: bytes) -> None:
+    def break_off(self, event: bytes, journal: JournalFile | None = None) -> None:
         """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
+
+        Args:
+            event: the last event.
+            journal: tells how the last chunk ends.
 
         A client that received the end of the stream may send its next request. One that did not, because the replica
         stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
@@ -65,6 +74,8 @@ class Connection:
         cycle = self._cycle
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
+        if journal:
+            self._complete_chunk(journal)
         if not event or not cycle.keep_alive:
             self._end_with(event)
             return
@@ -77,6 +88,10 @@ class Connection:
         if event:
             self._write(event)
         self._transport.close()
+
+    def _complete_chunk(self, journal: JournalFile) -> None:
+        with socket.socket(fileno=os.dup(self.file)) as connection, suppress(JournalError):
+            self._transport.write(journal.rest(connection))
 
     def _write(self, event: bytes) -> None:
         event = b"\n\n" + event

@@ -14,6 +14,7 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
+    ReplicaMovedError,
     ReplicaUnreachableError,
     SuspectError,
 )
@@ -90,7 +91,7 @@ class Dispatcher:
                 failures += 1
                 if failures > 1:
                     raise EngineError("The model's replica broke off before it answered; try again.") from None
-            except ReplicaDrainingError:
+            except (ReplicaDrainingError, ReplicaMovedError):
                 replica.mark_draining()
             except ReplicaUnreachableError:
                 unreachable += 1

@@ -24,7 +24,13 @@ class ReplicaDrainingError(ReplicaUnreachableError):
 
 
 class ReplicaLostError(ReplicaError):
-    """The replica or its engine died with the request; the client has not seen a byte of a reply."""
+    """The replica or its engine died with the request. The client has not seen a byte of a reply, or another replica
+    can go on with it.
+    """
+
+
+class ReplicaMovedError(ReplicaError):
+    """The replica ends before the reply does; another one can go on with it."""
 
 
 class ReplicaFailedError(ReplicaError):

@@ -22,6 +22,7 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
+    ReplicaMovedError,
     ReplicaPutBackError,
 )
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
@@ -162,11 +163,12 @@ class ReplicaSet:
             yield replica
         except ReplicaError as error:
             failure = error
-            if isinstance(error, ReplicaPutBackError):
-                search.put_backs += 1
+            if isinstance(error, ReplicaPutBackError | ReplicaLostError | ReplicaMovedError):
                 search.is_new = False
                 # Only what it waits counts.
                 search.deadline += asyncio.get_running_loop().time() - sent_at
+            if isinstance(error, ReplicaPutBackError):
+                search.put_backs += 1
             elif isinstance(error, ReplicaLostError | ReplicaFailedError):
                 replica.on_reply(is_good=False)
             if isinstance(error, ReplicaLostError):

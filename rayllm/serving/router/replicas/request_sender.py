@@ -15,14 +15,16 @@ from starlette.responses import Response
 from rayllm import headers
 from rayllm.error_shapes import error_event
 from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
-from rayllm.serving.handover import Handover, Message, Outcome, ReplicaGoneError, Sender
+from rayllm.serving.handover import Handover, Interruption, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
+    ReplicaMovedError,
     ReplicaPutBackError,
+    ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
 from rayllm.serving.router.replicas.replica import Replica
@@ -71,6 +73,8 @@ class RequestSender:
         Raises:
             ReplicaFullError, ReplicaUnreachableError: the client has received nothing; another replica may take it.
             ReplicaLostError, ReplicaFailedError: the replica died or failed before the client received anything.
+            ReplicaLostError, ReplicaMovedError: the client has received the beginning of a stream, and another replica
+                can go on with it.
             UnavailableError, EngineError: the replica's reason for not answering.
         """
         connection = client.connection
@@ -89,6 +93,8 @@ class RequestSender:
     async def _send_by_http(
         self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
     ) -> bool:
+        if client.is_interrupted:
+            raise ReplicaUnreachableError
         method, raw = client.request.method, replica_request.payload.raw
         async with self._transport.send(replica, method, client.path, raw, replica_request.headers) as reply:
             try:
@@ -117,7 +123,11 @@ def _start_handover(
     }
     if client.wants_timing:
         head["timing"] = client.timing()
-    return sender.hand_over(connection.file, head, raw)
+    if not replica_request.payload.wants_stream:
+        return sender.hand_over(connection.file, head, raw)
+    journal = client.open_journal()
+    head["journal"] = journal.description
+    return sender.hand_over(connection.file, head, raw, journal.file)
 
 
 async def _await_outcome(
@@ -158,6 +168,8 @@ async def _conclude(
         connection.answered()
         return True
     if outcome is Outcome.BROKEN:
+        if handover.interruption and client.interrupt(connection):
+            raise ReplicaLostError if handover.interruption is Interruption.LOST else ReplicaMovedError
         connection.break_off(_interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
         return False
     if handover.refusal is None:

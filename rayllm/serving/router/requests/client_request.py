@@ -20,6 +20,7 @@ from rayllm.request_stats import server_timing
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.stream_journal import JournalFile
 
 if TYPE_CHECKING:
     from rayllm.serving.router.guard.guards import ReplyGuard
@@ -50,6 +51,8 @@ class ClientRequest:
         self.reply_guard: ReplyGuard | None = None
         self._send = send
         self._is_stream = False
+        self._journal: JournalFile | None = None
+        self._interrupted: Connection | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
     @property
@@ -61,9 +64,36 @@ class ClientRequest:
         connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
         return connection if connection and connection.can_be_handed_over else None
 
+    def open_journal(self) -> JournalFile:
+        """The journal of the reply, created on first use."""
+        self._journal = self._journal or JournalFile.create()
+        return self._journal
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a replica has left a stream unfinished on the client's connection."""
+        return self._interrupted is not None
+
+    def interrupt(self, connection: Connection) -> bool:
+        """Note that a replica has left its stream unfinished. Returns whether another one can go on with it."""
+        if self._journal is None or not self._journal.is_continuable:
+            return False
+        self._interrupted = connection
+        self.record.continuations += 1
+        return True
+
+    def close(self) -> None:
+        """Release what the request holds, at its end."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
     async def send_response(self, response: Response) -> None:
         """Send a complete reply; once a stream has started, an error reply as its last event."""
-        if self._is_stream:
+        if self._interrupted and self._journal:
+            event = event_of(json.loads(bytes(response.body)), self.path)
+            self._interrupted.break_off(event, self._journal)
+        elif self._is_stream:
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
             self.record.began(response.status_code)
@@ -75,7 +105,7 @@ class ClientRequest:
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
         self.record.refused(error.status, error.log_name)
-        if self._is_stream:
+        if self._is_stream and not self._interrupted:
             await self.send_chunk(error_event(error, self.path), is_last=True)
         else:
             await self.send_response(error_response(error, self.path))
@@ -100,7 +130,7 @@ class ClientRequest:
 
     def start_heartbeat(self) -> None:
         """Send comments from now on, so that proxies and the client do not time out while the request is queued."""
-        if self._heartbeat is None:
+        if self._heartbeat is None and self._interrupted is None:
             self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     def stop_heartbeat(self) -> None:

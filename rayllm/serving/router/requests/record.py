@@ -30,8 +30,9 @@ class RequestRecord:
     `key` is the name of the sender's key, empty without keys, and `labels` are those of that key. `model_id` and
     `adapter` are empty until the model is known; `status` is 0 until something was sent, and 499 if the client left
     first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas that the
-    request was sent to, `replica` is the last of them, `choice` says why that one, `waited_for` what for the request
-    had to wait. `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
+    request was sent to, `continuations` how often another one had to go on with a reply that had begun; `replica` is
+    the last of them, `choice` says why that one, `waited_for` what for the request had to wait. `routed_at` is when the
+    router began to look for a replica, `sent_at` when the replica got the request,
     `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer, and
     `hooks_s` those of policy hooks; `guards_s` are those in which guards were asked about the request, and
     `reply_guards_s` about its reply. `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it
@@ -46,6 +47,7 @@ class RequestRecord:
     refusal: str = ""
     attempts: int = 0
     fallbacks: int = 0
+    continuations: int = 0
     replica: str = ""
     choice: str = ""
     waited_for: str = ""
@@ -118,6 +120,9 @@ class RequestRecord:
         stats = self.stats
         if not stats or not stats.generated_tokens:
             return None
+        if self.continuations and self.first_byte_at is not None:
+            # The last replica's stats do not tell when the first one began.
+            return self.first_byte_at - self.started_at
         return max(0.0, self.total_s - stats.decode_s - stats.deliver_s)
 
     @property
@@ -185,6 +190,7 @@ class RequestRecord:
             "waited_for": self.waited_for,
             "attempts": self.attempts,
             "fallbacks": self.fallbacks,
+            "continuations": self.continuations,
         }
 
 

@@ -50,6 +50,12 @@ RETRIES = Series(
     ("model",),
     "Times that a request was sent to another replica, because one was full, gone or lost.",
 )
+CONTINUATIONS = Series(
+    "rayllm_continuations_total",
+    "counter",
+    ("model",),
+    "Times that another replica went on with a stream, because the one that wrote it was lost or had to end.",
+)
 FALLBACKS = Series("rayllm_fallbacks_total", "counter", ("model",), "Requests that a fallback of their model answered.")
 DURATION = Series("rayllm_request_seconds", "histogram", _TIMED, "From a request's headers to the end of its reply.")
 FIRST_BYTE = Series(
@@ -79,7 +85,7 @@ REPLICAS = Series(
     "rayllm_replicas", "gauge", ("model", "state"), "Replicas that may be sent requests (open), and others (closed)."
 )
 SERIES = (
-    *(REQUESTS, REFUSED, FINISHED, TOKENS, RETRIES, FALLBACKS),
+    *(REQUESTS, REFUSED, FINISHED, TOKENS, RETRIES, CONTINUATIONS, FALLBACKS),
     *(DURATION, FIRST_BYTE, FIRST_TOKEN, BETWEEN_TOKENS),
     *(ROUTER, WAIT, ADAPTER, ENGINE_QUEUE, PREFILL, DECODE),
     *(WAITING, IN_HAND, REPLICAS),
@@ -112,6 +118,7 @@ class RouterMetrics:
             self._metrics.count(REFUSED, (record.model_id, record.refusal))
         if record.attempts:
             self._metrics.count(RETRIES, (record.model_id,), record.attempts - 1)
+            self._metrics.count(CONTINUATIONS, (record.model_id,), record.continuations)
             self._metrics.count(FALLBACKS, (record.model_id,), min(record.fallbacks, 1))
         if stats := record.stats:
             self._metrics.count(FINISHED, (record.model_id, adapter, stats.finish_reason))

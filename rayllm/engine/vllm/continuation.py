@@ -1,0 +1,128 @@
+"""Continuing a stream that another replica has begun, from the tokens in its journal.
+
+The request takes the same way through vLLM's serving classes as it did there. The tokens in the journal come first, in
+the same groups, so the classes write the same events again; the engine goes on from the prompt and these tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from copy import copy
+from typing import Any
+
+from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
+
+
+def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> None:
+    """Record what the engine generates, and continue replies whose journal is not empty.
+
+    Args:
+        engine: an AsyncLLM; its `generate` and `_add_request` are replaced.
+        journal: returns the journal of the current request; None if its reply is not recorded.
+    """
+    _record_outputs(engine, journal)
+    _continue_requests(engine, journal)
+
+
+def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    original = engine.generate
+
+    async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        journal = current()
+        if journal:
+            journal.open(_is_continuable(sampling_params))
+        async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
+            try:
+                async for output in outputs:
+                    if journal:
+                        _record(journal, output.outputs[0])
+                    yield output
+            except EngineDeadError:
+                if journal:
+                    journal.engine_is_lost = True
+                raise
+
+    engine.generate = generate
+
+
+def _is_continuable(params: Any) -> bool:
+    """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself."""
+    has_grammar = params.structured_outputs is not None and not params.structured_outputs.all_constraints_none()
+    has_penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
+    has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
+    return params.n == 1 and not (has_grammar or has_penalties or has_logprobs or params.extra_args)
+
+
+def _record(journal: StreamJournal, output: Any) -> None:
+    stop = output.stop_reason
+    # A text that stops the reply is found again in the tokens.
+    reason = "" if isinstance(stop, str) else output.finish_reason or ""
+    if reason not in ("", "stop", "length"):
+        journal.open(is_continuable=False)
+        return
+    journal.record(TokenGroup(tuple(output.token_ids), reason, stop if isinstance(stop, int) else None))
+
+
+def _continue_requests(engine: Any, current: Callable[[], StreamJournal | None]) -> None:
+    add_request = engine._add_request
+    continuing: set[asyncio.Task[None]] = set()
+
+    async def add(request: Any, prompt: str | None, parent: Any, index: int, queue: Any) -> None:
+        journal = current()
+        if journal is None or not journal.earlier or not journal.is_continuable:
+            await add_request(request, prompt, parent, index, queue)
+            return
+        engine.output_processor.add_request(request, prompt, parent, index, queue)
+        task = asyncio.create_task(_continue(engine, request, queue, journal.earlier))
+        continuing.add(task)
+        task.add_done_callback(continuing.discard)
+
+    engine._add_request = add
+
+
+async def _continue(engine: Any, request: Any, queue: Any, groups: list[TokenGroup]) -> None:
+    try:
+        if await _repeat(engine.output_processor, request.request_id, queue, groups):
+            await engine.engine_core.add_request_async(_remaining(request, tokens_of(groups)))
+    except Exception as error:
+        queue.put(error)
+
+
+async def _repeat(processor: Any, request_id: str, queue: Any, groups: list[TokenGroup]) -> bool:
+    """Have the outputs processed as if the engine had generated them now. Returns whether more tokens are wanted."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    reasons = {"": None, "stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+    for group in groups:
+        state = processor.request_states.get(request_id)
+        if state is None:
+            # The client has left, or the text has stopped the reply.
+            return False
+        if state.stats is not None:
+            state.stats.num_generation_tokens += len(group.token_ids)
+        output = EngineCoreOutput(
+            request_id, list(group.token_ids), finish_reason=reasons[group.finish_reason], stop_reason=group.stop_token
+        )
+        processor.process_outputs([output])
+        # Otherwise vLLM merges the outputs, and the events would be others.
+        while queue.output is not None:  # noqa: ASYNC110 (vLLM's queue has no event for it)
+            await asyncio.sleep(0)
+    state = processor.request_states.get(request_id)
+    if state is not None:
+        state.is_prefilling = True
+    return state is not None
+
+
+def _remaining(request: Any, tokens: list[int]) -> Any:
+    """The request for the tokens that are still to be generated."""
+    params = request.sampling_params.clone()
+    params.max_tokens -= len(tokens)
+    params.min_tokens = max(0, params.min_tokens - len(tokens))
+    remaining = copy(request)
+    remaining.prompt_token_ids = [*request.prompt_token_ids, *tokens]
+    remaining.sampling_params = params
+    return remaining

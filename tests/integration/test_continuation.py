@@ -1,0 +1,150 @@
+"""Streams that go on in another replica: two replicas and a router on the real stack, and answers that are known."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from ray import serve
+
+from benchmarks.faults import APP, MODEL, Cluster, application
+from tests.integration.conftest import free_port
+from tests.integration.test_leaving import within
+
+STORY = "Tell me a story."
+CHAT = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 900}
+LONG = {"min_tokens": 900, "ignore_eos": True}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {**CHAT, **LONG, "stream_options": {"include_usage": True}},
+    "/v1/completions": {"prompt": "Once", "max_tokens": 900, **LONG, "stream_options": {"include_usage": True}},
+    "/v1/messages": {**CHAT, **LONG},
+    "/v1/responses": {"input": STORY, "max_output_tokens": 900, **LONG},
+}
+
+
+@pytest.fixture(scope="module")
+def url(proxy_url: str) -> Iterator[str]:
+    """An application of its own: its replicas are killed."""
+    port = free_port()
+    serve.run(application(port, graceful_shutdown_timeout_s=0.3), name=APP, route_prefix="/faults")
+    yield f"http://127.0.0.1:{port}/faults"
+    serve.delete(APP)
+
+
+@pytest.fixture
+def processes(url: str) -> Cluster:
+    """The application's processes, all of them there."""
+    processes = Cluster()
+    assert within(120, processes.is_whole)
+    return processes
+
+
+def text_of(reply: str) -> str:
+    """What a stream says, without its ids and times."""
+    said = []
+    for line in reply.splitlines():
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        event = json.loads(line.removeprefix("data: "))
+        assert "error" not in event, event
+        if event.get("type") in ("response.output_text.delta", "content_block_delta"):
+            delta = event["delta"]
+            said.append(delta if isinstance(delta, str) else delta.get("text", ""))
+        for choice in event.get("choices", ()):
+            said.append(choice.get("text") or choice.get("delta", {}).get("content") or "")
+    return "".join(said)
+
+
+def last_event(reply: str) -> str:
+    """The type of a stream's last event, or `[DONE]`."""
+    data = reply.rstrip().rpartition("\ndata: ")[2]
+    return data if data == "[DONE]" else str(json.loads(data)["type"])
+
+
+def writer(processes: Cluster, connection: Any) -> psutil.Process:
+    """The replica that writes to a client's connection."""
+    port = connection.getsockname()[1]
+    [found] = [
+        replica
+        for replica in processes.replicas()
+        if any(one.raddr and one.raddr.port == port for one in replica.net_connections())
+    ]
+    return found
+
+
+def stream(url: str, path: str, interrupt: Callable[[Any], object] | None = None, **more: Any) -> str:
+    """A whole stream; `interrupt` is called with the client's socket once the stream has begun."""
+    body = {"model": MODEL, "stream": True, "temperature": 0, **BODIES[path], **more}
+    with httpx.Client(timeout=120) as client, client.stream("POST", url + path, json=body) as reply:
+        assert reply.status_code == 200, reply.read()
+        pieces = reply.iter_text()
+        received = next(pieces)
+        if interrupt:
+            interrupt(reply.extensions["network_stream"].get_extra_info("socket"))
+        return received + "".join(pieces)
+
+
+def continuations(url: str) -> int:
+    """How many streams have gone on in another replica so far, by the application's metrics."""
+    page = httpx.get(f"{url}/metrics", timeout=60).text
+    counts = re.findall(r"^rayllm_continuations_total\{[^}]*\} (\S+)", page, re.MULTILINE)
+    return sum(int(float(count)) for count in counts)
+
+
+@pytest.mark.parametrize("path", list(BODIES))
+def test_a_stream_outlives_its_replica(url: str, processes: Cluster, path: str) -> None:
+    expected = stream(url, path)
+    before = continuations(url)
+    received = stream(url, path, lambda connection: writer(processes, connection).kill())
+    assert text_of(received) == text_of(expected)
+    assert continuations(url) == before + 1
+    assert last_event(received) == last_event(expected)
+    usage = re.compile(r'"usage":\{[^}]*')
+    assert usage.findall(received)[-1:] == usage.findall(expected)[-1:]
+    ids = re.findall(r'^data: \{"id":"([^"]*)"', received, re.MULTILINE)
+    assert len(set(ids)) <= 1, "one stream has one id"
+
+
+def test_all_streams_of_a_replica_outlive_its_engine(url: str, processes: Cluster) -> None:
+    expected = text_of(stream(url, "/v1/chat/completions"))
+    before, begun = continuations(url), threading.Barrier(17)
+    received: list[str] = []
+
+    def ask() -> None:
+        received.append(stream(url, "/v1/chat/completions", lambda _: begun.wait(60)))
+
+    clients = [threading.Thread(target=ask) for _ in range(16)]
+    for client in clients:
+        client.start()
+    begun.wait(60)
+    processes.engine(processes.replicas()[0]).kill()
+    for client in clients:
+        client.join(120)
+    assert [text_of(each) for each in received] == [expected] * 16
+    assert continuations(url) > before
+
+
+def test_a_stream_is_moved_when_its_replica_has_to_end(url: str, processes: Cluster) -> None:
+    """The stream takes longer than the replicas of this application have to finish what they do."""
+    expected = text_of(stream(url, "/v1/chat/completions"))
+    before = continuations(url)
+    received = stream(
+        url, "/v1/chat/completions", lambda connection: writer(processes, connection).send_signal(signal.SIGTERM)
+    )
+    assert text_of(received) == expected
+    assert continuations(url) == before + 1
+
+
+def test_a_stream_that_cannot_go_on_says_so(url: str, processes: Cluster) -> None:
+    """Several answers to one request."""
+    received = stream(url, "/v1/chat/completions", lambda connection: writer(processes, connection).kill(), n=2)
+    events = [line for line in received.splitlines() if line.startswith("data: ")]
+    assert "broke off" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
+    assert "[DONE]" not in received
