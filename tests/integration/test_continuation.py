@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -18,13 +19,14 @@ from benchmarks.faults import APP, MODEL, Cluster, application
 from tests.integration.conftest import free_port
 from tests.integration.test_leaving import within
 
+CHAT = "/v1/chat/completions"
 STORY = "Tell me a story."
-CHAT = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 900}
+MESSAGES = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 900}
 LONG = {"min_tokens": 900, "ignore_eos": True}
 BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {**CHAT, **LONG, "stream_options": {"include_usage": True}},
+    CHAT: {**MESSAGES, **LONG, "stream_options": {"include_usage": True}},
     "/v1/completions": {"prompt": "Once", "max_tokens": 900, **LONG, "stream_options": {"include_usage": True}},
-    "/v1/messages": {**CHAT, **LONG},
+    "/v1/messages": {**MESSAGES, **LONG},
     "/v1/responses": {"input": STORY, "max_output_tokens": 900, **LONG},
 }
 
@@ -44,6 +46,31 @@ def processes(url: str) -> Cluster:
     processes = Cluster()
     assert within(120, processes.is_whole)
     return processes
+
+
+class Paused:
+    """Holds all engines while a fault is caused, so that no stream ends meanwhile."""
+
+    def __init__(self, processes: Cluster) -> None:
+        self.engines = [processes.engine(replica) for replica in processes.replicas()]
+
+    def __enter__(self) -> Paused:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resume()
+
+    def end(self, fault: Callable[[], object]) -> None:
+        """Cause a fault, and let the engines that are left go on."""
+        for engine in self.engines:
+            engine.suspend()
+        fault()
+        self._resume()
+
+    def _resume(self) -> None:
+        for engine in self.engines:
+            with suppress(psutil.NoSuchProcess):
+                engine.resume()
 
 
 def text_of(reply: str) -> str:
@@ -102,7 +129,8 @@ def continuations(url: str) -> int:
 def test_a_stream_outlives_its_replica(url: str, processes: Cluster, path: str) -> None:
     expected = stream(url, path)
     before = continuations(url)
-    received = stream(url, path, lambda connection: writer(processes, connection).kill())
+    with Paused(processes) as paused:
+        received = stream(url, path, lambda connection: paused.end(writer(processes, connection).kill))
     assert text_of(received) == text_of(expected)
     assert continuations(url) == before + 1
     assert last_event(received) == last_event(expected)
@@ -113,38 +141,46 @@ def test_a_stream_outlives_its_replica(url: str, processes: Cluster, path: str) 
 
 
 def test_all_streams_of_a_replica_outlive_its_engine(url: str, processes: Cluster) -> None:
-    expected = text_of(stream(url, "/v1/chat/completions"))
-    before, begun = continuations(url), threading.Barrier(17)
-    received: list[str] = []
+    expected = text_of(stream(url, CHAT))
+    before, begun, received = continuations(url), threading.Barrier(17), []
 
     def ask() -> None:
-        received.append(stream(url, "/v1/chat/completions", lambda _: begun.wait(60)))
+        received.append(stream(url, CHAT, lambda _: begun.wait(60)))
 
     clients = [threading.Thread(target=ask) for _ in range(16)]
-    for client in clients:
-        client.start()
-    begun.wait(60)
-    processes.engine(processes.replicas()[0]).kill()
-    for client in clients:
-        client.join(120)
+    with Paused(processes) as paused:
+        for client in clients:
+            client.start()
+        begun.wait(60)
+        paused.end(paused.engines[0].kill)
+        for client in clients:
+            client.join(120)
     assert [text_of(each) for each in received] == [expected] * 16
     assert continuations(url) > before
 
 
 def test_a_stream_is_moved_when_its_replica_has_to_end(url: str, processes: Cluster) -> None:
     """The stream takes longer than the replicas of this application have to finish what they do."""
-    expected = text_of(stream(url, "/v1/chat/completions"))
+    expected = text_of(stream(url, CHAT))
     before = continuations(url)
-    received = stream(
-        url, "/v1/chat/completions", lambda connection: writer(processes, connection).send_signal(signal.SIGTERM)
-    )
+
+    def end(connection: Any) -> None:
+        replica = writer(processes, connection)
+        replica.send_signal(signal.SIGTERM)
+        replica.wait(60)
+
+    with Paused(processes) as paused:
+        received = stream(url, CHAT, lambda connection: paused.end(lambda: end(connection)))
     assert text_of(received) == expected
     assert continuations(url) == before + 1
 
 
 def test_a_stream_that_cannot_go_on_says_so(url: str, processes: Cluster) -> None:
     """Several answers to one request."""
-    received = stream(url, "/v1/chat/completions", lambda connection: writer(processes, connection).kill(), n=2)
+    with Paused(processes) as paused:
+        received = stream(
+            url, CHAT, lambda connection: paused.end(writer(processes, connection).kill), n=2, temperature=1
+        )
     events = [line for line in received.splitlines() if line.startswith("data: ")]
     assert "broke off" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
     assert "[DONE]" not in received
