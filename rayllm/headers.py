@@ -59,6 +59,12 @@ USAGE = "x-rayllm-usage"
 LABELS = "x-rayllm-labels"
 """The labels of that key, as JSON; absent if it has none."""
 
+JOURNAL = "x-rayllm-journal"
+"""To replicas: the journal of a stream that the router relays, as JSON. Its tokens come before the request's body."""
+
+FRAMES = "x-rayllm-frames"
+"""In a reply to a router: the body is a stream of frames; see `rayllm.serving.relay`."""
+
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
 

@@ -10,8 +10,6 @@ from starlette.types import Scope
 
 FinishReason = Literal["stop", "length", "abort", ""]
 _EXTENSION = "rayllm.request_stats"
-STATS_COMMENT = b": rayllm-stats "
-"""Begins the comment at the end of a stream of server-sent events that has the stats as JSON."""
 
 
 @dataclass(frozen=True)

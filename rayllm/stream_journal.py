@@ -83,7 +83,7 @@ class StreamJournal:
     def __init__(self, file: int, seed: str, created: float) -> None:
         self._file = file
         self.seed, self.created = seed, created
-        if os.fstat(file).st_size < _TOKENS:
+        if os.fstat(file).st_size < _TOKENS + mmap.PAGESIZE:
             os.ftruncate(file, _TOKENS + mmap.PAGESIZE)
         self._memory = mmap.mmap(file, 0)
         self._writes = self._get(_WRITES)
@@ -109,6 +109,11 @@ class StreamJournal:
         journal: StreamJournal | None = scope.get("extensions", {}).get(_EXTENSION)
         return journal
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """The arguments of a journal beside its file."""
+        return {"seed": self.seed, "created": self.created}
+
     def next_number(self) -> int:
         """0, 1, 2, … in every replica: what the ids in the reply differ by."""
         return next(self._numbers)
@@ -132,13 +137,25 @@ class StreamJournal:
             return
         reason = _FINISH_REASONS.index(group.finish_reason)
         stop_token = -1 if group.stop_token is None else group.stop_token
-        words = array.array("i", (len(group.token_ids), reason, stop_token, *group.token_ids)).tobytes()
+        self.add_token_bytes(array.array("i", (len(group.token_ids), reason, stop_token, *group.token_ids)).tobytes())
+
+    def token_bytes(self, start: int = 0) -> bytes:
+        """The tokens recorded so far, as they are in memory, but for the first `start` bytes."""
+        return self._memory[_TOKENS + start : _TOKENS + _WORD * self._get(_TOKEN_WORDS)]
+
+    def add_token_bytes(self, added: bytes) -> None:
+        """Record tokens that another journal has."""
         start = _TOKENS + _WORD * self._next_word
-        if start + len(words) > len(self._memory):
-            self._memory.resize(max(2 * len(self._memory), start + len(words)))
-        self._memory[start : start + len(words)] = words
-        self._next_word += len(words) // _WORD
+        if start + len(added) > len(self._memory):
+            self._memory.resize(max(2 * len(self._memory), start + len(added)))
+        self._memory[start : start + len(added)] = added
+        self._next_word += len(added) // _WORD
         self._put(_TOKEN_WORDS, self._next_word)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether this process records tokens and writes."""
+        return self._records
 
     @property
     def is_continuable(self) -> bool:
@@ -149,7 +166,7 @@ class StreamJournal:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an earlier replica has begun to write the reply."""
+        """Whether anything of the reply has been written."""
         return bool(self._writes)
 
     @property
@@ -195,9 +212,18 @@ class StreamJournal:
         sent = accepted_bytes(connection) - self._get(_BASE) - before
         if not 0 <= sent <= size:
             raise JournalError(f"the client's connection took {sent} of the last {size} bytes")
-        self._skip, self._expected_crc = body_size, crc
         self._bytes_sent = before + size
+        self._repeat(body_size, crc)
         return self._memory[_DATA + sent : _DATA + size]
+
+    def repeat(self) -> None:
+        """Go on after what this journal's own process has written: another replica begins the reply once more."""
+        if self.has_begun:
+            self._repeat(*self._last_write()[3:])
+
+    def _repeat(self, size: int, crc: int) -> None:
+        self._skip, self._expected_crc = size, crc
+        self._size = self._crc = 0
 
     def unsent(self, body: bytes, is_last: bool) -> bytes:
         """The part of the body that no earlier replica has written.
@@ -231,8 +257,7 @@ class StreamJournal:
         return _WRITE.unpack_from(self._memory, _WRITE_SLOTS[self._get(_WRITES) % 2])
 
     def _groups(self) -> Iterator[TokenGroup]:
-        size = _WORD * self._get(_TOKEN_WORDS)
-        words = array.array("i", self._memory[_TOKENS : _TOKENS + size])
+        words = array.array("i", self.token_bytes())
         position = 0
         while position < len(words):
             count, reason, stop_token = words[position : position + _GROUP_HEAD]
@@ -258,28 +283,33 @@ class JournalFile:
     created: float
 
     @classmethod
-    def create(cls) -> JournalFile:
-        """Create an empty journal."""
-        return cls(os.memfd_create("rayllm-journal"), secrets.token_hex(8), time.time())
+    def create(cls, token_bytes: bytes = b"") -> JournalFile:
+        """Create a journal.
+
+        Args:
+            token_bytes: the tokens in it, as another journal has them.
+        """
+        file = os.memfd_create("rayllm-journal")
+        if token_bytes:
+            os.pwrite(file, token_bytes, _TOKENS)
+            os.pwrite(file, _COUNT.pack(len(token_bytes) // _WORD), _TOKEN_WORDS)
+            os.pwrite(file, _COUNT.pack(_State.CONTINUABLE), _STATE)
+        return cls(file, secrets.token_hex(8), time.time())
 
     @property
     def description(self) -> dict[str, Any]:
         """The arguments of a `StreamJournal` beside its file."""
         return {"seed": self.seed, "created": self.created}
 
+    def open(self) -> StreamJournal:
+        """The journal, for another writer in this process."""
+        return StreamJournal(os.dup(self.file), **self.description)
+
     @property
     def is_continuable(self) -> bool:
         """Whether a replica can go on with the reply."""
         state = os.pread(self.file, _COUNT.size, _STATE)
         return len(state) == _COUNT.size and _COUNT.unpack(state)[0] == _State.CONTINUABLE
-
-    def rest(self, connection: socket.socket) -> bytes:
-        """What is left of the last write of the replica that died; see `StreamJournal.rest`."""
-        journal = StreamJournal(os.dup(self.file), **self.description)
-        try:
-            return journal.rest(connection) if journal.has_begun else b""
-        finally:
-            journal.close()
 
     def close(self) -> None:
         """Release the memory here."""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
+from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.stream_journal import LARGEST_WRITE, StreamJournal
 
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -47,7 +48,7 @@ class ClientConnection:
             first, rest = body, b""
         else:
             self._journal.begin(self._socket)
-        parts.append(first if is_all else _chunk(first))
+        parts.append(first if is_all else http_chunk(first))
         await self._write(b"".join(parts), first, is_all)
         if rest:
             await self.write(rest, is_last=False)
@@ -60,8 +61,8 @@ class ClientConnection:
         """
         while self._journal and len(body) > LARGEST_WRITE:
             part, body = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
-            await self._write(_chunk(part), part, is_last=False)
-        if data := _chunk(body) + (b"0\r\n\r\n" if is_last else b""):
+            await self._write(http_chunk(part), part, is_last=False)
+        if data := http_chunk(body) + (LAST_CHUNK if is_last else b""):
             await self._write(data, body, is_last)
 
     async def resume(self) -> None:
@@ -149,7 +150,3 @@ def _closed_here() -> ConnectionAbortedError:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _chunk(body: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(body), body) if body else b""

@@ -31,7 +31,8 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate, StatsTrailer
+from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate
+from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.usage_meter import UsageMeter
 from rayllm.serving.replica.weights import ReplicaWeights
@@ -148,7 +149,7 @@ class ModelReplica:
     def _http_app(self) -> ASGIApp:
         """The application for routers that send requests by HTTP."""
         labels = {"model": self._model.model_id, "replica": serve.get_replica_context().replica_id.unique_id}
-        app: ASGIApp = StatsTrailer(self._gate)
+        app: ASGIApp = RelayedReplyMiddleware(self._gate)
         app = MetricsGate(LookupGate(app, self._engine.adapter_pool), labels)
         return KeyGate(app, self._key)
 

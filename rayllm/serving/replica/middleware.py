@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Mapping
 
 from prometheus_client import REGISTRY
@@ -16,7 +15,7 @@ from rayllm import headers
 from rayllm.cluster.ray_internals import name_request_in_logs
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.observability.exposition import Renderer, content_type, wants_openmetrics
-from rayllm.request_stats import STATS_COMMENT, StatsSource
+from rayllm.request_stats import StatsSource
 from rayllm.scheduling import Priority
 from rayllm.serving.replica.slots import SlotHolder, Slots
 
@@ -154,53 +153,6 @@ class MetricsGate:
         is_openmetrics = wants_openmetrics(header(scope, "accept"))
         page = self._renderer.page(is_openmetrics)
         await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
-
-
-class StatsTrailer:
-    """ASGI middleware that adds the stats of a request to the reply that a router relays.
-
-    A complete reply has them in a header, a stream of server-sent events in a comment at its end: HTTP's own trailers
-    are dropped by most clients.
-
-    Args:
-        app: the next application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        source = StatsSource()
-        source.add_to(scope)
-        start: Message | None = None
-        is_stream = False
-
-        async def with_stats(message: Message) -> None:
-            nonlocal start, is_stream
-            if message["type"] == "http.response.start":
-                # Held until the first part of the body, to see whether there is more.
-                start, is_stream = message, _is_event_stream(message)
-                return
-            is_last = not message.get("more_body")
-            stats = source.stats if is_last else None
-            text = json.dumps(stats.as_json()).encode() if stats else b""
-            if start is not None:
-                if text and not is_stream:
-                    start = {**start, "headers": [*start.get("headers", ()), (headers.STATS.encode(), text)]}
-                await send(start)
-                start = None
-            if text and is_stream:
-                message = {**message, "body": message.get("body", b"") + STATS_COMMENT + text + b"\n\n"}
-            await send(message)
-
-        await self._app(scope, receive, with_stats)
-
-
-def _is_event_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
 
 
 class KeyGate:

@@ -8,7 +8,8 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from rayllm.stream_journal import JournalError, JournalFile
+from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
+from rayllm.stream_journal import JournalError, StreamJournal
 
 CONNECTION = "rayllm.connection"
 """Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
@@ -61,7 +62,7 @@ class Connection:
             self._transport.close()
         cycle.on_response()
 
-    def break_off(self, event: bytes, journal: JournalFile | None = None) -> None:
+    def break_off(self, event: bytes, journal: StreamJournal | None = None) -> None:
         """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
 
         Args:
@@ -75,7 +76,8 @@ class Connection:
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         if journal:
-            self._complete_chunk(journal)
+            with suppress(JournalError):
+                self.complete_write(journal)
         if not event or not cycle.keep_alive:
             self._end_with(event)
             return
@@ -89,10 +91,22 @@ class Connection:
             self._write(event)
         self._transport.close()
 
-    def _complete_chunk(self, journal: JournalFile) -> None:
-        with socket.socket(fileno=os.dup(self.file)) as connection, suppress(JournalError):
+    def write(self, data: bytes) -> None:
+        """Write to the connection as it is."""
+        self._transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough for more."""
+        await self._cycle.flow.drain()
+
+    def complete_write(self, journal: StreamJournal) -> None:
+        """Complete what a replica has written in part.
+
+        Raises:
+            JournalError: the journal does not tell what that is.
+        """
+        with socket.socket(fileno=os.dup(self.file)) as connection:
             self._transport.write(journal.rest(connection))
 
     def _write(self, event: bytes) -> None:
-        event = b"\n\n" + event
-        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        self._transport.write(http_chunk(b"\n\n" + event) + LAST_CHUNK)

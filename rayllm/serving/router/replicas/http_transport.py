@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import DRAINING, FULL, KEY, LOST, PUT_BACK, STATS
+from rayllm.headers import DRAINING, FRAMES, FULL, KEY, LOST, PUT_BACK, STATS
 from rayllm.request_stats import RequestStats
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
@@ -33,18 +33,16 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 @dataclass(frozen=True)
 class Reply:
-    """A replica's reply: status, headers for the client, the unread body, and the stats that came in a header."""
+    """A replica's reply: status, headers for the client, the unread body, the stats that came in a header, and
+    whether the body is a stream of server-sent events, which is in frames.
+    """
 
     status: int
     content_type: str
     headers: Mapping[str, str]
     content: aiohttp.StreamReader
     stats: RequestStats | None = None
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the body is a stream of server-sent events."""
-        return self.content_type.startswith("text/event-stream")
+    is_stream: bool = False
 
 
 class HttpTransport:
@@ -95,7 +93,8 @@ class HttpTransport:
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             text = response.headers.get(STATS)
             stats = RequestStats.of(json.loads(text)) if text else None
-            yield Reply(response.status, response.headers.get("content-type", ""), kept, response.content, stats)
+            content_type, is_stream = response.headers.get("content-type", ""), FRAMES in response.headers
+            yield Reply(response.status, content_type, kept, response.content, stats, is_stream)
         finally:
             # Reuse the connection if the body was read to its end; otherwise close it, which the replica notices at
             # once.

@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rayllm import headers
-from rayllm.error_shapes import error_event
 from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
 from rayllm.serving.handover import Handover, Interruption, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
@@ -24,13 +23,13 @@ from rayllm.serving.router.replicas.errors import (
     ReplicaLostError,
     ReplicaMovedError,
     ReplicaPutBackError,
-    ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.stats_comment import StatsComment
+from rayllm.serving.router.replicas.stream_relay import StreamRelay, interrupted_event
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import Payload
+from rayllm.stream_journal import StreamJournal
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +92,14 @@ class RequestSender:
     async def _send_by_http(
         self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
     ) -> bool:
-        if client.is_interrupted:
-            raise ReplicaUnreachableError
         method, raw = client.request.method, replica_request.payload.raw
-        async with self._transport.send(replica, method, client.path, raw, replica_request.headers) as reply:
+        replica_headers, journal = dict(replica_request.headers), None
+        if replica_request.payload.wants_stream and not client.reply_guard:
+            journal = client.relay_journal()
+            tokens = journal.token_bytes()
+            replica_headers[headers.JOURNAL] = json.dumps({**journal.description, "token_bytes": len(tokens)})
+            raw = tokens + raw
+        async with self._transport.send(replica, method, client.path, raw, replica_headers) as reply:
             try:
                 first = await (reply.content.readany() if reply.is_stream else reply.content.read())
             except (aiohttp.ClientError, ConnectionError) as error:
@@ -106,7 +109,7 @@ class RequestSender:
                 _check_refusal(replica_request.model_id, reply.status, reply.content_type, first)
             deadline.reschedule(None)
             client.record.began(reply.status)
-            return await _send(client, reply, first)
+            return await _send(client, reply, first, journal)
 
 
 def _start_handover(
@@ -170,7 +173,7 @@ async def _conclude(
     if outcome is Outcome.BROKEN:
         if handover.interruption and client.interrupt(connection):
             raise ReplicaLostError if handover.interruption is Interruption.LOST else ReplicaMovedError
-        connection.break_off(_interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
+        connection.break_off(interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
         return False
     if handover.refusal is None:
         logger.warning("A replica of `%s` broke off before it answered.", replica_request.model_id)
@@ -195,55 +198,18 @@ def _refusal(model_id: str, message: Message) -> Response:
     return Response(message.body, status, kept)
 
 
-async def _send(client: ClientRequest, reply: Reply, first: bytes) -> bool:
+async def _send(client: ClientRequest, reply: Reply, first: bytes, journal: StreamJournal | None) -> bool:
     """Pass the reply on. Returns whether it was complete and not a failure."""
     kept = dict(reply.headers)
     if reply.content_type:
         kept["content-type"] = reply.content_type
     client.record.stats = reply.stats
     if reply.is_stream:
-        return await _send_stream(client, reply, {**kept, "cache-control": "no-cache"}, first)
+        return await StreamRelay(client, reply, {**kept, "cache-control": "no-cache"}, journal).run(first)
     if client.reply_guard and reply.status == 200:
         await client.reply_guard.check_whole(first)
     await client.send_response(Response(first, reply.status, kept))
     return reply.status < 500
-
-
-async def _send_stream(client: ClientRequest, reply: Reply, reply_headers: Mapping[str, str], first: bytes) -> bool:
-    """Pass a stream on, in windows if a guard is asked about it. Returns whether it was complete."""
-    guarded = client.reply_guard.stream() if client.reply_guard else None
-    comment, is_whole = StatsComment(), True
-
-    async def pass_on(chunk: bytes, is_last: bool = False) -> None:
-        await client.start_stream(reply.status, reply_headers)
-        await client.send_chunk(chunk, is_last)
-
-    async def send(chunk: bytes) -> None:
-        if guarded is None:
-            await pass_on(chunk)
-            return
-        async for released in guarded.feed(chunk):
-            await pass_on(released)
-
-    await send(comment.strip(first))
-    try:
-        async for chunk in reply.content.iter_any():
-            if passed := comment.strip(chunk):
-                await send(passed)
-    except (aiohttp.ClientError, ConnectionError) as error:
-        logger.warning("A replica broke off in the middle of a stream: %r", error)
-        is_whole = False
-        await send(b"\n\n" + _interrupted_event(client.path))
-    client.record.stats, rest = comment.end()
-    if guarded:
-        await send(rest)
-        rest = await guarded.end()
-    await pass_on(rest, is_last=True)
-    return is_whole
-
-
-def _interrupted_event(path: str) -> bytes:
-    return error_event(EngineError("The model's replica broke off in the middle of its answer."), path)
 
 
 def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -> None:

@@ -17,10 +17,11 @@ from rayllm.error_shapes import error_event, event_of
 from rayllm.errors import RayLLMError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
 from rayllm.request_stats import server_timing
+from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.stream_journal import JournalFile
+from rayllm.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 
 if TYPE_CHECKING:
     from rayllm.serving.router.guard.guards import ReplyGuard
@@ -52,6 +53,7 @@ class ClientRequest:
         self._send = send
         self._is_stream = False
         self._journal: JournalFile | None = None
+        self._relayed: StreamJournal | None = None
         self._interrupted: Connection | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
@@ -59,7 +61,7 @@ class ClientRequest:
     def connection(self) -> Connection | None:
         """The client's connection, if it can be handed over now."""
         # Replies to other origins need the CORS headers that the router's middleware adds, and others must be read.
-        if "origin" in self.request.headers or self.reply_guard:
+        if "origin" in self.request.headers or self.reply_guard or self._relayed:
             return None
         connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
         return connection if connection and connection.can_be_handed_over else None
@@ -69,10 +71,33 @@ class ClientRequest:
         self._journal = self._journal or JournalFile.create()
         return self._journal
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a replica has left a stream unfinished on the client's connection."""
-        return self._interrupted is not None
+    def relay_journal(self) -> StreamJournal:
+        """The journal of a stream that the router itself writes, from the next replica on."""
+        if self._relayed:
+            self._relayed.repeat()
+            return self._relayed
+        self._relayed = self.open_journal().open()
+        if self._interrupted and self._relayed.has_begun:
+            self._interrupted.complete_write(self._relayed)
+        return self._relayed
+
+    async def relay_chunk(self, chunk: bytes, is_last: bool) -> None:
+        """Send a part of a stream that is relayed, after what replicas have written themselves."""
+        if self._interrupted is None:
+            if self._relayed:
+                self._relayed.before_write(b"", chunk, is_last)
+            await self.send_chunk(chunk, is_last)
+            return
+        while len(chunk) > LARGEST_WRITE:
+            await self.relay_chunk(chunk[:LARGEST_WRITE], is_last=False)
+            chunk = chunk[LARGEST_WRITE:]
+        data = http_chunk(chunk) + (LAST_CHUNK if is_last else b"")
+        if self._relayed:
+            self._relayed.before_write(data, chunk, is_last)
+        self._interrupted.write(data)
+        await self._interrupted.drain()
+        if is_last:
+            self._interrupted.answered()
 
     def interrupt(self, connection: Connection) -> bool:
         """Note that a replica has left its stream unfinished. Returns whether another one can go on with it."""
@@ -84,15 +109,16 @@ class ClientRequest:
 
     def close(self) -> None:
         """Release what the request holds, at its end."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        for journal in (self._journal, self._relayed):
+            if journal is not None:
+                journal.close()
+        self._journal = self._relayed = None
 
     async def send_response(self, response: Response) -> None:
         """Send a complete reply; once a stream has started, an error reply as its last event."""
         if self._interrupted and self._journal:
             event = event_of(json.loads(bytes(response.body)), self.path)
-            self._interrupted.break_off(event, self._journal)
+            self._break_off(self._interrupted, self._journal, event)
         elif self._is_stream:
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
@@ -101,6 +127,14 @@ class ClientRequest:
             if self.wants_timing:
                 response.headers["server-timing"] = self.timing()
             await response(self.request.scope, self.request.receive, self._send)
+
+    def _break_off(self, connection: Connection, file: JournalFile, event: bytes) -> None:
+        if self._relayed:
+            connection.break_off(event)
+            return
+        journal = file.open()
+        connection.break_off(event, journal if journal.has_begun else None)
+        journal.close()
 
     async def send_error(self, error: RayLLMError) -> None:
         """Send an error."""
@@ -112,7 +146,7 @@ class ClientRequest:
 
     async def start_stream(self, status: int, headers: Mapping[str, str]) -> None:
         """Start a stream, unless it has started."""
-        if not self._is_stream:
+        if not self._is_stream and not self._interrupted:
             self._is_stream = True
             headers = {**headers, **self.reply_headers}
             if self.wants_timing:

@@ -31,7 +31,8 @@ from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.drain import DrainGate
-from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate, StatsTrailer
+from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import Slots
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
@@ -99,7 +100,9 @@ class Replica:
         self.receiver = Receiver(self.gate)
         slots.on_slot_freed = self.receiver.notify_slot_free
         lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
-        config = uvicorn.Config(KeyGate(StatsTrailer(lookup), self.key), port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(
+            KeyGate(RelayedReplyMiddleware(lookup), self.key), port=0, log_level="error", lifespan="off"
+        )
         self.server = uvicorn.Server(config)
 
     @asynccontextmanager

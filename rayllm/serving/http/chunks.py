@@ -1,0 +1,11 @@
+"""Chunked bodies. Source: RFC 9112, section 7.1."""
+
+from __future__ import annotations
+
+LAST_CHUNK = b"0\r\n\r\n"
+"""Ends a chunked body."""
+
+
+def http_chunk(body: bytes) -> bytes:
+    """One chunk; nothing for no bytes, which would end the body."""
+    return b"%x\r\n%b\r\n" % (len(body), body) if body else b""

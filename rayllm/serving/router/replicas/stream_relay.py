@@ -1,0 +1,113 @@
+"""Passing a replica's stream on to the client, and going on with it from another replica."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+import aiohttp
+
+from rayllm.error_shapes import error_event
+from rayllm.errors import EngineError
+from rayllm.request_stats import RequestStats
+from rayllm.serving.relay import Frame, FrameReader
+from rayllm.serving.router.replicas.errors import ReplicaLostError
+from rayllm.serving.router.replicas.http_transport import Reply
+from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.stream_journal import JournalError, StreamJournal
+
+logger = logging.getLogger(__name__)
+
+
+class StreamRelay:
+    """Passes one replica's stream on.
+
+    Args:
+        client: the client's request.
+        reply: the replica's reply, a stream of frames.
+        reply_headers: headers for the client.
+        journal: what the client has got so far; None if no other replica is to go on.
+    """
+
+    def __init__(
+        self, client: ClientRequest, reply: Reply, reply_headers: Mapping[str, str], journal: StreamJournal | None
+    ) -> None:
+        self._client = client
+        self._reply = reply
+        self._headers = reply_headers
+        self._journal = journal
+        self._guarded = client.reply_guard.stream() if client.reply_guard else None
+        self._frames = FrameReader()
+        self._is_whole = False
+
+    async def run(self, first: bytes) -> bool:
+        """Pass the stream on, in windows if a guard is asked about it. Returns whether it was complete.
+
+        Args:
+            first: the first bytes of the reply's body.
+
+        Raises:
+            ReplicaLostError: the replica broke off, and another one can go on.
+        """
+        try:
+            await self._take(first)
+            async for chunk in self._reply.content.iter_any():
+                await self._take(chunk)
+        except (aiohttp.ClientError, ConnectionError) as error:
+            logger.warning("A replica broke off in the middle of a stream: %r", error)
+        except JournalError as error:
+            logger.error("A stream cannot be continued: %s.", error)
+            self._journal = None
+        if not self._is_whole:
+            await self._break_off()
+        rest = await self._guarded.end() if self._guarded else b""
+        await self._pass_on(rest, is_last=True)
+        return self._is_whole
+
+    async def _take(self, chunk: bytes) -> None:
+        for kind, content in self._frames.feed(chunk):
+            if kind is Frame.EVENTS:
+                await self._send(content)
+            elif kind is Frame.STATS:
+                self._client.record.stats = RequestStats.of(json.loads(content))
+            elif kind is Frame.END:
+                self._is_whole = True
+            elif self._journal:
+                _record(self._journal, kind, content)
+
+    async def _break_off(self) -> None:
+        if self._journal and self._journal.is_continuable:
+            self._client.record.continuations += 1
+            raise ReplicaLostError
+        self._journal = None
+        await self._send(b"\n\n" + interrupted_event(self._client.path))
+
+    async def _send(self, events: bytes) -> None:
+        if self._guarded is None:
+            await self._pass_on(events)
+            return
+        async for released in self._guarded.feed(events):
+            await self._pass_on(released)
+
+    async def _pass_on(self, events: bytes, is_last: bool = False) -> None:
+        if self._journal:
+            events = self._journal.unsent(events, is_last)
+        if not events and not is_last:
+            return
+        await self._client.start_stream(self._reply.status, self._headers)
+        await self._client.relay_chunk(events, is_last)
+
+
+def _record(journal: StreamJournal, kind: Frame, content: bytes) -> None:
+    if kind is Frame.NOT_CONTINUABLE:
+        journal.open(is_continuable=False)
+        return
+    if not journal.is_recording:
+        journal.open(is_continuable=True)
+    journal.add_token_bytes(content)
+
+
+def interrupted_event(path: str) -> bytes:
+    """The last event of a stream that no replica goes on with."""
+    return error_event(EngineError("The model's replica broke off in the middle of its answer."), path)
