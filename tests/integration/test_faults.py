@@ -1,6 +1,6 @@
 """Faults under load on the real stack: two replicas, two routers, and clients with known answers.
 
-`python -m benchmarks.faults` has each of them three times; docs/reliability.md shows what it saw.
+`python -m benchmarks.chaos` has each of them three times; docs/reliability.md shows what it saw.
 """
 
 from __future__ import annotations
@@ -12,78 +12,80 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from ray import serve
 
-from benchmarks.faults import APP, MODEL, Ending, Service, application
-from tests.integration.conftest import free_port
+from benchmarks.faults.answers import Ending
+from benchmarks.faults.application import MODEL, Address, running
+from benchmarks.faults.cluster import Cluster
+from benchmarks.faults.experiment import Experiment
 
 
 @pytest.fixture(scope="module")
-def url(proxy_url: str) -> Iterator[str]:
+def address(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """An application of its own: its processes are killed."""
-    port = free_port()
-    serve.run(application(port), name=APP, route_prefix="/faults")
-    yield f"http://127.0.0.1:{port}/faults"
-    serve.delete(APP)
+    with running(tmp_path_factory.mktemp("faults"), "/faults") as address:
+        yield address
 
 
 @pytest.fixture
-async def under_load(url: str) -> AsyncIterator[Service]:
+async def under_load(address: Address) -> AsyncIterator[Experiment]:
     """The application with clients that ask all the time."""
     # Clients that leave the machine some time, in which what was lost starts again.
-    service = Service(url, pause_s=0.25, calm_s=1.5)
-    async with service.load():
-        yield service
+    experiment = Experiment(address, pause_s=0.25, calm_s=1.5)
+    async with experiment.load():
+        yield experiment
 
 
-async def test_a_controller_that_dies_is_noticed_by_no_client(under_load: Service) -> None:
+async def test_a_controller_that_dies_is_noticed_by_no_client(under_load: Experiment) -> None:
     replicas = under_load.cluster.replicas()
     seen = await under_load.suffer("kill -9 of the controller")
     assert seen.bad == 0, seen.reasons
     assert under_load.cluster.replicas() == replicas, "the new controller keeps what runs"
 
 
-async def test_a_replica_that_is_told_to_end_answers_what_it_has(under_load: Service) -> None:
+async def test_a_replica_that_is_told_to_end_answers_what_it_has(under_load: Experiment) -> None:
     seen = await under_load.suffer("SIGTERM to a replica")
     assert seen.bad == 0, seen.reasons
 
 
 @pytest.mark.parametrize("fault", ["kill -9 of an engine", "SIGSTOP of an engine"])
-async def test_a_lost_engine_fails_at_most_the_streams_it_had_begun(under_load: Service, fault: str) -> None:
+async def test_a_lost_engine_fails_at_most_the_streams_it_had_begun(under_load: Experiment, fault: str) -> None:
     seen = await under_load.suffer(fault)
     begun = seen.endings[Ending.EVENT] + seen.endings[Ending.CUT]
     assert seen.bad == begun <= 20, seen.reasons
 
 
-async def test_a_router_that_dies_breaks_no_reply_that_a_replica_writes(under_load: Service) -> None:
+async def test_a_router_that_dies_breaks_no_reply_that_a_replica_writes(under_load: Experiment) -> None:
     seen = await under_load.suffer("kill -9 of a router")
     # Clients lose what the router had not handed over, and connections that they had kept.
     assert seen.bad == seen.endings[Ending.LOST] <= 40, seen.reasons
 
 
-async def test_routers_that_die_refuse_nobody(url: str) -> None:
+async def test_routers_that_die_refuse_nobody(address: Address) -> None:
     """While there is no router, connections wait for the next one."""
-    routers = Service(url).cluster.routers()
+    routers = Cluster().routers()
     for router in routers:
         router.kill()
         router.wait()
     body = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
-    async with httpx.AsyncClient(timeout=120) as client:
-        replies = await asyncio.gather(*(client.post(f"{url}/v1/chat/completions", json=body) for _ in range(20)))
+    async with httpx.AsyncClient(timeout=120, headers=address.headers) as client:
+        replies = await asyncio.gather(
+            *(client.post(f"{address.url}/v1/chat/completions", json=body) for _ in range(20))
+        )
     assert [reply.status_code for reply in replies] == [200] * 20, [reply.text for reply in replies]
     answers = {reply.json()["choices"][0]["message"]["content"] for reply in replies}
     assert answers == {"The capital of Italy is Rome."}
 
 
-def test_a_stream_outlives_its_router(url: str) -> None:
+def test_a_stream_outlives_its_router(address: Address) -> None:
     """Deterministically: the router that took the request is killed in the middle of a long answer."""
-    cluster = Service(url).cluster
-    address = httpx.URL(url)
+    cluster = Cluster()
+    url = httpx.URL(address.url)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     body |= {"max_tokens": 300, "min_tokens": 300, "ignore_eos": True}
-    with socket.create_connection((address.host, address.port or 0), timeout=60) as connection:
+    with socket.create_connection((url.host, url.port or 0), timeout=60) as connection:
         raw = json.dumps(body).encode()
-        head = f"POST {address.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+        head = f"POST {url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+        head += f"authorization: Bearer {address.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
         connection.sendall(head.encode() + raw)
         received = connection.recv(1000)
         assert b"200 OK" in received

@@ -1,0 +1,92 @@
+"""The application that suffers the faults: two replicas of the demo behind two routers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from ray import serve
+
+from benchmarks.servers import DEMO, free_port
+from rayllm import build_app
+from rayllm.access import Key, KeyFile, new_key
+from rayllm.access.key import key_hash
+
+APP = "faults"
+MODEL = "steady"
+# In the folder of adapters, and registered under a name by an administrator.
+ADAPTER, REGISTERED = f"{MODEL}:pirate", f"{MODEL}:captain"
+REPLICAS, ROUTERS = 2, 2
+# Never reached: that limits exist makes routers settle them with each other.
+_LIMITS = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the application is, and the key of its clients."""
+
+    url: str
+    key: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its clients send."""
+        return {"Authorization": f"Bearer {self.key}"}
+
+
+@contextmanager
+def running(folder: Path, route_prefix: str = "/") -> Iterator[Address]:
+    """The application, ready, on the Ray cluster that this process is connected to.
+
+    Args:
+        folder: an empty one for what it writes.
+        route_prefix: of the application.
+    """
+    port, key = free_port(), _write_key(folder)
+    serve.run(_application(port, folder), name=APP, route_prefix=route_prefix)
+    address = Address(f"http://127.0.0.1:{port}{route_prefix.rstrip('/')}", key)
+    try:
+        _register_adapter(address)
+        yield address
+    finally:
+        serve.delete(APP)
+
+
+def _write_key(folder: Path) -> str:
+    """Write a file of keys into a folder; returns the one key in it."""
+    secret, file = new_key(), KeyFile(str(folder / "keys.yaml"))
+    with file.change() as keys:
+        keys.append(Key(name="clients", hash=key_hash(secret, file.salt), admin=True, **_LIMITS))
+    return secret
+
+
+def _application(port: int, folder: Path) -> Any:
+    demo: dict[str, Any] = yaml.safe_load(DEMO.read_text())
+    weights = (DEMO.parent / demo["model_loading_config"]["model_source"]).resolve()
+    demo["model_loading_config"] = {"model_id": MODEL, "model_source": str(weights)}
+    demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2}
+    demo["lora_config"]["dynamic_lora_loading_path"] = str(_adapters())
+    router = {
+        "num_replicas": ROUTERS,
+        "listen": f"127.0.0.1:{port}",
+        "keys": str(folder / "keys.yaml"),
+        "usage": str(folder / "usage"),
+    }
+    return build_app({"llm_configs": [demo], "router": router})
+
+
+def _register_adapter(address: Address) -> None:
+    """Register an adapter as an administrator does."""
+    body = {"lora_name": REGISTERED, "lora_path": str(_adapters() / "pirate")}
+    reply = httpx.post(f"{address.url}/v1/load_lora_adapter", json=body, headers=address.headers, timeout=120)
+    if reply.status_code != 200:
+        raise RuntimeError(f"the adapter was not loaded: {reply.status_code} {reply.text}")
+
+
+def _adapters() -> Path:
+    return DEMO.parent / "rayllm-demo" / "adapters"

@@ -1,0 +1,45 @@
+"""Two minutes of random faults on the real stack, and every answer compared with the right one.
+
+`python -m benchmarks.chaos --minutes 60 --seed S` is the same for as long as you like.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import endure
+from benchmarks.faults.answers import Ending
+from benchmarks.faults.application import running
+from benchmarks.faults.experiment import Experiment
+from benchmarks.faults.injection import FAULTS
+from benchmarks.faults.report import table
+from benchmarks.faults.schedule import schedule
+
+MINUTES = 2.0
+STREAMS = 16
+# Its first faults are those that cost most: a replica, an engine, the quotas, a router, an engine that hangs.
+SEED = 2
+# Of the streams under way whose replica is lost, so many have to be continued and end right.
+LEAST_CONTINUED = 0.0
+# A router takes with it what it has not handed over yet, and connections that clients use again while they close.
+ROUTERS_DIE = {"kill -9 of a router", "kill -9 of all routers"}
+
+
+@pytest.mark.timeout(900)
+async def test_nothing_is_wrong_and_nothing_is_silent(proxy_url: str, tmp_path: Path) -> None:
+    with running(tmp_path, "/chaos") as address:
+        # Clients that leave the machine some time, in which what was lost starts again.
+        experiment = Experiment(address, STREAMS, pause_s=0.25, calm_s=1.5, seed=SEED)
+        seen = await endure(experiment, schedule(list(FAULTS), random.Random(SEED)), 60 * MINUTES)
+    print(table(seen))
+    for fault, tally in seen.items():
+        assert tally.endings[Ending.WRONG] == 0, (fault, tally.reasons)
+        assert tally.endings[Ending.CUT] == 0, (fault, tally.reasons)
+        assert tally.endings[Ending.REFUSED] == 0, (fault, tally.reasons)
+        assert tally.endings[Ending.LOST] == 0 or fault in ROUTERS_DIE, (fault, tally.reasons)
+        interrupted = tally.endings[Ending.EVENT]
+        assert tally.continued >= LEAST_CONTINUED * (interrupted + tally.continued), (fault, tally.reasons)
+    assert sum(tally.endings[Ending.RIGHT] for tally in seen.values()) > 0
