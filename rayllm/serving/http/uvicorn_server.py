@@ -27,6 +27,7 @@ PRIVATE_NAMES = {
         "HttpToolsProtocol.cycle",
         "HttpToolsProtocol.loop",
         "HttpToolsProtocol.parser",
+        "HttpToolsProtocol.pipeline",
         "HttpToolsProtocol.scope",
         "HttpToolsProtocol.timeout_keep_alive",
         "HttpToolsProtocol.timeout_keep_alive_handler",

@@ -41,6 +41,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refused = refused
         self._is_in_head = True
         self._head_bytes = 0
+        self._hosts = 0
         self._head_timer: TimerHandle | None = None
         self._send_timer: TimerHandle | None = None
         self._is_in_body = False
@@ -71,12 +72,12 @@ class LimitedProtocol(HttpToolsProtocol):
             # Answer as if no upgrade was requested; the parser accepts no further request on this connection.
             if self.cycle:
                 self.cycle.keep_alive = False
-        except httptools.HttpParserError:
-            self._refuse(
-                self._head_too_large()
-                if self._head_bytes > self._limits().max_header_bytes
-                else RequestError("The server cannot read this as an HTTP/1.1 request.")
-            )
+        except httptools.HttpParserError as error:
+            # The parser wraps what its callbacks raise.
+            fault = error.__context__
+            if not isinstance(fault, RayLLMError):
+                fault = RequestError("The server cannot read this as an HTTP/1.1 request.")
+            self._refuse(fault)
             return
         if self._is_in_head:
             # Bytes that the parser buffers until a header ends count as well.
@@ -99,11 +100,14 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header."""
         self._count(len(name) + len(value))
+        self._hosts += name.lower() == b"host"
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Register the request before the application runs."""
         self._end_head()
+        if self._hosts != 1 and self.parser.get_http_version() == "1.1":
+            raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
         self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
         super().on_headers_complete()
         scope: Any = self.scope
@@ -140,7 +144,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _begin_head(self) -> None:
         self._end_head()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._hosts = True, 0, 0
         self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
 
     def _end_head(self) -> None:
@@ -166,8 +170,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self._limits().max_header_bytes:
-            # The parser wraps this in its own exception.
-            raise ValueError("the head is too large")
+            raise self._head_too_large()
 
     def _head_too_large(self) -> RayLLMError:
         limit = self._limits().max_header_bytes
@@ -182,11 +185,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(RequestTimeoutError(f"The headers took longer than {seconds:g} s (router.header_timeout_s)."))
 
     def _refuse(self, error: RayLLMError) -> None:
-        """Answer a request that cannot be parsed, unless the reply to an earlier one is in progress."""
-        if self.cycle and not self.cycle.response_complete:
+        """Answer a request that cannot be parsed, unless a reply has begun or an earlier request waits for its own."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._refused(error)
+        elif self._is_in_body and not self.cycle.response_started and not self.pipeline:
+            # Tell the application, which waits for the body, that nobody waits for its reply.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        else:
             self.transport.abort()
             return
-        self._refused(error)
         body = json.dumps(error.body()).encode()
         status = HTTPStatus(error.status)
         head = (
