@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.integration.test_leaving import within
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, USER
 
 HUGE = 10**18
@@ -195,6 +197,31 @@ def test_prompt_logprobs_of_several_at_once(http: httpx.Client) -> None:
             wanted = alone["logprobs"]["token_logprobs"][1:-1]
             assert choice["logprobs"]["token_logprobs"][1:-1] == pytest.approx(wanted, abs=0.1)
     assert is_served(http)
+
+
+def test_a_compressed_body_is_not_unpacked(http: httpx.Client) -> None:
+    bomb = gzip.compress(bytes(100 << 20))
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    reply = http.post(CHAT, content=bomb, headers=headers)
+    assert reply.status_code == 400, reply.text
+    assert is_served(http)
+
+
+def test_a_salt_keeps_a_prefix_from_those_who_do_not_know_it(http: httpx.Client) -> None:
+    """Whether a prompt is in the cache is told by the time to its answer."""
+    secret = "The password of the treasury is " + " ".join(str(number**3 % 97) for number in range(60))
+
+    def cached(salt: str) -> int:
+        body = {"model": "rayllm-demo", "prompt": secret, "max_tokens": 1, "cache_salt": salt}
+        reply = http.post(COMPLETIONS, json=body)
+        assert reply.status_code == 200, reply.text
+        path = f"/v1/requests/{reply.headers['x-request-id']}"
+        # The record is written after the reply.
+        assert within(60, lambda: "cached_tokens" in http.get(path).json())
+        return int(http.get(path).json()["cached_tokens"])
+
+    assert (cached("mine"), cached("yours")) == (0, 0)
+    assert cached("mine") > 0
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: json.dumps(prompt)[:40])

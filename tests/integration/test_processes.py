@@ -45,6 +45,16 @@ def test_the_router_has_loaded_no_engine(service: Service) -> None:
     assert "libtorch" in loaded_libraries(process("ray::ServeReplica:rayllm:rayllm-demo"))
 
 
+def test_engines_and_their_helpers_listen_for_this_machine_alone(service: Service) -> None:
+    replicas = [process("ray::ServeReplica:rayllm:rayllm-demo"), process("ray::ServeReplica:rayllm:demo")]
+    engines = engines_of(replicas)
+    assert len(engines) == 2
+    helpers = [child for replica in replicas for child in replica.children(recursive=True)]
+    for found in {*engines, *helpers, *(engine.parent() for engine in engines)}:
+        listening = [one for one in found.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+        assert {one.laddr.ip for one in listening} <= {"127.0.0.1", "::1"}, found
+
+
 def test_engines_are_forked_by_one_server(service: Service) -> None:
     replicas = [process(f"ray::ServeReplica:rayllm:{name}") for name in ("rayllm-demo", "demo--plain")]
     engines = engines_of(replicas)

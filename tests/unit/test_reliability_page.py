@@ -25,6 +25,14 @@ def test_each_named_test_exists(file: str, test: str) -> None:
     assert not test or any(f"def {test}(" in path.read_text() for path in found)
 
 
+def test_each_class_of_advisories_names_its_test() -> None:
+    table = PAGE.split("<!-- advisories -->\n")[1].split("<!-- /advisories -->")[0]
+    rows = [row.strip("|").split("|") for row in table.splitlines()[2:]]
+    assert len(rows) > 30
+    for advisory, _, tests in rows:
+        assert re.search(r"`[\w/]*test_\w+\.py", tests), advisory
+
+
 def test_the_bounds_are_the_defaults() -> None:
     router = RouterConfig()
     assert f"headers larger than {router.max_header_bytes // 1024} KiB" in PAGE

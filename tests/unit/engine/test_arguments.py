@@ -32,6 +32,11 @@ def test_a_bucket_is_streamed_where_that_is_asked_for() -> None:
         arguments(model_loading_config=options, **streamed)
 
 
+def test_a_models_own_code_runs_only_where_its_file_says_so() -> None:
+    assert not arguments().engine.get("trust_remote_code")
+    assert arguments(engine_kwargs={"trust_remote_code": True}).engine["trust_remote_code"]
+
+
 @pytest.mark.parametrize(("workers", "executor"), [("ray", "ray"), ("cpu", "mp"), ("gpu", "uni")])
 def test_workers_run_where_they_are_placed(workers: Workers, executor: str) -> None:
     assert arguments(workers).engine["distributed_executor_backend"] == executor

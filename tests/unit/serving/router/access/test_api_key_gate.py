@@ -82,6 +82,11 @@ async def test_who_is_admitted(path: str, headers: dict[str, str], caller: bytes
         ("/metrics", {}),
         ("/ready", {}),
         ("/no/such/path", {}),
+        # What a URL is made of besides the path cannot make another one of it.
+        (CHAT, {"host": "x/health?"}),
+        (CHAT + "?/health", {}),
+        ("/health/../v1/models", {}),
+        ("/health;/v1/models", {}),
     ],
 )
 async def test_who_is_refused(path: str, headers: dict[str, str]) -> None:
