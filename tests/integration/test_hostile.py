@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.test_leaving import within
+from tests.integration.test_explain import record_of
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, USER
 
 HUGE = 10**18
@@ -215,10 +215,7 @@ def test_a_salt_keeps_a_prefix_from_those_who_do_not_know_it(http: httpx.Client)
         body = {"model": "rayllm-demo", "prompt": secret, "max_tokens": 1, "cache_salt": salt}
         reply = http.post(COMPLETIONS, json=body)
         assert reply.status_code == 200, reply.text
-        path = f"/v1/requests/{reply.headers['x-request-id']}"
-        # The record is written after the reply.
-        assert within(60, lambda: "cached_tokens" in http.get(path).json())
-        return int(http.get(path).json()["cached_tokens"])
+        return int(record_of(reply.headers["x-request-id"])["cached_tokens"] or 0)
 
     assert (cached("mine"), cached("yours")) == (0, 0)
     assert cached("mine") > 0
