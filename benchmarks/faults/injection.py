@@ -58,14 +58,18 @@ async def _terminate_replica(cluster: Cluster, chance: random.Random) -> list[ps
     return [replica]
 
 
-async def _fill_disk(cluster: Cluster, chance: random.Random) -> list[psutil.Process]:
-    """No file of a router can grow for a while, its log and its usage among them."""
-    router = chance.choice(cluster.routers())
-    _, most = router.rlimit(resource.RLIMIT_FSIZE)
-    router.rlimit(resource.RLIMIT_FSIZE, (0, most))
-    await asyncio.sleep(_FULL_S)
-    router.rlimit(resource.RLIMIT_FSIZE, (most, most))
-    return []
+def _fill_disk(choose: Choose) -> Inject:
+    """For one of them the disk is full for a while: none of its files can grow, logs among them."""
+
+    async def inject(cluster: Cluster, chance: random.Random) -> list[psutil.Process]:
+        victim = chance.choice(choose(cluster))
+        limits = victim.rlimit(resource.RLIMIT_FSIZE)
+        victim.rlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        await asyncio.sleep(_FULL_S)
+        victim.rlimit(resource.RLIMIT_FSIZE, limits)
+        return []
+
+    return inject
 
 
 FAULTS: dict[str, Inject] = {
@@ -77,7 +81,9 @@ FAULTS: dict[str, Inject] = {
     "kill -9 of a router": _kill(Cluster.routers),
     "kill -9 of all routers": _kill_routers,
     "kill -9 of the sockets' manager": _kill(Cluster.socket_managers),
-    "full disk of a router": _fill_disk,
+    "full disk of a router": _fill_disk(Cluster.routers),
+    "full disk of a replica": _fill_disk(Cluster.replicas),
+    "full disk of an engine": _fill_disk(Cluster.engines),
     "kill -9 of the controller": _kill(Cluster.controllers),
     "kill -9 of the proxy": _kill(Cluster.proxies),
     **{f"kill -9 of the actor of {name}": _kill(partial(Cluster.detached, name=name)) for name in DETACHED},

@@ -1,6 +1,6 @@
-"""Kinds of clients that mean harm or are broken, each with its numbers: how many connections, how many requests a second.
+"""Kinds of clients that mean harm or are broken, each with how many connections or requests a second there are.
 
-python -m benchmarks.hostility.attacks KIND URL MODEL   attack until the process is ended; prints a line once it has begun
+python -m benchmarks.hostility.attacks KIND URL MODEL   attack until the process is ended; prints a line when it begins
 """
 
 from __future__ import annotations
