@@ -48,7 +48,7 @@ def running(folder: Path, route_prefix: str = "/") -> Iterator[Address]:
         route_prefix: of the application.
     """
     port, key = free_port(), _write_key(folder)
-    serve.run(_application(port, folder), name=APP, route_prefix=route_prefix)
+    serve.run(application(port, folder), name=APP, route_prefix=route_prefix)
     address = Address(f"http://127.0.0.1:{port}{route_prefix.rstrip('/')}", key)
     try:
         _register_adapter(address)
@@ -65,18 +65,22 @@ def _write_key(folder: Path) -> str:
     return secret
 
 
-def _application(port: int, folder: Path) -> Any:
+def application(port: int, folder: Path | None = None, **options: Any) -> Any:
+    """Two replicas of the demo with its adapters, behind two routers.
+
+    Args:
+        port: the routers'.
+        folder: has the file of keys, and keeps the usage; without it there are no keys.
+        options: more keys of the model's `deployment_config`.
+    """
     demo: dict[str, Any] = yaml.safe_load(DEMO.read_text())
     weights = (DEMO.parent / demo["model_loading_config"]["model_source"]).resolve()
     demo["model_loading_config"] = {"model_id": MODEL, "model_source": str(weights)}
-    demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2}
+    demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2, **options}
     demo["lora_config"]["dynamic_lora_loading_path"] = str(_adapters())
-    router = {
-        "num_replicas": ROUTERS,
-        "listen": f"127.0.0.1:{port}",
-        "keys": str(folder / "keys.yaml"),
-        "usage": str(folder / "usage"),
-    }
+    router: dict[str, Any] = {"num_replicas": ROUTERS, "listen": f"127.0.0.1:{port}"}
+    if folder:
+        router |= {"keys": str(folder / "keys.yaml"), "usage": str(folder / "usage")}
     return build_app({"llm_configs": [demo], "router": router})
 
 

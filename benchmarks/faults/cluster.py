@@ -29,6 +29,11 @@ class Cluster:
         """The replicas' engines."""
         return engines_of(self.replicas())
 
+    def engine(self, replica: psutil.Process) -> psutil.Process:
+        """The engine of a replica."""
+        [engine] = engines_of([replica])
+        return engine
+
     def controllers(self) -> list[psutil.Process]:
         """Ray Serve's controller."""
         return self._beside_replicas("ray::ServeController")
@@ -57,7 +62,7 @@ class Cluster:
         }
         return Counter({kind: len(found) for kind, found in kinds.items()})
 
-    def is_served(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether Ray Serve's controller knows every replica and every router to be up. Blocks."""
         try:
             application = serve.status().applications[APP]

@@ -19,7 +19,7 @@ from benchmarks.faults.injection import FAULTS
 from benchmarks.faults.tally import Tally
 
 # The metric that counts streams which were moved to another replica after their first byte.
-CONTINUED = "rayllm_continued_total"
+CONTINUED = "rayllm_continuations_total"
 _LONGEST_S = 400.0
 
 
@@ -93,7 +93,7 @@ class Experiment:
     def _is_whole(self, lost: list[psutil.Process]) -> bool:
         if any(_is_alive(process) for process in lost):
             return False
-        return self.cluster.counts() == self._whole and self.cluster.is_served()
+        return self.cluster.counts() == self._whole and self.cluster.is_whole()
 
     async def _continued(self) -> int:
         """Streams that the routers say were moved, so far."""

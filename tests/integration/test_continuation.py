@@ -16,7 +16,8 @@ import psutil
 import pytest
 from ray import serve
 
-from benchmarks.faults import APP, MODEL, Cluster, application
+from benchmarks.faults.application import APP, MODEL, application
+from benchmarks.faults.cluster import Cluster
 from tests.integration.conftest import free_port
 from tests.integration.test_leaving import within
 
