@@ -26,14 +26,16 @@ import ray
 from ray import serve
 
 from benchmarks.compare import PAGE, publish
+from benchmarks.faults import footprint, report
 from benchmarks.faults.answers import Ending
 from benchmarks.faults.application import running
 from benchmarks.faults.experiment import Experiment
 from benchmarks.faults.injection import FAULTS
-from benchmarks.faults.report import table
 from benchmarks.faults.schedule import schedule
 from benchmarks.faults.tally import Tally
 from benchmarks.servers import free_port
+
+_WARM_UP_S = 10.0
 
 
 async def endure(
@@ -76,25 +78,33 @@ def main() -> int:
     else:
         plan, longest_s = ((None, fault) for fault, _ in product(faults, range(options.times))), float("inf")
     with tempfile.TemporaryDirectory() as name:
-        seen = _measure(Path(name), options, plan, longest_s)
-    publish(
-        "faults", table({fault: seen[fault] for fault in FAULTS if fault in seen}), PAGE.with_name("reliability.md")
-    )
+        seen, held = _measure(Path(name), options, plan, longest_s)
+    in_order = {fault: seen[fault] for fault in FAULTS if fault in seen}
+    publish("faults", f"{report.table(in_order)}\n\n{held}", PAGE.with_name("reliability.md"))
     return int(any(tally.endings[Ending.WRONG] or tally.endings[Ending.CUT] for tally in seen.values()))
 
 
 def _measure(
     folder: Path, options: argparse.Namespace, plan: Iterator[tuple[float | None, str]], longest_s: float
-) -> dict[str, Tally]:
+) -> tuple[dict[str, Tally], str]:
+    """What clients saw of each fault, and the table of what the processes held before and after."""
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, namespace="serve")
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
         with running(folder) as address:
             experiment = Experiment(address, options.streams, options.pause, seed=options.seed)
-            return asyncio.run(endure(experiment, plan, longest_s))
+            asyncio.run(_warm_up(experiment))
+            before = footprint.measure(experiment.cluster)
+            seen = asyncio.run(endure(experiment, plan, longest_s))
+            return seen, footprint.table(before, footprint.measure(experiment.cluster))
     finally:
         serve.shutdown()
         ray.shutdown()
+
+
+async def _warm_up(experiment: Experiment) -> None:
+    async with experiment.load():
+        await asyncio.sleep(_WARM_UP_S)
 
 
 def _options() -> argparse.Namespace:
