@@ -4,6 +4,7 @@ python -m benchmarks.hostile                     well-behaved clients beside eac
 python -m benchmarks.hostile --write             also put the table into docs/reliability.md
 python -m benchmarks.hostile --requests 100000   instead, so many requests that Hypothesis makes; fails at the first
                                                  that the service fails on
+python -m benchmarks.hostile --requests 5000 --described   the same by the OpenAPI description of the endpoints
 
 One replica of the demo and one router. Well-behaved clients are measured alone and beside each kind in turns.
 """
@@ -19,10 +20,12 @@ from contextlib import contextmanager
 
 import uvloop
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from benchmarks.compare import PAGE, publish
 from benchmarks.hostility.attacks import ATTACKS
 from benchmarks.hostility.corpus import HostileRequest, requests
+from benchmarks.hostility.description import described_requests
 from benchmarks.hostility.judge import Judge
 from benchmarks.load import Seen, run
 from benchmarks.processes import titled
@@ -83,8 +86,8 @@ def _ratio(beside: list[float], alone: list[float]) -> str:
     return f"×{statistics.median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
 
 
-def send_corpus(server: Server, count: int) -> str:
-    """Send so many requests that Hypothesis makes; returns what became of them, and of the service's processes.
+def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int) -> str:
+    """Send so many of the requests that Hypothesis makes; returns what became of them, and of the service's processes.
 
     Raises:
         AssertionError: the service failed on a request, which is the smallest that Hypothesis could find.
@@ -102,7 +105,7 @@ def send_corpus(server: Server, count: int) -> str:
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        @given(requests(MODEL))
+        @given(made)
         def send(request: HostileRequest) -> None:
             judge.check(request)
 
@@ -126,11 +129,13 @@ def main() -> None:
     """Measure, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, metavar="N", help="send so many requests that Hypothesis makes")
+    parser.add_argument("--described", action="store_true", help="made by the OpenAPI description of the endpoints")
     parser.add_argument("--write", action="store_true", help="also write the table to the docs")
     options = parser.parse_args()
     with rayllm() as server:
         if options.requests:
-            print(send_corpus(server, options.requests))
+            made = described_requests(MODEL) if options.described else requests(MODEL)
+            print(send_corpus(server, made, options.requests))
         else:
             publish("hostile", measure(server), PAGE.with_name("reliability.md"))
 

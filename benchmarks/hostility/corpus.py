@@ -131,7 +131,7 @@ class HostileRequest:
         return self.head + self.body
 
 
-def _request(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HostileRequest:
+def make_request(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HostileRequest:
     lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", "connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
@@ -147,7 +147,7 @@ def _changed_fields(draw: DrawFn, model: str) -> HostileRequest:
     body |= draw(st.dictionaries(names, _JSON | _ALMOST_RIGHT, min_size=1, max_size=3))
     for name in draw(st.sets(st.sampled_from(sorted(body)), max_size=1)):
         del body[name]
-    return _request("POST", path, json.dumps(body).encode(), draw(_HEADERS))
+    return make_request("POST", path, json.dumps(body).encode(), draw(_HEADERS))
 
 
 @st.composite
@@ -158,7 +158,7 @@ def _broken_json(draw: DrawFn, model: str) -> HostileRequest:
     at = draw(st.integers(0, len(body)))
     until = draw(st.integers(at, len(body)))
     body = body[:at] + draw(st.binary(max_size=8)) * draw(st.sampled_from([1, 1, 1, 5000])) + body[until:]
-    return _request("POST", path, body, draw(_HEADERS))
+    return make_request("POST", path, body, draw(_HEADERS))
 
 
 @st.composite
@@ -169,7 +169,7 @@ def _odd_targets(draw: DrawFn, model: str) -> HostileRequest:
     printable = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=12)
     path += draw(st.sampled_from(["", "", "/", "/../health", "%2e%2e/", "//x", "/%00", "/%ff"]))
     path += draw(st.builds(lambda text: f"?{text}" if text else "", printable))
-    return _request(method, path, draw(st.sampled_from([b"", b"{}", b"[]", b"\xff"])), draw(_HEADERS))
+    return make_request(method, path, draw(st.sampled_from([b"", b"{}", b"[]", b"\xff"])), draw(_HEADERS))
 
 
 @st.composite
