@@ -56,5 +56,6 @@ bench: setup ## run the benchmarks beside bare vLLM and the clouds' own clients,
 	@$(BIN)/python -m benchmarks.batch engine
 	@$(BIN)/python -m benchmarks.planning
 	@$(BIN)/python -m benchmarks.commands
-	@$(BIN)/python -m benchmarks.chaos
+	@$(BIN)/python -m benchmarks.chaos --minutes 10
+	@$(BIN)/python -m benchmarks.hostile
 	@$(BIN)/python -m benchmarks.telemetry

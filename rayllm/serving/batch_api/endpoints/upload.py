@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -13,9 +15,11 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message
 
-from rayllm.errors import BodyTooLargeError, RequestError
+from rayllm.errors import BodyTooLargeError, RequestError, UnavailableError
 from rayllm.serving.batch_api.objects.expiry import Expiry
 from rayllm.serving.batch_api.objects.file import CLIENTS_PURPOSES
+
+logger = logging.getLogger(__name__)
 
 # Allowance for the other fields of the form, and its boundaries.
 _FORM_BYTES = 65536
@@ -75,6 +79,7 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
     Raises:
         RequestError: not a multipart form.
         BodyTooLargeError: too large; raised as early as possible.
+        UnavailableError: there is no room for it in the folder for temporary files.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RequestError("The request body must be a multipart form (multipart/form-data).")
@@ -100,6 +105,9 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
         # Starlette raises the one or the other, depending on whether its application is in the scope.
         detail = error.detail if isinstance(error, HTTPException) else error.message
         raise RequestError(f"The request body is no multipart form: {detail}") from None
+    except OSError as error:
+        logger.error("An upload cannot be kept in %s: %s", tempfile.gettempdir(), error)
+        raise UnavailableError("The server has no room for uploads; try again later.", None, None, 10) from None
 
 
 def _lifetime(form: FormData) -> int | None:

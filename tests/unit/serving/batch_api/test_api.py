@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import resource
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -431,6 +432,14 @@ async def test_a_wrong_query_is_refused(service: Service, path: str, query: str,
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[], None]]:
+    """Lets no file of this process grow beyond a megabyte, from the call on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 async def test_storage_that_cannot_be_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     async with Service(BatchesConfig(storage=str(tmp_path / "file"))).listening() as service:
@@ -439,6 +448,22 @@ async def test_storage_that_cannot_be_reached(tmp_path: Path, caplog: pytest.Log
     # The log alone says where that is.
     assert str(tmp_path) not in answer.text
     assert str(tmp_path) in caplog.text
+
+
+async def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path, full_disk: Callable[[], None]) -> None:
+    async with Service(BatchesConfig(storage=str(tmp_path))).listening() as service:
+        kept = await service.http.post("/v1/files", files={"file": ("a", b"{}")}, data={"purpose": "batch"})
+        before = sorted(tmp_path.rglob("*"))
+        full_disk()
+        answer = await service.http.post(
+            "/v1/files", files={"file": ("a", b"x" * 3_000_000)}, data={"purpose": "batch"}
+        )
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        assert sorted(tmp_path.rglob("*")) == before
+        # What was there can be read, and deleted to make room.
+        path = f"/v1/files/{kept.json()['id']}"
+        assert (await service.http.get(f"{path}/content")).content == b"{}"
+        assert (await service.http.delete(path)).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/files/x", "/v1/files/x/content", "/v1/batches", "/v1/batches/x"])
