@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,3 +121,11 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     yield folder
     settings.cache_clear()
     node_cache.cache_clear()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[], None]]:
+    """Lets no file of this process grow beyond a megabyte, from the call on."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,9 +18,11 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from rayllm.errors import RequestError
+from rayllm.errors import RequestError, UnavailableError
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
+
+logger = logging.getLogger(__name__)
 
 # More fields than any real request has.
 _MAX_FIELDS = 100
@@ -144,6 +148,7 @@ async def _form(raw: bytes, scope: Scope) -> AsyncIterator[FormData]:
 
     Raises:
         RequestError: it is no multipart form.
+        UnavailableError: there is no room for its files in the folder for temporary files.
     """
     slices = _slices(raw)
 
@@ -156,6 +161,9 @@ async def _form(raw: bytes, scope: Scope) -> AsyncIterator[FormData]:
         # Which one it is depends on whether Starlette finds its application in the scope.
         detail = error.detail if isinstance(error, HTTPException) else error.message
         raise RequestError(f"The request body is no multipart form: {detail}") from None
+    except OSError as error:
+        logger.error("A form cannot be kept in %s: %s", tempfile.gettempdir(), error)
+        raise UnavailableError("The server has no room for uploads; try again later.", None, None, 10) from None
     try:
         yield form
     finally:

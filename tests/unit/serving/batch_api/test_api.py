@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import resource
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -430,14 +429,6 @@ async def test_hostile_ids_lead_nowhere(service: Service, name: str, method: str
 async def test_a_wrong_query_is_refused(service: Service, path: str, query: str, param: str) -> None:
     answer = await service.http.get(f"{path}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-
-
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[], None]]:
-    """Lets no file of this process grow beyond a megabyte, from the call on."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 async def test_storage_that_cannot_be_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

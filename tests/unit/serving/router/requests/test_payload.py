@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from starlette.requests import Request
 
-from rayllm.errors import RequestError
+from rayllm.errors import RequestError, UnavailableError
 from rayllm.serving.router.requests.body_summary import summarize
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload
 from tests.unit.serving.router.requests.bodies import gaps, large_form
@@ -78,6 +79,14 @@ async def test_what_is_no_form_is_refused() -> None:
     json_request = Request({"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]})
     with pytest.raises(RequestError, match="must be a multipart form"):
         await FormPayload.parse(b"{}", json_request)
+
+
+async def test_a_form_that_the_disk_has_no_room_for_may_come_again(full_disk: Callable[[], None]) -> None:
+    raw, headers = large_form(3 << 20)
+    full_disk()
+    with pytest.raises(UnavailableError, match="no room for uploads") as caught:
+        await FormPayload.parse(raw, Request({"type": "http", "method": "POST", "headers": headers}))
+    assert caught.value.headers()
 
 
 async def test_a_large_form_leaves_the_loop_its_turns() -> None:
