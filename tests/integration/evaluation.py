@@ -26,9 +26,36 @@ metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
 """
 
 
-def evaluate(url: str, folder: Path, name: str) -> tuple[dict[str, Any], list[Any]]:
-    """lm_eval's results and the log-likelihoods it was given."""
-    arguments = {
+# Runs lm_eval once for each list of arguments, in one process, which imports it once.
+RUNS = """\
+import json, sys
+from lm_eval.__main__ import cli_evaluate
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["lm_eval", *arguments]
+    cli_evaluate()
+"""
+
+
+def evaluate(urls: dict[str, str], folder: Path) -> list[tuple[dict[str, Any], list[Any]]]:
+    """Evaluate servers one after the other.
+
+    Args:
+        urls: address of each server, by a name for its files.
+        folder: folder with the task; results are written there.
+
+    Returns:
+        For each server, lm_eval's results and the log-likelihoods it was given.
+    """
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    runs = json.dumps([_arguments(url, folder, name) for name, url in urls.items()])
+    command = [sys.executable, "-c", RUNS, runs]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [_outcome(folder / name) for name in urls]
+
+
+def _arguments(url: str, folder: Path, name: str) -> list[str]:
+    model = {
         "model": "rayllm-demo",
         "base_url": f"{url}/v1/completions",
         "tokenizer": str(DEMO.parent / "rayllm-demo" / "weights"),
@@ -36,14 +63,14 @@ def evaluate(url: str, folder: Path, name: str) -> tuple[dict[str, Any], list[An
         "num_concurrent": "1",
         "max_length": "512",
     }
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--tasks", "capitals"]
-    command += ["--include_path", str(folder), "--output_path", str(folder / name), "--log_samples"]
-    command += ["--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    [results] = (folder / name).rglob("results_*.json")
-    [samples] = (folder / name).rglob("samples_*.jsonl")
+    arguments = ["--model", "local-completions", "--tasks", "capitals", "--include_path", str(folder)]
+    arguments += ["--output_path", str(folder / name), "--log_samples"]
+    return [*arguments, "--model_args", ",".join(f"{key}={value}" for key, value in model.items())]
+
+
+def _outcome(folder: Path) -> tuple[dict[str, Any], list[Any]]:
+    [results] = folder.rglob("results_*.json")
+    [samples] = folder.rglob("samples_*.jsonl")
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     return json.loads(results.read_text())["results"]["capitals"], [row["filtered_resps"] for row in rows]
 

@@ -56,8 +56,8 @@ def test_the_page_says_what_was_compared(request: pytest.FixtureRequest) -> None
 
 def test_lm_eval_finds_the_same(service: Service, bare: httpx.Client, tmp_path: Path) -> None:
     make_task(tmp_path)
-    ours, our_likelihoods = evaluate(service.url, tmp_path, "ours")
-    theirs, their_likelihoods = evaluate(str(bare.base_url).rstrip("/"), tmp_path, "theirs")
+    urls = {"ours": service.url, "theirs": str(bare.base_url).rstrip("/")}
+    (ours, our_likelihoods), (theirs, their_likelihoods) = evaluate(urls, tmp_path)
     assert ours["acc,none"] == theirs["acc,none"] == 1.0
     flat = [float(pair[0]) for row in our_likelihoods for pair in row]
     assert flat == pytest.approx([float(pair[0]) for row in their_likelihoods for pair in row], abs=0.05)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.request_log import RequestLog
-from rayllm.serving.router.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:
+    from rayllm.serving.router.telemetry.request_traces import Tracing
 
 
 class Telemetry:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rayllm.endpoints import CHAT
 from rayllm.errors import ConfigError
 from rayllm.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.serving.router.telemetry.tracing import Tracing, tracing_from_environment
+from rayllm.serving.router.telemetry.request_traces import HashedResource, Tracing
+from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STATS = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop", 1, prepare_s=0.5)
@@ -78,6 +81,30 @@ def test_a_trace_that_its_client_does_not_sample_is_not_exported() -> None:
     made = record()
     assert spans_of({"traceparent": f"00-{TRACE}-{PARENT}-00"}, made) == []
     assert made.trace_headers["traceparent"].endswith("-00")
+
+
+def test_a_hashed_resource_stands_for_its_resource() -> None:
+    resource = Resource.create({"service.name": "rayllm"})
+    hashed = HashedResource(resource)
+    assert {resource: "found"}[hashed] == {hashed: "found"}[resource] == "found"
+    assert hashed.attributes == resource.attributes
+
+
+def test_what_a_sampler_adds_is_exported() -> None:
+    class Sampler(StaticSampler):
+        def should_sample(self, *arguments: Any, **keys: Any) -> SamplingResult:
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, {"sampled.by": "rule"})
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=Sampler(Decision.RECORD_AND_SAMPLE))
+    tracing = Tracing(provider, [SimpleSpanProcessor(exporter)])
+    made = record()
+    tracing.begin(made, {})
+    tracing.end(made)
+    request = exporter.get_finished_spans()[-1]
+    assert request.attributes is not None
+    assert (request.attributes["sampled.by"], request.attributes["rayllm.request_id"]) == ("rule", "id")
+    tracing.close()
 
 
 def test_errors_are_marked() -> None:
