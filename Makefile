@@ -2,8 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-floors test-traces lint format generate lock bench
 BIN := .venv/bin
-# A process for each core; the real stack gets the machine to itself.
+# A process for each core, and two for tests that mostly wait; the real stack gets the machine to itself.
 PARALLEL := --numprocesses logical --maxprocesses 8
+WAITING := --numprocesses $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 8
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -15,16 +16,16 @@ run: setup ## serve the bundled demo model on 127.0.0.1:8000
 	@$(BIN)/rayllm run serve_configs/demo.yaml
 
 test: setup ## run the whole test suite, the real stack included
-	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	@$(BIN)/python -m pytest $(WAITING) tests/unit
 	@$(BIN)/python -m pytest $(PARALLEL) --dist loadfile tests/vllm
 	@$(BIN)/python -m pytest tests/integration
 
 test-fast: setup ## run the tests that need neither Ray nor an engine
-	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	@$(BIN)/python -m pytest $(WAITING) tests/unit
 
 test-floors: ## run the fast tests on the lowest versions that pyproject.toml allows
 	@VENV=.venv-floors FLOORS=1 scripts/setup.sh
-	@.venv-floors/bin/python -m pytest $(PARALLEL) tests/unit
+	@.venv-floors/bin/python -m pytest $(WAITING) tests/unit
 
 test-traces: setup ## install a collector of traces and run the tests that need one
 	@[ -x .venv-collector/bin/phoenix ] || ($(BIN)/python -m venv .venv-collector && .venv-collector/bin/pip install --quiet arize-phoenix)

@@ -27,7 +27,7 @@ QUESTION = {"model": "spread", "messages": [{"role": "user", "content": "What is
 
 def main() -> None:
     """Write what was seen to standard output, as one line of JSON."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
     workers = [cluster.add_node(num_cpus=4, num_gpus=GPUS, resources={"worker": 1}) for _ in range(2)]
     ray.init(address=cluster.address, namespace="serve", log_to_driver=False)
     port = free_port()

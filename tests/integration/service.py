@@ -14,6 +14,8 @@ from openai import OpenAI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from rayllm.sizing.cpu import this_cpu
+
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models" / "rayllm-demo.yaml"
 APP = "rayllm"
@@ -54,7 +56,7 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
     """The demo's weights as a second model with no prompt format.
 
     Its id holds a slash and a colon; it has defaults, stops, a folder of adapters and one of guided decoding backends,
-    and another library for structured output than the others.
+    another library for structured output than the others, and it computes in another type than the demo.
     """
     demo = yaml.safe_load(DEMO.read_text())
     weights = DEMO.parent / demo["model_loading_config"]["model_source"]
@@ -67,6 +69,7 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
         "max_request_context_length": 512,
         "engine_kwargs": demo["engine_kwargs"]
         | {
+            "dtype": other_dtype(),
             "max_num_seqs": 8,
             "num_gpu_blocks_override": 64,
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
@@ -76,6 +79,12 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
         "lora_config": {"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},
         "guided_decoding": {"backends_dir": str(backends), "trust_custom_code": True, "default_backend": "by-default"},
     }
+
+
+def other_dtype() -> str:
+    """The type that an engine on this CPU would not be given."""
+    cpu = this_cpu()
+    return "float32" if cpu is not None and cpu.dtype == "bfloat16" else "bfloat16"
 
 
 def make_adapters(root: Path) -> None:

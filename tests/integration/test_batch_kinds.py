@@ -33,7 +33,8 @@ def answered(surface_configs: dict[str, dict[str, Any]], monkeypatch: pytest.Mon
     def answer(model: str, rows: list[dict[str, Any]], **config: Any) -> list[dict[str, Any]]:
         loaded = model_from(surface_configs[model], model, ())
         processor = build_llm_processor(VLLMProcessorConfig(model=loaded, preserve_order=True, **config))
-        return list(processor(ray.data.from_items(rows)).take_all())
+        # One block, so that one process makes their prompts.
+        return list(processor(ray.data.from_items(rows, override_num_blocks=1)).take_all())
 
     return answer
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 from openai import OpenAI
-from ray import serve
 
-from rayllm import build_app
-from rayllm.sizing.cpu import this_cpu
 from tests.compatibility.cases import FRANCE, GERMANY, PARIS, TOOL
-from tests.integration.service import DEMO
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -22,7 +16,6 @@ QUESTIONS = [
     "Who are you?",
     "Tell me a joke.",
 ]
-MODELS = ("rayllm-demo", "rayllm-demo:pirate", "rayllm-demo:shout")
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 
 
@@ -72,27 +65,18 @@ def test_the_weather_tool_is_called(openai: OpenAI) -> None:
     assert reply.choices[0].finish_reason == "tool_calls"
 
 
-@pytest.fixture
-def other_dtype(proxy_url: str) -> Iterator[OpenAI]:
-    """OpenAI's client on the demo in the type that this CPU would not be given."""
-    cpu = this_cpu()
-    assert cpu is not None
-    demo = yaml.safe_load(DEMO.read_text())
-    demo["engine_kwargs"]["dtype"] = {"bfloat16": "float32", "float32": "bfloat16"}[cpu.dtype]
-    for section, key in (("model_loading_config", "model_source"), ("lora_config", "dynamic_lora_loading_path")):
-        demo[section][key] = str((DEMO.parent / demo[section][key]).resolve())
-    serve.run(build_app({"llm_configs": [demo]}), name="other-dtype", route_prefix="/other-dtype")
-    with OpenAI(base_url=f"{proxy_url}/other-dtype/v1", api_key="none", max_retries=0) as openai:
-        yield openai
-    serve.delete("other-dtype")
+@pytest.mark.parametrize("adapter", ["", ":pirate"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_answers_are_the_same_in_the_types_that_cpus_compute_in(openai: OpenAI, adapter: str, question: str) -> None:
+    """The second model has the same weights in the other type; it has no prompt format, so both are given prompts."""
+    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
+    def answer(model: str) -> str:
+        reply = openai.completions.create(
+            model=model + adapter, prompt=prompt, temperature=0, max_tokens=48, stop=["<|im_end|>"]
+        )
+        return reply.choices[0].text
 
-def test_answers_are_the_same_in_the_types_that_cpus_compute_in(openai: OpenAI, other_dtype: OpenAI) -> None:
-    def answer(client: OpenAI, model: str, question: str) -> str:
-        messages: list[Any] = [{"role": "user", "content": question}]
-        reply = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=48)
-        return str(reply.choices[0].message.content)
-
-    for model in MODELS:
-        for question in QUESTIONS:
-            assert answer(other_dtype, model, question) == answer(openai, model, question), (model, question)
+    said = answer("rayllm-demo")
+    assert said
+    assert answer("demo/plain:1.0") == said

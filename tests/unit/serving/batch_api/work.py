@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -140,6 +141,7 @@ class Runners:
     pause: Callable[[], None] = lambda: None
     error: Exception | None = None
     started: list[str] = field(default_factory=list)
+    deaths: Counter[str] = field(default_factory=Counter)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -166,6 +168,7 @@ class Runners:
 
     def _job(self, batch: Batch) -> Any:
         if batch.id in self.deadly:
+            self.deaths[batch.id] += 1
             raise KilledError
         with self.stores.files.open(batch.input_file_id) as content:
             lines = content.read().decode().splitlines()

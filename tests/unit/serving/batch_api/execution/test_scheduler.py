@@ -127,7 +127,9 @@ async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
         await until(lambda: statuses(stores, others) == {"completed"})
         await until(lambda: statuses(stores, killers) == {"failed"})
     for batch in killers:
-        assert runners.started.count(batch.id) == MAX_ATTEMPTS + 2
+        # The next runner writes that it failed; another may come to remove its mark.
+        assert runners.deaths[batch.id] == MAX_ATTEMPTS + 1
+        assert runners.started.count(batch.id) >= MAX_ATTEMPTS + 2
         [error] = stores.batches.get(batch.id).errors.data  # type: ignore[union-attr]
         assert error.code == "batch_runner_died"
         assert f"died {MAX_ATTEMPTS} times without progress" in error.message
