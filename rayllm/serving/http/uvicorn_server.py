@@ -34,6 +34,7 @@ PRIVATE_NAMES = {
         "HttpToolsProtocol.transport",
         # Connections that a replica answers: serving/router/http/connection.py.
         "RequestResponseCycle.disconnected",
+        "RequestResponseCycle.flow",
         "RequestResponseCycle.keep_alive",
         "RequestResponseCycle.message_event",
         "RequestResponseCycle.on_response",

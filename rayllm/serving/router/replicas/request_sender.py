@@ -29,7 +29,7 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.stream_relay import StreamRelay, interrupted_event
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import Payload
-from rayllm.stream_journal import StreamJournal
+from rayllm.stream_journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class RequestSender:
         method, raw = client.request.method, replica_request.payload.raw
         replica_headers, journal = dict(replica_request.headers), None
         if replica_request.payload.wants_stream and not client.reply_guard:
-            journal = client.relay_journal()
+            journal = _relay_journal(client)
             tokens = journal.token_bytes()
             replica_headers[headers.JOURNAL] = json.dumps({**journal.description, "token_bytes": len(tokens)})
             raw = tokens + raw
@@ -110,6 +110,14 @@ class RequestSender:
             deadline.reschedule(None)
             client.record.began(reply.status)
             return await _send(client, reply, first, journal)
+
+
+def _relay_journal(client: ClientRequest) -> StreamJournal:
+    try:
+        return client.relay_journal()
+    except JournalError as error:
+        logger.error("A stream cannot be continued: %s.", error)
+        raise EngineError("The model's replica broke off in the middle of its answer.") from None
 
 
 def _start_handover(

@@ -61,10 +61,15 @@ class ClientRequest:
     def connection(self) -> Connection | None:
         """The client's connection, if it can be handed over now."""
         # Replies to other origins need the CORS headers that the router's middleware adds, and others must be read.
-        if "origin" in self.request.headers or self.reply_guard or self._relayed:
+        if "origin" in self.request.headers or self.reply_guard or self._is_relayed:
             return None
         connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
         return connection if connection and connection.can_be_handed_over else None
+
+    @property
+    def _is_relayed(self) -> bool:
+        """Whether the router itself has written to the client, or is about to go on with what a replica has written."""
+        return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
 
     def open_journal(self) -> JournalFile:
         """The journal of the reply, created on first use."""
@@ -72,10 +77,16 @@ class ClientRequest:
         return self._journal
 
     def relay_journal(self) -> StreamJournal:
-        """The journal of a stream that the router itself writes, from the next replica on."""
-        if self._relayed:
+        """The journal of a stream that the router itself writes, from the next replica on.
+
+        Raises:
+            JournalError: what an earlier replica has written is not as its journal says.
+        """
+        if self._relayed and self._is_relayed:
             self._relayed.repeat()
             return self._relayed
+        if self._relayed:
+            self._relayed.close()
         self._relayed = self.open_journal().open()
         if self._interrupted and self._relayed.has_begun:
             self._interrupted.complete_write(self._relayed)
