@@ -25,7 +25,6 @@ from hypothesis.strategies import SearchStrategy
 from benchmarks.compare import PAGE, publish
 from benchmarks.hostility.attacks import ATTACKS
 from benchmarks.hostility.corpus import HostileRequest, requests
-from benchmarks.hostility.description import described_requests
 from benchmarks.hostility.judge import Judge
 from benchmarks.load import Seen, run
 from benchmarks.processes import titled
@@ -118,6 +117,14 @@ def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int
     return f"{judge.statuses.total():,} requests: {statuses}\nbefore: {before}\nafter: {_held(server)}"
 
 
+def _made(by_description: bool) -> SearchStrategy[HostileRequest]:
+    if not by_description:
+        return requests(MODEL)
+    from benchmarks.hostility.description import described_requests  # imports vLLM
+
+    return described_requests(MODEL)
+
+
 def _held(server: Server) -> str:
     """What the router and the replica hold."""
     memory = server.memory_mb()
@@ -134,8 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     with rayllm() as server:
         if options.requests:
-            made = described_requests(MODEL) if options.described else requests(MODEL)
-            print(send_corpus(server, made, options.requests))
+            print(send_corpus(server, _made(options.described), options.requests))
         else:
             publish("hostile", measure(server), PAGE.with_name("reliability.md"))
 

@@ -1,4 +1,4 @@
-"""Requests that Hypothesis and schemathesis make up: no failure of the server, and nothing is left behind.
+"""Requests that Hypothesis makes up: no failure of the server, and nothing is left behind.
 
 `python -m benchmarks.hostile --requests 100000` sends more of them.
 """
@@ -7,34 +7,24 @@ from __future__ import annotations
 
 import httpx
 from hypothesis import HealthCheck, given, settings
-from hypothesis.strategies import SearchStrategy
 
 from benchmarks.hostility.corpus import HostileRequest, requests
-from benchmarks.hostility.description import described_requests
 from benchmarks.hostility.judge import Judge
 from tests.integration.service import Service
 from tests.integration.test_hostile import is_served
 from tests.integration.test_leaving import within
 from tests.integration.test_processes import process
 
-# About twenty seconds each, vLLM's import included for the second.
-EXAMPLES, DESCRIBED = 1500, 150
+# About twenty seconds.
+EXAMPLES = 1500
 
 
 def test_no_request_fails_the_server(service: Service, http: httpx.Client) -> None:
-    send(service, http, requests("rayllm-demo"), EXAMPLES)
-
-
-def test_no_request_by_the_description_fails_the_server(service: Service, http: httpx.Client) -> None:
-    send(service, http, described_requests("rayllm-demo"), DESCRIBED)
-
-
-def send(service: Service, http: httpx.Client, made: SearchStrategy[HostileRequest], examples: int) -> None:
     judge = Judge(service.url)
     processes = [process("ray::ServeReplica:rayllm:Router"), process("ray::ServeReplica:rayllm:rayllm-demo")]
 
-    @settings(max_examples=examples, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(made)
+    @settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(requests("rayllm-demo"))
     def check(request: HostileRequest) -> None:
         judge.check(request)
 
