@@ -92,12 +92,6 @@ def access(proxy_url: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFact
     made.create("carol", "--tenant", "alice")
     made.create("bob", "--models", ADAPTER)
     made.create("root", "--admin")
-    # In force from the start: a change of the file takes seconds.
-    made.create("five", "--requests-per-minute", "5")
-    made.create("tokens", "--tokens-per-minute", "1000")
-    made.create("two", "--max-concurrent", "2")
-    made.create("bulk", "--priority", "batch")
-    made.create("chat", "--priority", "interactive")
     router = {
         "num_replicas": ROUTERS,
         "listen": f"127.0.0.1:{port}",
@@ -213,8 +207,14 @@ def outcomes(client: openai.OpenAI, count: int, **options: Any) -> list[openai.R
     return refused
 
 
+def in_force(access: Access, *keys: str) -> None:
+    """Wait until every router knows the keys."""
+    assert within(SECONDS, lambda: all(access.statuses(key) == {200} for key in keys))
+
+
 def test_so_many_requests_a_minute(access: Access) -> None:
-    key = access.keys["five"]
+    key = access.create("five", "--requests-per-minute", "5")
+    in_force(access, key)
     refused = outcomes(access.openai(key), 8)
     assert [each is None for each in refused] == [True] * 5 + [False] * 3
     headers = refused[-1].response.headers  # type: ignore[union-attr]
@@ -233,7 +233,9 @@ def test_so_many_requests_a_minute(access: Access) -> None:
 
 
 def test_so_many_tokens_a_minute(access: Access) -> None:
-    client = access.openai(access.keys["tokens"])
+    key = access.create("tokens", "--tokens-per-minute", "1000")
+    in_force(access, key)
+    client = access.openai(key)
     with pytest.raises(openai.RateLimitError, match="lower `max_tokens`"):
         client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1000)
 
@@ -254,7 +256,9 @@ def test_so_many_tokens_a_minute(access: Access) -> None:
 
 
 def test_so_many_requests_at_once(access: Access) -> None:
-    client = access.openai(access.keys["two"])
+    key = access.create("two", "--max-concurrent", "2")
+    in_force(access, key)
+    client = access.openai(key)
     long: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "extra_body": {"min_tokens": 900}}
     streams = [client.chat.completions.create(**long, stream=True) for _ in range(2)]
     for stream in streams:
@@ -380,7 +384,8 @@ def test_usage_is_what_the_engine_counts(access: Access, alice: openai.OpenAI, m
 
 def test_a_flood_of_batch_requests_makes_way(access: Access) -> None:
     """More of them than the replica has slots; a request of a higher class takes one of a batch request's."""
-    bulk, chat = access.keys["bulk"], access.keys["chat"]
+    bulk, chat = access.create("bulk", "--priority", "batch"), access.create("chat", "--priority", "interactive")
+    in_force(access, bulk, chat)
     slots = load_model(DEMO).engine_kwargs["max_num_seqs"]
 
     async def ask(client: httpx.AsyncClient, key: str, tokens: int, **more: str) -> httpx.Response:

@@ -153,7 +153,7 @@ def test_a_cancelled_batch_keeps_what_was_answered(openai: OpenAI, many: Batch) 
 
 
 def test_an_expired_batch_tells_what_was_not_answered(openai: OpenAI) -> None:
-    made = create(openai, [request(str(number), **FIXED) for number in range(MANY)], window="12s")
+    made = create(openai, [request(str(number), **FIXED) for number in range(MANY)], window="20s")
     batch = wait(openai, made.id, has_ended)
     total, completed, failed = counts(batch)
     assert (batch.status, total, completed + failed) == ("expired", MANY, MANY)

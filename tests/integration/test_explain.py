@@ -104,7 +104,7 @@ def test_a_client_that_reads_slowly(service: Service) -> None:
         assert within(60, lambda: service.unfinished() == 16)
         assert within(120, lambda: service.unfinished() == 0)
         # Longer than the record must tell.
-        time.sleep(3)
+        time.sleep(6)
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         received = bytearray()
         while not received.endswith(b"0\r\n\r\n"):
@@ -113,8 +113,8 @@ def test_a_client_that_reads_slowly(service: Service) -> None:
             received += chunk
     assert len(received) > 10 << 20
     record = record_of("slow-reader")
-    assert record["blocked_s"] > 2
-    assert record["parts"]["deliver"] > 2
+    assert record["blocked_s"] > 5
+    assert record["parts"]["deliver"] > 5
     if largest_part(record) == "deliver":
         assert "the client read slowly" in record["explanation"]
 

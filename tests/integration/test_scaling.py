@@ -193,7 +193,7 @@ def held_gpus(cluster: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("held_gpus")
-async def test_a_stream_gets_a_heartbeat_while_it_waits_for_a_replica(url: str) -> None:
+async def test_a_stream_gets_heartbeats_while_it_waits_for_a_replica(url: str) -> None:
     body = {"model": WAITING, "messages": [{"role": "user", "content": "Hello"}], "stream": True}
     async with (
         httpx.AsyncClient(base_url=url, timeout=400) as client,
@@ -201,4 +201,9 @@ async def test_a_stream_gets_a_heartbeat_while_it_waits_for_a_replica(url: str) 
     ):
         assert reply.status_code == 200
         assert reply.headers["content-type"].startswith("text/event-stream")
-        assert await anext(reply.aiter_lines()) == ": waiting for a replica"
+        lines = reply.aiter_lines()
+        assert [await anext(lines), await anext(lines), await anext(lines)] == [
+            ": waiting for a replica",
+            "",
+            ": waiting for a replica",
+        ]
