@@ -86,7 +86,8 @@ def application(port: int, folder: Path | None = None, **options: Any) -> Any:
 
 def _register_adapter(address: Address) -> None:
     """Register an adapter as an administrator does."""
-    body = {"lora_name": REGISTERED, "lora_path": str(_adapters() / "pirate")}
+    # An application of this name may have been there before.
+    body = {"lora_name": REGISTERED, "lora_path": str(_adapters() / "pirate"), "load_inplace": True}
     reply = httpx.post(f"{address.url}/v1/load_lora_adapter", json=body, headers=address.headers, timeout=120)
     if reply.status_code != 200:
         raise RuntimeError(f"the adapter was not loaded: {reply.status_code} {reply.text}")
