@@ -83,8 +83,6 @@ class StreamJournal:
     def __init__(self, file: int, seed: str, created: float) -> None:
         self._file = file
         self.seed, self.created = seed, created
-        if os.fstat(file).st_size < _TOKENS + mmap.PAGESIZE:
-            os.ftruncate(file, _TOKENS + mmap.PAGESIZE)
         self._memory = mmap.mmap(file, 0)
         self._writes = self._get(_WRITES)
         self._is_open = self._records = False
@@ -144,10 +142,14 @@ class StreamJournal:
         return self._memory[_TOKENS + start : _TOKENS + _WORD * self._get(_TOKEN_WORDS)]
 
     def add_token_bytes(self, added: bytes) -> None:
-        """Record tokens that another journal has."""
+        """Record tokens that another journal has. Without memory for them, the reply can be continued no more."""
         start = _TOKENS + _WORD * self._next_word
         if start + len(added) > len(self._memory):
-            self._memory.resize(max(2 * len(self._memory), start + len(added)))
+            try:
+                self._memory.resize(max(2 * len(self._memory), start + len(added)))
+            except OSError:
+                self.open(is_continuable=False)
+                return
         self._memory[start : start + len(added)] = added
         self._next_word += len(added) // _WORD
         self._put(_TOKEN_WORDS, self._next_word)
@@ -290,6 +292,8 @@ class JournalFile:
             token_bytes: the tokens in it, as another journal has them.
         """
         file = os.memfd_create("rayllm-journal")
+        # Pages that are never written take no memory.
+        os.ftruncate(file, _TOKENS + max(mmap.PAGESIZE, len(token_bytes)))
         if token_bytes:
             os.pwrite(file, token_bytes, _TOKENS)
             os.pwrite(file, _COUNT.pack(len(token_bytes) // _WORD), _TOKEN_WORDS)

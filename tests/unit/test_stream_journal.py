@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -76,6 +78,21 @@ def test_many_tokens_have_room(file: JournalFile) -> None:
     for group in groups:
         journal.record(group)
     assert journal_of(file).earlier == groups
+
+
+def test_without_memory_for_more_tokens_it_cannot_be_continued(file: JournalFile) -> None:
+    script = f"""
+import resource
+from rayllm.stream_journal import StreamJournal, TokenGroup
+journal = StreamJournal({file.file}, **{file.description})
+journal.open(is_continuable=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for _ in range(1000):
+    journal.record(TokenGroup(tuple(range(100))))
+assert not journal.is_continuable
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, pass_fds=[file.file])
+    assert not file.is_continuable
 
 
 def test_what_is_repeated_is_not_recorded_twice(file: JournalFile) -> None:

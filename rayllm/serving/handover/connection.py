@@ -46,7 +46,7 @@ class ClientConnection:
         first, rest = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
         if is_all or not self._journal:
             first, rest = body, b""
-        else:
+        if self._journal:
             self._journal.begin(self._socket)
         parts.append(first if is_all else http_chunk(first))
         await self._write(b"".join(parts), first, is_all)

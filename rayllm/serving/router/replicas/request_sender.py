@@ -96,6 +96,7 @@ class RequestSender:
         replica_headers, journal = dict(replica_request.headers), None
         if replica_request.payload.wants_stream and not client.reply_guard:
             journal = _relay_journal(client)
+        if journal:
             tokens = journal.token_bytes()
             replica_headers[headers.JOURNAL] = json.dumps({**journal.description, "token_bytes": len(tokens)})
             raw = tokens + raw
@@ -112,7 +113,7 @@ class RequestSender:
             return await _send(client, reply, first, journal)
 
 
-def _relay_journal(client: ClientRequest) -> StreamJournal:
+def _relay_journal(client: ClientRequest) -> StreamJournal | None:
     try:
         return client.relay_journal()
     except JournalError as error:
@@ -134,9 +135,9 @@ def _start_handover(
     }
     if client.wants_timing:
         head["timing"] = client.timing()
-    if not replica_request.payload.wants_stream:
+    journal = client.open_journal() if replica_request.payload.wants_stream else None
+    if journal is None:
         return sender.hand_over(connection.file, head, raw)
-    journal = client.open_journal()
     head["journal"] = journal.description
     return sender.hand_over(connection.file, head, raw, journal.file)
 

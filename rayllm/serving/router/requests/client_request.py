@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from rayllm.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 
 if TYPE_CHECKING:
     from rayllm.serving.router.guard.guards import ReplyGuard
+
+logger = logging.getLogger(__name__)
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
@@ -71,13 +74,16 @@ class ClientRequest:
         """Whether the router itself has written to the client, or is about to go on with what a replica has written."""
         return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
 
-    def open_journal(self) -> JournalFile:
-        """The journal of the reply, created on first use."""
-        self._journal = self._journal or JournalFile.create()
+    def open_journal(self) -> JournalFile | None:
+        """The journal of the reply, created on first use; None if there are no descriptors or no memory for it."""
+        try:
+            self._journal = self._journal or JournalFile.create()
+        except OSError as error:
+            logger.warning("A stream has no journal, so no other replica can go on with it: %r", error)
         return self._journal
 
-    def relay_journal(self) -> StreamJournal:
-        """The journal of a stream that the router itself writes, from the next replica on.
+    def relay_journal(self) -> StreamJournal | None:
+        """The journal of a stream that the router itself writes, from the next replica on; None if it has none.
 
         Raises:
             JournalError: what an earlier replica has written is not as its journal says.
@@ -87,7 +93,10 @@ class ClientRequest:
             return self._relayed
         if self._relayed:
             self._relayed.close()
-        self._relayed = self.open_journal().open()
+        file = self.open_journal()
+        self._relayed = file.open() if file else None
+        if self._relayed is None:
+            return None
         if self._interrupted and self._relayed.has_begun:
             self._interrupted.complete_write(self._relayed)
         return self._relayed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
+from rayllm.stream_journal import JournalFile, StreamJournal, TokenGroup, tokens_of
 from tests.unit.serving.router.test_forwarder import PATH, Replica, service, until
 
 WAYS = ("handover", "http")
@@ -161,3 +162,22 @@ async def test_without_another_replica_it_ends_with_an_error(way: str) -> None:
         reply = await found.client.post(PATH, json=REQUEST)
     assert "[DONE]" not in reply.text
     assert "No replica of the model `m` had room in time" in reply.text
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_stream_without_a_journal_is_answered(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the router has no descriptors left."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        assert StreamJournal.of(scope) is None
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": event({"token": 0})})
+
+    monkeypatch.setattr(JournalFile, "create", fail)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json=REQUEST)
+    assert reply.text == 'data: {"token": 0}\n\n'
