@@ -37,6 +37,8 @@ def _guards(record: RequestRecord) -> str:
 
 
 def _lost(record: RequestRecord) -> str:
+    if record.continuations:
+        return "its replica died or had to end in the middle of the reply, and another one went on with it."
     return f"of {record.attempts} attempts, some met a replica that was full, draining or died. Replicas' logs say why."
 
 

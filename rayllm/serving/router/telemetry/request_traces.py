@@ -149,6 +149,7 @@ def _attributes(record: RequestRecord) -> dict[str, Any]:
         "rayllm.replica": record.replica,
         "rayllm.replica_choice": record.choice,
         "rayllm.attempts": record.attempts,
+        "rayllm.continuations": record.continuations,
     }
     if record.refusal or record.status >= 400:
         attributes["error.type"] = record.refusal or str(record.status)

@@ -56,9 +56,10 @@ def test_an_answered_request(metrics: RouterMetrics) -> None:
 
 
 def test_what_was_tried_before(metrics: RouterMetrics) -> None:
-    metrics.observe(record(attempts=3, fallbacks=1))
+    metrics.observe(record(attempts=3, fallbacks=1, continuations=2))
     assert value(metrics, "rayllm_retries_total", model="m") == 2
     assert value(metrics, "rayllm_fallbacks_total", model="m") == 1
+    assert value(metrics, "rayllm_continuations_total", model="m") == 2
 
 
 def test_refusals_have_a_cause(metrics: RouterMetrics) -> None:
