@@ -186,6 +186,9 @@ class Forwarder:
                 await self._ask(client, resolved, payload)
                 return
             except UnavailableError as error:
+                if client.record.continuations:
+                    # No other model goes on with this one's reply.
+                    raise
                 logger.info("`%s` is unavailable, trying its fallback `%s`: %s", resolved.model_id, fallback, error)
             # A fallback replies with its own name: clients should know which model answered.
             resolved = ResolvedModel(fallback)

@@ -181,3 +181,17 @@ async def test_a_stream_without_a_journal_is_answered(way: str, monkeypatch: pyt
     async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
         reply = await found.client.post(PATH, json=REQUEST)
     assert reply.text == 'data: {"token": 0}\n\n'
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
+    story, other = Story(dies_after=25), Story()
+    async with (
+        Replica(story).listening() as replica,
+        Replica(other).listening() as fallback,
+        service(way, {"m": [replica], "f": [fallback]}, 0.5, fallbacks={"m": ["f"]}) as found,
+    ):
+        story.on_death = partial(found.replica_sets["m"].update, [])
+        reply = await found.client.post(PATH, json=REQUEST)
+    assert "No replica of the model `m` had room in time" in reply.text
+    assert other.bodies == []
