@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MODEL = "steady"
 # In the folder of adapters, and registered under a name by an administrator.
 ADAPTER, REGISTERED = f"{MODEL}:pirate", f"{MODEL}:captain"
 REPLICAS, ROUTERS = 2, 2
+# A router waits five minutes for its last replies.
+_LONGEST_DELETION_S = 360.0
 # Never reached: that limits exist makes routers settle them with each other.
 _LIMITS = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12}
 
@@ -54,7 +57,21 @@ def running(folder: Path, route_prefix: str = "/") -> Iterator[Address]:
         _register_adapter(address)
         yield address
     finally:
-        serve.delete(APP)
+        delete()
+
+
+def delete() -> None:
+    """Delete the application. `serve.delete` gives up after a minute; a router may wait longer for its last replies.
+
+    Raises:
+        TimeoutError: it is still there after six minutes.
+    """
+    serve.delete(APP, _blocking=False)
+    end = time.monotonic() + _LONGEST_DELETION_S
+    while APP in serve.status().applications:
+        if time.monotonic() > end:
+            raise TimeoutError(f"`{APP}` is still there {_LONGEST_DELETION_S:g} s after it was deleted")
+        time.sleep(0.5)
 
 
 def _write_key(folder: Path) -> str:

@@ -15,7 +15,14 @@ DETACHED = {"quotas": "ray::QuotaActor", "loaded adapters": "ray::AdapterRegistr
 
 
 class Cluster:
-    """The processes of the running application."""
+    """The processes of the running application.
+
+    Args:
+        replicas: how many it has of the model.
+    """
+
+    def __init__(self, replicas: int = REPLICAS) -> None:
+        self._replicas = replicas
 
     def replicas(self) -> list[psutil.Process]:
         """The model's."""
@@ -69,7 +76,7 @@ class Cluster:
         except Exception:
             return False
         running = {name: one.replica_states for name, one in application.deployments.items()}
-        return running == {"Router": {"RUNNING": ROUTERS}, MODEL: {"RUNNING": REPLICAS}}
+        return running == {"Router": {"RUNNING": ROUTERS}, MODEL: {"RUNNING": self._replicas}}
 
     def _beside_replicas(self, title: str) -> list[psutil.Process]:
         """Processes of the cluster that the application is in, whatever other clusters this machine has."""

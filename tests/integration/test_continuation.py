@@ -1,4 +1,4 @@
-"""Streams that go on in another replica: two replicas and a router on the real stack, and answers that are known."""
+"""Streams that go on in the next replica: one replica at a time on the real stack, and answers that are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 import pytest
 from ray import serve
 
-from benchmarks.faults.application import APP, MODEL, application
+from benchmarks.faults.application import APP, MODEL, application, delete
 from benchmarks.faults.cluster import Cluster
 from tests.integration.conftest import free_port
 from tests.integration.test_leaving import within
@@ -38,15 +38,15 @@ USAGE = re.compile(r'"usage":\{[^}]*')
 def url(proxy_url: str) -> Iterator[str]:
     """An application of its own: its replicas are killed."""
     port = free_port()
-    serve.run(application(port, graceful_shutdown_timeout_s=0.3), name=APP, route_prefix="/faults")
+    serve.run(application(port, num_replicas=1, graceful_shutdown_timeout_s=0.3), name=APP, route_prefix="/faults")
     yield f"http://127.0.0.1:{port}/faults"
-    serve.delete(APP)
+    delete()
 
 
 @pytest.fixture
 def processes(url: str) -> Cluster:
     """The application's processes, all of them there."""
-    processes = Cluster()
+    processes = Cluster(replicas=1)
     assert within(120, processes.is_whole)
     return processes
 
@@ -133,7 +133,7 @@ def continuations(url: str) -> int:
     return sum(int(float(count)) for count in counts)
 
 
-def test_streams_outlive_all_replicas(url: str, processes: Cluster) -> None:
+def test_streams_outlive_their_replica(url: str, processes: Cluster) -> None:
     """One of each API. There is no replica left, so they go on in the next one that starts."""
     expected = {path: stream(url, path) for path in BODIES}
     continued = 0
