@@ -28,7 +28,7 @@ RARE = {
     "rayllm_fetched_bytes_total",
     "rayllm_refused_total",
 }
-ZERO = {"rayllm_retries_total"}
+ZERO = {"rayllm_continuations_total", "rayllm_retries_total"}
 RELAYED = {"origin": "http://elsewhere"}
 """Headers of a request whose reply passes through the router."""
 
