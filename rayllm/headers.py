@@ -63,10 +63,10 @@ JOURNAL = "x-rayllm-journal"
 """To replicas: the journal of a stream that the router relays, as JSON. Its tokens come before the request's body."""
 
 FRAMES = "x-rayllm-frames"
-"""In a reply to a router: the body is a stream of frames; see `rayllm.serving.relay`."""
+"""From a router: it reads streams in frames; in a reply to it: the body is one. See `rayllm.serving.relay`."""
 
 STATS = "x-rayllm-stats"
-"""In a complete reply: what the engine did for the request, as JSON. A stream has it in a comment at its end."""
+"""In a complete reply: what the engine did for the request, as JSON. A stream has it in a frame."""
 
 METRICS_PATH = "/rayllm/metrics"
 """Metrics of a replica, in the format that the `Accept` header asks for."""

@@ -95,7 +95,7 @@ class StreamJournal:
         self._skip = 0
         self._expected_crc = 0
         self._numbers = itertools.count()
-        self.engine_is_lost = False
+        self.engine_is_lost = self.is_moved = False
 
     def add_to(self, scope: Scope) -> None:
         """Offer this journal to the application."""
@@ -163,6 +163,11 @@ class StreamJournal:
     def is_continuable(self) -> bool:
         """Whether a replica can go on with the reply."""
         return self._get(_STATE) == _State.CONTINUABLE
+
+    @property
+    def is_left(self) -> bool:
+        """Whether this replica leaves the reply to another one, which accounts for the whole of it."""
+        return (self.engine_is_lost or self.is_moved) and self.is_continuable
 
     # What the server's side records.
 
@@ -312,12 +317,20 @@ class JournalFile:
     @property
     def is_continuable(self) -> bool:
         """Whether a replica can go on with the reply."""
-        state = os.pread(self.file, _COUNT.size, _STATE)
-        return len(state) == _COUNT.size and _COUNT.unpack(state)[0] == _State.CONTINUABLE
+        return self._get(_STATE) == _State.CONTINUABLE
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a replica has begun to write the reply."""
+        return bool(self._get(_WRITES))
 
     def close(self) -> None:
         """Release the memory here."""
         os.close(self.file)
+
+    def _get(self, field: int) -> int:
+        value: int = _COUNT.unpack(os.pread(self.file, _COUNT.size, field))[0]
+        return value
 
 
 def accepted_bytes(connection: socket.socket) -> int:

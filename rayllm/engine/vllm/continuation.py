@@ -61,6 +61,10 @@ def _record(journal: StreamJournal, output: Any) -> None:
     stop = output.stop_reason
     # A text that stops the reply is found again in the tokens.
     reason = "" if isinstance(stop, str) else output.finish_reason or ""
+    if reason == "abort":
+        # The engine is being stopped; a client that leaves ends the generator before it sees this.
+        journal.engine_is_lost = True
+        return
     if reason not in ("", "stop", "length"):
         journal.open(is_continuable=False)
         return

@@ -158,6 +158,8 @@ class _Exchange:
             cause: why another replica should go on with the reply; None if none should.
         """
         self.disconnected.set()
+        if self._journal and cause is Interruption.MOVED:
+            self._journal.is_moved = True
         self._end(Kind.BROKEN, {"interruption": cause} if cause else None)
 
     def take_over(self) -> None:

@@ -32,7 +32,7 @@ class RelayedReplyMiddleware:
         if scope["type"] == "http" and (description := header(scope, headers.JOURNAL)):
             journal, receive = await _open_journal(json.loads(description), receive)
             journal.add_to(scope)
-        reply = _Reply(send, journal)
+        reply = _Reply(send, journal, has_frames=bool(header(scope, headers.FRAMES)))
         reply.source.add_to(scope)
         try:
             await self._app(scope, receive, reply)
@@ -42,13 +42,20 @@ class RelayedReplyMiddleware:
 
 
 class _Reply:
-    """An ASGI `send` that adds to a reply what only the router sees."""
+    """An ASGI `send` that adds to a reply what only the router sees.
 
-    def __init__(self, send: Send, journal: StreamJournal | None) -> None:
+    Args:
+        send: the server's.
+        journal: the journal of the stream, if the router keeps one.
+        has_frames: whether the router reads streams in frames; one of an older version does not.
+    """
+
+    def __init__(self, send: Send, journal: StreamJournal | None, has_frames: bool) -> None:
         self.source = StatsSource()
         self._send = send
         self._journal = journal
         self._start: Message | None = None
+        self._has_frames = has_frames
         self._is_stream = False
         self._position = len(journal.token_bytes()) if journal else 0
         self._was_continuable = False
@@ -66,8 +73,8 @@ class _Reply:
         text = json.dumps(stats.as_json()).encode() if stats else b""
         if self._start is not None:
             start, self._start = self._start, None
-            await self._send(_with_headers(start, "" if self._is_stream else text.decode(), self._is_stream))
-        if self._is_stream:
+            await self._send(_with_headers(start, text.decode(), self._is_stream, self._has_frames))
+        if self._is_stream and self._has_frames:
             message = {**message, "body": b"".join(self._frames(message.get("body", b""), text, is_last))}
         await self._send(message)
 
@@ -91,10 +98,11 @@ class _Reply:
         return [encode(Frame.TOKENS, tokens)] if tokens else []
 
 
-def _with_headers(start: Message, stats: str, is_stream: bool) -> Message:
-    added = [(headers.STATS.encode(), stats.encode())] if stats else []
+def _with_headers(start: Message, stats: str, is_stream: bool, has_frames: bool) -> Message:
     if is_stream:
-        added.append((headers.FRAMES.encode(), b"1"))
+        added = [(headers.FRAMES.encode(), b"1")] if has_frames else []
+    else:
+        added = [(headers.STATS.encode(), stats.encode())] if stats else []
     return {**start, "headers": [*start.get("headers", ()), *added]}
 
 

@@ -14,10 +14,13 @@ from rayllm.access.usage_ledger import UsageLedger, UsageWriter
 from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.replica.middleware import header
+from rayllm.stream_journal import StreamJournal
 
 
 class UsageMeter:
     """ASGI middleware that writes the usage of each request that a key has sent.
+
+    If another replica goes on with a stream, that one writes the usage of the whole.
 
     Args:
         app: the next application.
@@ -59,7 +62,8 @@ class UsageMeter:
         try:
             await self._app(scope, receive, send)
         finally:
-            if self._writer:
+            journal = StreamJournal.of(scope)
+            if self._writer and not (journal and journal.is_left):
                 self._writer.write(self._entry(scope, key, source.read() or RequestStats()))
 
     def _entry(self, scope: Scope, key: str, stats: RequestStats) -> UsageEntry:

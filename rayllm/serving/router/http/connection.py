@@ -35,12 +35,14 @@ class Connection:
         self._transport = transport
         self.send_timeout_s = send_timeout_s
         self.reply_headers: dict[str, str] = {}
+        self._is_interrupted = False
 
     @property
     def can_be_handed_over(self) -> bool:
-        """Whether everything written so far has been sent, and the client speaks HTTP/1.1."""
+        """Whether a replica may write to it: nothing waits to be sent, and the client speaks HTTP/1.1."""
         cycle = self._cycle
-        is_quiet = not cycle.disconnected and not cycle.response_started and not self._transport.is_closing()
+        is_unanswered = self._is_interrupted or not cycle.response_started
+        is_quiet = is_unanswered and not cycle.disconnected and not self._transport.is_closing()
         return is_quiet and cycle.scope["http_version"] == "1.1" and not self._transport.get_write_buffer_size()
 
     @property
@@ -52,6 +54,11 @@ class Connection:
     def file(self) -> int:
         """File descriptor of the socket."""
         return int(self._transport.get_extra_info("socket").fileno())
+
+    def interrupted(self) -> None:
+        """A replica has begun a reply, and another one goes on with it. If none does, no other reply may follow."""
+        self._is_interrupted = True
+        self._cycle.response_started = True
 
     def answered(self) -> None:
         """A replica has sent the whole reply: wait for the client's next request."""
@@ -65,12 +72,12 @@ class Connection:
     def break_off(self, event: bytes, journal: StreamJournal | None = None) -> None:
         """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
 
+        A client that received the end of the stream may send its next request. One that did not, because the replica
+        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
+
         Args:
             event: the last event.
             journal: tells how the last chunk ends.
-
-        A client that received the end of the stream may send its next request. One that did not, because the replica
-        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
         """
         cycle = self._cycle
         cycle.response_started = cycle.response_complete = True

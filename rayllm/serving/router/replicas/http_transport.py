@@ -34,7 +34,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 @dataclass(frozen=True)
 class Reply:
     """A replica's reply: status, headers for the client, the unread body, the stats that came in a header, and
-    whether the body is a stream of server-sent events, which is in frames.
+    whether the body is a stream in frames.
     """
 
     status: int
@@ -42,7 +42,12 @@ class Reply:
     headers: Mapping[str, str]
     content: aiohttp.StreamReader
     stats: RequestStats | None = None
-    is_stream: bool = False
+    is_framed: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of server-sent events."""
+        return self.content_type.startswith("text/event-stream")
 
 
 class HttpTransport:
@@ -73,7 +78,7 @@ class HttpTransport:
         """
         try:
             response = await self._http().request(
-                method, replica.address + path, data=body, headers={**headers, KEY: replica.key}
+                method, replica.address + path, data=body, headers={**headers, KEY: replica.key, FRAMES: "1"}
             )
         except _NOT_SENT as error:
             logger.warning("The replica %s cannot be reached: %r", replica.candidate.id, error)
@@ -93,8 +98,8 @@ class HttpTransport:
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             text = response.headers.get(STATS)
             stats = RequestStats.of(json.loads(text)) if text else None
-            content_type, is_stream = response.headers.get("content-type", ""), FRAMES in response.headers
-            yield Reply(response.status, content_type, kept, response.content, stats, is_stream)
+            content_type, is_framed = response.headers.get("content-type", ""), FRAMES in response.headers
+            yield Reply(response.status, content_type, kept, response.content, stats, is_framed)
         finally:
             # Reuse the connection if the body was read to its end; otherwise close it, which the replica notices at
             # once.

@@ -25,7 +25,7 @@ class StreamRelay:
 
     Args:
         client: the client's request.
-        reply: the replica's reply, a stream of frames.
+        reply: the replica's reply, a stream.
         reply_headers: headers for the client.
         journal: what the client has got so far; None if no other replica is to go on.
     """
@@ -51,9 +51,12 @@ class StreamRelay:
             ReplicaLostError: the replica broke off, and another one can go on.
         """
         try:
-            await self._take(first)
+            take = self._take if self._reply.is_framed else self._send
+            await take(first)
             async for chunk in self._reply.content.iter_any():
-                await self._take(chunk)
+                await take(chunk)
+            # A replica of a version without frames tells the end by that of the body.
+            self._is_whole = self._is_whole or not self._reply.is_framed
         except (aiohttp.ClientError, ConnectionError) as error:
             logger.warning("A replica broke off in the middle of a stream: %r", error)
         except JournalError as error:
@@ -72,9 +75,14 @@ class StreamRelay:
             elif kind is Frame.STATS:
                 self._client.record.stats = RequestStats.of(json.loads(content))
             elif kind is Frame.END:
-                self._is_whole = True
+                self._end()
             elif self._journal:
                 _record(self._journal, kind, content)
+
+    def _end(self) -> None:
+        if self._journal:
+            self._journal.unsent(b"", is_last=True)
+        self._is_whole = True
 
     async def _break_off(self) -> None:
         if self._journal and self._journal.is_continuable:
@@ -92,7 +100,7 @@ class StreamRelay:
 
     async def _pass_on(self, events: bytes, is_last: bool = False) -> None:
         if self._journal:
-            events = self._journal.unsent(events, is_last)
+            events = self._journal.unsent(events, is_last=False)
         if not events and not is_last:
             return
         await self._client.start_stream(self._reply.status, self._headers)

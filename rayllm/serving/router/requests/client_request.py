@@ -123,8 +123,11 @@ class ClientRequest:
         """Note that a replica has left its stream unfinished. Returns whether another one can go on with it."""
         if self._journal is None or not self._journal.is_continuable:
             return False
-        self._interrupted = connection
-        self.record.continuations += 1
+        if self._journal.has_begun:
+            connection.interrupted()
+            self._interrupted = connection
+            self.record.continuations += 1
+        # Otherwise nothing was sent, and the reply begins once more.
         return True
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def application(content_type: str, *chunks: bytes, stats: RequestStats | None = 
 async def ask(app: Any, body: bytes = b"", **headers: str) -> httpx.Response:
     transport = httpx.ASGITransport(RelayedReplyMiddleware(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://replica") as client:
-        return await client.post("/", content=body, headers=headers)
+        return await client.post("/", content=body, headers={FRAMES: "1", **headers})
 
 
 def frames(reply: httpx.Response) -> list[tuple[Frame, bytes]]:
@@ -53,6 +53,11 @@ async def test_a_stream_has_them_in_a_frame(chunks: tuple[bytes, ...]) -> None:
     *events, (kind, stats), end = frames(await ask(application(EVENTS, *chunks)))
     assert b"".join(content for _, content in events) == b"data: a\n\ndata: b\n\n"
     assert (kind, RequestStats.of(json.loads(stats)), end) == (Frame.STATS, FOUND, (Frame.END, b""))
+
+
+async def test_a_router_of_an_older_version_gets_events_only() -> None:
+    reply = await ask(application(EVENTS, b"data: a\n\n", b"data: b\n\n"), **{FRAMES: ""})
+    assert (reply.content, FRAMES in reply.headers) == (b"data: a\n\ndata: b\n\n", False)
 
 
 async def test_a_request_that_reached_no_engine_has_none() -> None:

@@ -12,11 +12,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.router.http.connection import Connection
+from rayllm.serving.router.replicas import request_sender
+from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.stream_journal import JournalFile, StreamJournal, TokenGroup, tokens_of
-from tests.unit.serving.router.test_forwarder import PATH, Replica, service, until
+from tests.unit.serving.router import test_forwarder
+from tests.unit.serving.router.test_forwarder import PATH, Answer, Replica, service, until
 
 WAYS = ("handover", "http")
 REQUEST = {"model": "m", "stream": True}
@@ -30,12 +35,20 @@ class Story:
         dies_after: tokens after which the engine dies, counted from where the stream goes on; None for never.
         is_continuable: whether the engine could go on with such a request.
         says: what it writes for a token.
+        ends_after: tokens after which it ends, if they are fewer than the others have.
     """
 
-    def __init__(self, dies_after: int | None = None, is_continuable: bool = True, says: str = "token") -> None:
+    def __init__(
+        self,
+        dies_after: int | None = None,
+        is_continuable: bool = True,
+        says: str = "token",
+        ends_after: int | None = None,
+    ) -> None:
         self.dies_after = dies_after
         self.is_continuable = is_continuable
         self.says = says
+        self.ends_after = ends_after
         self.on_death: Callable[[], object] = lambda: None
         self.earlier: list[list[int]] = []
         self.bodies: list[bytes] = []
@@ -56,6 +69,8 @@ class Story:
                 journal.engine_is_lost = True
                 await send({"type": "http.response.body", "body": event({"error": "EngineDeadError"})})
                 return
+            if self.ends_after in group.token_ids:
+                break
             journal.record(group)
             body = b"".join(event({"id": stream_id, "created": journal.created, self.says: n}) for n in group.token_ids)
             await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -146,9 +161,12 @@ async def test_what_no_engine_can_go_on_with_ends_with_an_error(way: str) -> Non
     assert record.continuations == 0
 
 
+@pytest.mark.parametrize("second", [{"says": "other"}, {"ends_after": 0}], ids=["other events", "too few"])
 @pytest.mark.parametrize("ways", list(itertools.product(WAYS, WAYS)), ids="-".join)
-async def test_a_replica_that_writes_something_else_does_not_go_on(ways: tuple[str, ...]) -> None:
-    [text], _ = await ask(ways, Story(dies_after=25), Story(says="other"))
+async def test_a_replica_that_writes_something_else_does_not_go_on(
+    ways: tuple[str, ...], second: dict[str, Any]
+) -> None:
+    [text], _ = await ask(ways, Story(dies_after=25), Story(**second))
     assert "other" not in text
     assert "broke off in the middle" in text
     assert "[DONE]" not in text
@@ -195,3 +213,58 @@ async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
         reply = await found.client.post(PATH, json=REQUEST)
     assert "No replica of the model `m` had room in time" in reply.text
     assert other.bodies == []
+
+
+async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(dies_after=25)
+    async with Replica(story).listening() as replica, service("handover", {"m": [replica]}) as found:
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        story.on_death = lambda: monkeypatch.setattr(request_sender, "_start_handover", fail)
+        address = found.client.base_url
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        body = json.dumps(REQUEST).encode()
+        writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (PATH.encode(), len(body)) + body)
+        received = await reader.read()
+        writer.close()
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert not received.endswith(b"0\r\n\r\n"), "the client sees that the reply is not complete"
+
+
+async def test_a_reply_of_which_nothing_was_written_begins_once_more() -> None:
+    client = ClientRequest(Request({"type": "http", "headers": []}), PATH, None)  # type: ignore[arg-type]
+    connection = InterruptedConnection()
+    assert not client.interrupt(connection), "it has no journal"
+    file = client.open_journal()
+    assert file
+    journal = file.open()
+    assert not client.interrupt(connection), "no engine has begun"
+    journal.open(is_continuable=True)
+    assert client.interrupt(connection)
+    assert (connection.was_told, client.record.continuations) == (False, 0)
+    journal.before_write(b"HTTP/1.1 200 OK", b"", is_last=False)
+    assert client.interrupt(connection)
+    assert (connection.was_told, client.record.continuations) == (True, 1)
+    journal.close()
+    client.close()
+
+
+class InterruptedConnection(Connection):
+    """A connection without a client."""
+
+    def __init__(self) -> None:
+        self.was_told = False
+
+    def interrupted(self) -> None:
+        self.was_told = True
+
+
+async def test_a_replica_of_a_version_without_frames_is_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_forwarder, "RelayedReplyMiddleware", lambda app: app)
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
+    async with Replica(answer).listening() as replica, service("http", {"m": [replica]}) as found:
+        reply = await found.client.post(PATH, json=REQUEST)
+    assert reply.text == "data: 1\n\ndata: 2\n\n"
+    assert reply.headers["content-type"].startswith("text/event-stream")
