@@ -165,7 +165,7 @@ class StreamJournal:
         return self._get(_STATE) == _State.CONTINUABLE
 
     @property
-    def is_left(self) -> bool:
+    def continues_elsewhere(self) -> bool:
         """Whether this replica leaves the reply to another one, which accounts for the whole of it."""
         return (self.engine_is_lost or self.is_moved) and self.is_continuable
 

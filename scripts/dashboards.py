@@ -144,13 +144,14 @@ OPERATORS = (
         "Generated tokens in a second: the ten largest.",
     ),
     Panel(
-        "Retries and fallbacks",
+        "Retries, continuations and fallbacks",
         {
             "{{model}} retries": rate("rayllm_retries_total", "model"),
+            "{{model}} continuations": rate("rayllm_continuations_total", "model"),
             "{{model}} fallbacks": rate("rayllm_fallbacks_total", "model"),
         },
         "reqps",
-        "Requests sent to another replica, or answered by a fallback of their model.",
+        "Requests sent to another replica, streams that went on in another one, and requests that a fallback answered.",
     ),
     Panel(
         "Cache of weights",

@@ -63,7 +63,7 @@ class UsageMeter:
             await self._app(scope, receive, send)
         finally:
             journal = StreamJournal.of(scope)
-            if self._writer and not (journal and journal.is_left):
+            if self._writer and not (journal and journal.continues_elsewhere):
                 self._writer.write(self._entry(scope, key, source.read() or RequestStats()))
 
     def _entry(self, scope: Scope, key: str, stats: RequestStats) -> UsageEntry:
