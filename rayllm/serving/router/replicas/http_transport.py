@@ -78,7 +78,7 @@ class HttpTransport:
         """
         try:
             response = await self._http().request(
-                method, replica.address + path, data=body, headers={**headers, KEY: replica.key, FRAMES: "1"}
+                method, replica.address + path, data=body, headers={**headers, KEY: replica.key}
             )
         except _NOT_SENT as error:
             logger.warning("The replica %s cannot be reached: %r", replica.candidate.id, error)

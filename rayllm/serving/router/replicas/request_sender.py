@@ -93,7 +93,7 @@ class RequestSender:
         self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
     ) -> bool:
         method, raw = client.request.method, replica_request.payload.raw
-        replica_headers, journal = dict(replica_request.headers), None
+        replica_headers, journal = {**replica_request.headers, headers.FRAMES: "1"}, None
         if replica_request.payload.wants_stream and not client.reply_guard:
             journal = _relay_journal(client)
         if journal:

@@ -323,6 +323,7 @@ async def test_an_adapters_name_reaches_the_replica_and_a_clients_own_headers_do
     internal_headers = [{k: v for k, v in scope["headers"] if k.startswith(b"x-rayllm-")} for scope in answer.scopes]
     assert all(int(headers.pop(b"x-rayllm-work")) > 0 for headers in internal_headers)
     assert {headers.pop(b"x-rayllm-key", b"secret") for headers in internal_headers} == {b"secret"}
+    assert {headers.pop(b"x-rayllm-frames", b"1") for headers in internal_headers} == {b"1"}
     assert {headers.pop(b"x-rayllm-priority") for headers in internal_headers} == {b"standard"}
     assert internal_headers == [{b"x-rayllm-model": b"m:x", b"x-rayllm-adapter": b"x"}, {b"x-rayllm-model": b"m"}]
 
