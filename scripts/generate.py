@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -11,12 +10,11 @@ from pathlib import Path
 
 from dashboards import dashboards
 from manifests import manifests
+from vllm_names import vllm_names
 
 from rayllm.batch.reference import reference as batch_reference
 from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
-from rayllm.endpoints import CHAT, COMPLETIONS
-from rayllm.engine.vllm.metadata import parser_names, request_fields
 from rayllm.serving.cluster import metrics
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
 from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
@@ -25,25 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
 BATCH = ROOT / "docs" / "batch.md"
 OBSERVABILITY = ROOT / "docs" / "observability.md"
-
-
-def vllm_arguments() -> str:
-    """Names of the pinned vLLM's engine and server arguments."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs
-
-    names = {
-        kind: sorted(f.name for f in dataclasses.fields(cls) if not f.name.startswith("_"))
-        for kind, cls in (("engine", AsyncEngineArgs), ("server", FrontendArgs))
-    }
-    fields = {name for endpoint in (CHAT, COMPLETIONS) for name in request_fields()[endpoint]}
-    names |= {"request": sorted(fields), **parser_names()}
-    return json.dumps(names, indent=1) + "\n"
-
-
-def vllm_requests() -> str:
-    """Fields of the pinned vLLM's requests."""
-    return json.dumps(request_fields(), indent=1) + "\n"
 
 
 def configuration_schema() -> str:
@@ -92,8 +71,6 @@ def main() -> int:
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
     made = {
         DATA / "ray_accelerators.json": ray_accelerators,
-        DATA / "vllm_arguments.json": vllm_arguments,
-        DATA / "vllm_requests.json": vllm_requests,
         ROOT / "docs" / "cli.md": cli_reference,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
@@ -101,7 +78,12 @@ def main() -> int:
         OBSERVABILITY: observability_page,
     }
     stale = []
-    for path, text in {**{path: make() for path, make in made.items()}, **manifests(), **dashboards()}.items():
+    for path, text in {
+        **{path: make() for path, make in made.items()},
+        **vllm_names(),
+        **manifests(),
+        **dashboards(),
+    }.items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in sys.argv:

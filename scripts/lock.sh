@@ -17,6 +17,6 @@ lock() {
 overrides=$(mktemp)
 trap 'rm -f "$overrides"' EXIT
 # A build such as 2.13.0+cpu is locked by its version alone.
-{ cat requirements/cpu-overrides.txt; sed -n 's/^cpu = .*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml; } > "$overrides"
+{ cat requirements/cpu-overrides.txt; grep '^torch==' requirements/cpu.txt; } > "$overrides"
 lock cpu --override "$overrides" "$@"
 lock cuda "$@"

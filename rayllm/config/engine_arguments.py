@@ -1,16 +1,13 @@
-"""Names of vLLM's engine and server arguments, without importing vLLM.
-
-scripts/generate.py writes them to data/vllm_arguments.json from the pinned vLLM; a test fails when they drift.
-"""
+"""Names of vLLM's engine and server arguments, parsers and request fields, as the installed version has them."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from rayllm.config import vllm_versions
 from rayllm.config.faults import did_you_mean
+from rayllm.endpoints import CHAT, COMPLETIONS
 
 # Argument that RayLLM sets itself → key that determines it.
 OWNED = {
@@ -70,18 +67,20 @@ DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
 def vllm_names() -> dict[str, frozenset[str]]:
     """vLLM's names by kind.
 
-    Arguments of the `engine` and of its OpenAI `server`, fields of a `request`, and `tool_parser`s and
-    `reasoning_parser`s.
+    Arguments of the `engine` and of its OpenAI `server`, fields of a `request` for text, `tool_parser`s,
+    `reasoning_parser`s and `architectures`.
     """
-    data = json.loads(files("rayllm.config").joinpath("data/vllm_arguments.json").read_text())
-    return {kind: frozenset(names) for kind, names in data.items()}
+    names = vllm_versions.names_of(vllm_versions.current_series())
+    fields = {field for path in (CHAT, COMPLETIONS) for field in names["requests"][path]}
+    return {kind: frozenset(values) for kind, values in names.items() if kind != "requests"} | {
+        "request": frozenset(fields)
+    }
 
 
 @cache
 def request_fields(path: str) -> frozenset[str]:
     """Fields of a request to `path`, one of vLLM's endpoints that generate text."""
-    data = json.loads(files("rayllm.config").joinpath("data/vllm_requests.json").read_text())
-    return frozenset(data[path])
+    return frozenset(vllm_versions.names_of(vllm_versions.current_series())["requests"][path])
 
 
 def known_arguments() -> frozenset[str]:
@@ -102,6 +101,8 @@ def check_parser(kind: str, name: str | None) -> None:
     """
     known = vllm_names()[kind]
     if name and name not in known:
+        if reason := vllm_versions.other_version(kind, name):
+            raise ValueError(f"the parser `{name}` {reason}")
         hint = did_you_mean(name, known).rstrip("?") or f"; it has {', '.join(sorted(known))}"
         raise ValueError(f"vLLM has no parser `{name}`{hint}")
 
@@ -126,5 +127,7 @@ def _fault(name: str) -> str | None:
     if name in _SERVER:
         return f"`{name}` is an option of vLLM's own server, which replicas do not expose; leave it out"
     if name not in known_arguments():
+        if reason := vllm_versions.other_version("engine", name) or vllm_versions.other_version("server", name):
+            return f"`{name}` {reason}"
         return f"`{name}` is not an engine argument of vLLM{did_you_mean(name, settable_arguments()) or ''}".rstrip("?")
     return None

@@ -15,6 +15,7 @@ from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
 from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
 from rayllm.config.source import BucketSource, HubSource, Source
+from rayllm.config.vllm_versions import unmet_requirement
 from rayllm.prompt import PromptFormat
 
 # vLLM's own default for GPUs below the H100's class, which also is a replica's default of `max_ongoing_requests`.
@@ -213,6 +214,8 @@ class ModelConfig(Frozen):
     """Variables for the chat template; those of a request win."""
     llm_engine: Annotated[Literal["vLLM"], BeforeValidator(_engine_name)] = "vLLM"
     """The engine."""
+    vllm_version: str | None = None
+    """The versions of vLLM that the model needs, such as `>=0.30`; null takes all that RayLLM does."""
     engine_kwargs: dict[str, Any] = {}
     """vLLM's engine arguments, by their Python names."""
     log_engine_metrics: bool = True
@@ -252,6 +255,13 @@ class ModelConfig(Frozen):
         variables = value.get("env_vars", {})
         if not isinstance(variables, dict) or not all(isinstance(text, str) for text in variables.values()):
             raise ValueError("`env_vars` must map names to strings; put numbers in quotes")
+        return value
+
+    @field_validator("vllm_version")
+    @classmethod
+    def _is_installed(cls, value: str | None) -> str | None:
+        if value is not None and (fault := unmet_requirement(value)):
+            raise ValueError(f"{fault}; install that version of vLLM")
         return value
 
     @field_validator("engine_kwargs")

@@ -18,6 +18,7 @@ PARAGRAPHS = (
         "placement_group_config",
         "max_request_context_length",
         "llm_engine",
+        "vllm_version",
         "engine_kwargs",
         "log_engine_metrics",
     ),

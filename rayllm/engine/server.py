@@ -106,6 +106,7 @@ class EngineServer:
             ConfigError: vLLM refuses the configuration.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
+        vllm_engine.check_version()
         context = None
         if workers == "cpu":
             self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
@@ -154,7 +155,7 @@ class EngineServer:
         self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
         gate = ConstraintGate(
             self._start_sandbox(),
-            vllm_structured_output.as_ebnf,
+            vllm_structured_output.as_compiled,
             vllm_structured_output.can_enforce,
             vllm_structured_output.enforced_options(self._engine),
         )

@@ -193,7 +193,8 @@ def asking(path: str, where: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_tool(path: str, choice: str, schema: dict[str, Any]) -> dict[str, Any]:
-    strict = {"strict": True} if choice == "strict" else {}
+    # From 0.31 on, vLLM compiles the schemas of strict tools only.
+    strict = {"strict": True}
     if path == "/v1/messages":
         chosen: Any = {"required": {"type": "any"}, "named": {"type": "tool", "name": "f"}, "strict": {"type": "auto"}}
         return {"tools": [{"name": "f", "input_schema": schema, **strict}], "tool_choice": chosen[choice]}

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _START_S = 120.0
 # Between the end of a child and its exit code.
 _EXIT_CODE_S = 5.0
-# Variables that differ between engines and that no import reads, by name and by prefix.
+# Variables that differ between engines and that no import depends on, by name and by prefix.
 _PER_ENGINE = {
     "OLDPWD",
     "PWD",
@@ -43,6 +43,8 @@ _PER_ENGINE = {
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
     "_",
 }
+# The engine's own modules read the limit from 0.32 on, but requests are held to it in the replica.
+_FOR_ALL_ENGINES = {"VLLM_MAX_STOP_STRINGS": str(2**31 - 1)}
 _PER_ENGINE_PREFIXES = ("NIM_", "RAYLLM_", "_RAYLLM_")
 
 
@@ -209,12 +211,13 @@ def _receive_number(connection: socket.socket) -> bytes:
 
 
 def _import_environment() -> dict[str, str]:
-    """The environment, without variables that no import reads."""
-    return {
+    """The environment, without variables that no import reads or that get one value for all engines."""
+    shared = {
         name: value
         for name, value in os.environ.items()
         if name not in _PER_ENGINE and not name.startswith(_PER_ENGINE_PREFIXES)
     }
+    return shared | _FOR_ALL_ENGINES
 
 
 def _modified_at(package: str) -> int:

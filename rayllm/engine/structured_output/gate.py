@@ -22,7 +22,8 @@ class ConstraintGate:
 
     Args:
         sandbox: test-compiles constraints; None if the server's backend is not supported: then only the limits apply.
-        as_ebnf: converts a grammar as the server does before compiling it; raises ValueError if it is invalid.
+        as_compiled: returns the kind and the text of a grammar as the server compiles it; raises ValueError if the
+            grammar is invalid.
         can_enforce: whether the server's backend can enforce the whole of a JSON schema.
         enforced: those of OPTIONS that the server enforces for every request.
     """
@@ -30,12 +31,12 @@ class ConstraintGate:
     def __init__(
         self,
         sandbox: Sandbox | None,
-        as_ebnf: Callable[[str], str] = str,
+        as_compiled: Callable[[str], tuple[str, str]] = lambda grammar: ("grammar", grammar),
         can_enforce: Callable[[dict[str, Any]], bool] = lambda schema: True,
         enforced: Collection[str] = (),
     ) -> None:
         self._sandbox = sandbox
-        self._as_ebnf = as_ebnf
+        self._as_compiled = as_compiled
         self._can_enforce = can_enforce
         self._enforced = enforced
         self._whitespace = WhitespacePatterns()
@@ -82,7 +83,7 @@ class ConstraintGate:
 
     async def _test_compile(self, sandbox: Sandbox, constraint: Constraint) -> None:
         if constraint.kind == "grammar":
-            constraint = self._in_ebnf(constraint)
+            constraint = self._in_compiled_form(constraint)
         await sandbox.check(constraint)
         # `can_enforce` expects a schema that compiles.
         if constraint.kind == "json":
@@ -108,8 +109,9 @@ class ConstraintGate:
                 "`engine_kwargs.structured_outputs_config: {backend: guidance}`",
             )
 
-    def _in_ebnf(self, constraint: Constraint) -> Constraint:
+    def _in_compiled_form(self, constraint: Constraint) -> Constraint:
         try:
-            return replace(constraint, spec=self._as_ebnf(constraint.spec))
+            kind, spec = self._as_compiled(constraint.spec)
+            return replace(constraint, kind=kind, spec=spec)
         except ValueError as error:
             raise refusal(constraint, f"cannot be read: {error}") from None

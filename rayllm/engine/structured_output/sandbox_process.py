@@ -104,7 +104,7 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
 
     Args:
         info: xgrammar's tokenizer information.
-        kind: json, regex, grammar or structural_tag.
+        kind: json, regex, grammar, lark or structural_tag.
         spec: the constraint as text.
         any_whitespace: whether white space is allowed anywhere in JSON.
 
@@ -121,6 +121,8 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
         compiled = compiler.compile_regex(spec)
     elif kind == "grammar":
         compiled = compiler.compile_grammar(spec)
+    elif kind == "lark":
+        compiled = compiler.compile_lark(spec)
     else:
         compiled = _structural_tag(compiler, json.loads(spec))
     matcher = xgrammar.GrammarMatcher(compiled)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayllm.engine.arguments import VllmArguments
-from rayllm.engine.vllm import import_shims
+from rayllm.engine.vllm import import_shims, moved_names
 from rayllm.engine.vllm.engine import engine_arguments
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
@@ -21,11 +21,10 @@ def make_server_arguments(arguments: VllmArguments) -> Namespace:
     Raises:
         ConfigError: a tool or reasoning parser is unknown; the message lists the known ones.
     """
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
-    server = FrontendArgs(**{"disable_fastapi_docs": True, **arguments.server})
+    server = moved_names.load("FrontendArgs")(**{"disable_fastapi_docs": True, **arguments.server})
     engine = engine_arguments(arguments)
     if server.tool_parser_plugin or engine.reasoning_parser_plugin:
         # Users' plugins may import from old paths of vLLM.
@@ -48,12 +47,9 @@ def _check_known(key: str, name: str | None, known: list[str]) -> None:
 
 async def make_server(engine: Any, arguments: Namespace) -> Any:
     """vLLM's FastAPI application on `engine`. Once per process: vLLM keeps its routers in module globals."""
-    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-    from vllm.entrypoints.launchers.app import build_app
-
     tasks = await engine.get_supported_tasks()
-    app = build_app(arguments, tasks, engine.model_config)
-    await init_app_state(engine, app.state, arguments, tasks)
+    app = moved_names.load("build_app")(arguments, tasks, engine.model_config)
+    await moved_names.load("init_app_state")(engine, app.state, arguments, tasks)
     # vLLM's error handlers set `should_exit` when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     validate_cheaply(app)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import gc
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from packaging.version import Version
+
+from rayllm.config.vllm_versions import SERIES, installed_version, other_version
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.process import forking
 from rayllm.engine.process.forking import ForkContext
+from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.errors import one_line
 from rayllm.errors import ConfigError, EngineError
 
+logger = logging.getLogger(__name__)
+
 # What every engine's process imports.
 _ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
+_UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
 
 def cpu_fork_context() -> ForkContext | None:
@@ -34,12 +43,30 @@ def import_vllm() -> None:
     """Import vLLM. Takes seconds of CPU, a quarter less without garbage collections, which find nothing meanwhile."""
     gc.disable()
     try:
-        import vllm.entrypoints.launchers.app
         import vllm.v1.engine.async_llm  # noqa: F401
+
+        moved_names.load("build_app")
     finally:
         # What was imported stays, and need not be visited again.
         gc.freeze()
         gc.enable()
+
+
+def check_version() -> None:
+    """Check that RayLLM takes the installed vLLM; log a warning about one that is newer than those it was tested on.
+
+    Raises:
+        ConfigError: it is too old.
+    """
+    vllm = installed_version()
+    if vllm is None:
+        return
+    if vllm.release < Version(SERIES[0]).release:
+        raise ConfigError(
+            f"vLLM {vllm} is installed, but RayLLM needs {SERIES[0]} or newer; install vllm>={SERIES[0]}."
+        )
+    if vllm.release[:2] > Version(SERIES[-1]).release:
+        logger.warning("vLLM %s is newer than %s, the newest that RayLLM was tested on.", vllm, SERIES[-1])
 
 
 def make_engine_config(arguments: VllmArguments) -> Any:
@@ -61,6 +88,9 @@ def _hint(error: Exception) -> str:
     """What to do about an error that vLLM explains only in its log."""
     if "failed to be inspected" in str(error) and find_spec("torchvision") is None:
         return " Models that take images need torchvision, which the CPU build comes without: see docs/installation.md."
+    if listed := _UNSUPPORTED.search(str(error)):
+        reasons = {name: other_version("architectures", name) for name in re.findall(r"'(\w+)'", listed[1])}
+        return "".join(f" The architecture `{name}` {reason}." for name, reason in reasons.items() if reason)
     return ""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
+from rayllm.engine.vllm import moved_names
 from rayllm.errors import EngineError, RequestError
 
 
@@ -14,13 +16,10 @@ def error_object(error: BaseException) -> dict[str, Any] | None:
 
     Looks at the causes of Starlette's error about a reply that has already started.
     """
-    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-    from vllm.exceptions import GracefulHTTPError, VLLMClientError
-
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, VLLMClientError | GracefulHTTPError):
-            return dict(create_error_response(cause).model_dump()["error"])
+        if isinstance(cause, client_errors()) or _is_http_error(cause):
+            return dict(moved_names.load("create_error_response")(cause).model_dump()["error"])
         cause = cause.__cause__
     return None
 
@@ -28,17 +27,44 @@ def error_object(error: BaseException) -> dict[str, Any] | None:
 @contextmanager
 def request_errors() -> Iterator[None]:
     """Map what vLLM raises for one request to our exceptions."""
-    from vllm.exceptions import GenerationError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     try:
         yield
     except EngineDeadError:
         raise EngineError("The engine died.") from None
-    except (EngineGenerateError, GenerationError) as error:
+    except (EngineGenerateError, moved_names.load("GenerationError")) as error:
         raise RequestError(f"The engine failed on this request: {one_line(error.__cause__ or error)}") from None
-    except (VLLMClientError, ValueError, TypeError, NotImplementedError) as error:
-        raise RequestError(one_line(error)) from None
+    except Exception as error:
+        if isinstance(error, (*client_errors(), ValueError, TypeError, NotImplementedError)):
+            raise RequestError(one_line(error)) from None
+        raise
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """vLLM's exceptions that a request causes."""
+    if moved_names.has("VLLMClientError"):
+        return (moved_names.load("VLLMClientError"),)
+    from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
+
+    return VLLMValidationError, VLLMNotFoundError, VLLMUnprocessableEntityError
+
+
+def http_error(message: str, status: int) -> Exception:
+    """An exception that vLLM's serving classes answer with a status above 499."""
+    if moved_names.has("GracefulHTTPError"):
+        return moved_names.load("GracefulHTTPError")(message, HTTPStatus(status))  # type: ignore[no-any-return]
+    error: Exception = moved_names.load("GenerationError")(message)
+    error.status_code = HTTPStatus(status)  # type: ignore[attr-defined]
+    return error
+
+
+def _is_http_error(error: BaseException) -> bool:
+    """Whether it is one of `http_error`."""
+    if moved_names.has("GracefulHTTPError"):
+        return isinstance(error, moved_names.load("GracefulHTTPError"))
+    status = getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR)
+    return isinstance(error, moved_names.load("GenerationError")) and status != HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def one_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayllm.engine.prompt import Prompt
-from rayllm.engine.vllm.errors import one_line, request_errors
+from rayllm.engine.vllm.errors import client_errors, one_line, request_errors
 from rayllm.errors import EngineError, RequestError
 
 
@@ -16,13 +16,14 @@ def completion_request(body: dict[str, Any]) -> Any:
         RequestError: a field is invalid; the message is vLLM's.
     """
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-    from vllm.exceptions import VLLMClientError
 
     max_tokens = body.get("max_tokens")
     try:
         request = CompletionRequest(**body)
-    except (ValueError, VLLMClientError) as error:
-        raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
+    except Exception as error:
+        if isinstance(error, (ValueError, *client_errors())):
+            raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
+        raise
     # vLLM's default is 16 tokens; a row may use the rest of the context.
     request.max_tokens = max_tokens
     return request

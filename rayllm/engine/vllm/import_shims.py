@@ -18,6 +18,7 @@ _MOVED_MODULES = {
         "vllm.entrypoints.openai.completion.protocol",
         "vllm.entrypoints.serve.engine.protocol",
         "vllm.entrypoints.generate.base.protocol",
+        "vllm.entrypoints.openai.engine.protocol",
         "vllm.entrypoints.openai.models.protocol",
         "vllm.entrypoints.openai.responses.protocol",
         "vllm.entrypoints.serve.tokenize.protocol",

@@ -1,4 +1,4 @@
-"""Facts about the installed vLLM: its version, request fields and parsers."""
+"""Facts about the installed vLLM: its version, request fields, parsers and architectures."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def parser_names() -> dict[str, list[str]]:
         "tool_parser": sorted(ToolParserManager.list_registered()),
         "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
     }
+
+
+def architectures() -> list[str]:
+    """Architectures that vLLM has a model class for, as `config.json` names them."""
+    from vllm.model_executor.models import ModelRegistry
+
+    return sorted(ModelRegistry.get_supported_archs())

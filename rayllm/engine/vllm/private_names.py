@@ -1,4 +1,4 @@
-"""Every private name of vLLM that RayLLM uses, for vLLM 0.29.
+"""Every private name of vLLM that RayLLM uses, besides those of `moved_names`.
 
 `tests/vllm/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
 """
@@ -11,9 +11,6 @@ PRIVATE_NAMES = {
         "StructuredOutputsConfig.disable_any_whitespace",
     ),
     "vllm.engine.arg_utils": ("AsyncEngineArgs.create_engine_config",),
-    "vllm.entrypoints.launchers.app": ("build_app",),
-    "vllm.entrypoints.launchers.api_server.app_state": ("init_app_state",),
-    "vllm.entrypoints.launchers.cli_args": ("FrontendArgs",),
     "vllm.entrypoints.openai.models.serving": ("OpenAIServingModels.model_name",),
     "vllm.entrypoints.anthropic.protocol": ("AnthropicMessagesRequest.model_fields",),
     "vllm.entrypoints.anthropic.serving": ("AnthropicServingMessages.message_stream_converter",),
@@ -26,8 +23,7 @@ PRIVATE_NAMES = {
         "CompletionRequest.to_sampling_params",
     ),
     "vllm.entrypoints.openai.responses.protocol": ("ResponsesRequest.model_fields",),
-    "vllm.entrypoints.serve.exception_handling.error_response": ("create_error_response",),
-    "vllm.exceptions": ("GenerationError", "GracefulHTTPError", "VLLMClientError", "VLLMValidationError"),
+    "vllm.exceptions": ("VLLMNotFoundError", "VLLMUnprocessableEntityError", "VLLMValidationError"),
     "vllm.lora.request": ("LoRARequest",),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
@@ -45,7 +41,7 @@ PRIVATE_NAMES = {
         "bgmv_expand_slice",
     ),
     "vllm.v1.structured_output.request": ("get_structured_output_key",),
-    "vllm.v1.structured_output.utils": ("convert_lark_to_ebnf", "grammar_is_likely_lark"),
+    "vllm.v1.structured_output.utils": ("grammar_is_likely_lark",),
     "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),
     "vllm.v1.engine.exceptions": ("EngineDeadError", "EngineGenerateError"),
     "vllm.v1.engine.core_client": ("AsyncMPClient.add_request_async", "BackgroundResources.engine_manager"),

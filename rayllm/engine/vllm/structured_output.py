@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from http import HTTPStatus
 from typing import Any
 
 from rayllm.engine.structured_output import OPTIONS
-from rayllm.engine.vllm.errors import one_line
+from rayllm.engine.vllm import moved_names
+from rayllm.engine.vllm.errors import http_error, one_line
 from rayllm.errors import RayLLMError, RequestError
 
 logger = logging.getLogger(__name__)
@@ -32,15 +32,21 @@ def grammar_vocabulary(engine: Any) -> str | None:
     return text
 
 
-def as_ebnf(grammar: str) -> str:
-    """A grammar in EBNF, as vLLM passes it to its compiler: Lark is converted.
+def as_compiled(grammar: str) -> tuple[str, str]:
+    """The kind and the text of a grammar as vLLM passes it to its compiler.
+
+    vLLM before 0.31 converts Lark to EBNF; later versions have the compiler read it.
 
     Raises:
         ValueError: it cannot be converted.
     """
-    from vllm.v1.structured_output.utils import convert_lark_to_ebnf, grammar_is_likely_lark
+    from vllm.v1.structured_output import utils
 
-    return str(convert_lark_to_ebnf(grammar)) if grammar_is_likely_lark(grammar) else grammar
+    if not utils.grammar_is_likely_lark(grammar):
+        return "grammar", grammar
+    if hasattr(utils, "convert_lark_to_ebnf"):
+        return "grammar", str(utils.convert_lark_to_ebnf(grammar))
+    return "lark", grammar
 
 
 def can_enforce(schema: dict[str, Any]) -> bool:
@@ -69,17 +75,18 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
         admit: called with the kind and the text of a constraint, and whether vLLM has refused the request; raises a
             RayLLMError for one that the engine cannot compile.
     """
-    from vllm.exceptions import GenerationError, VLLMValidationError
+    from vllm.exceptions import VLLMValidationError
 
     original = engine.generate
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         await _admit(sampling_params.structured_outputs, admit, False)
+        _check_stop_tokens(sampling_params.stop_token_ids, engine)
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
                     if any(one.finish_reason == "error" for one in output.outputs):
-                        raise GenerationError
+                        raise moved_names.load("GenerationError")
                     yield output
             except VLLMValidationError:
                 # vLLM may say no more than that the constraint is invalid.
@@ -89,8 +96,19 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
     engine.generate = generate
 
 
+def _check_stop_tokens(stop_token_ids: list[int] | None, engine: Any) -> None:
+    """vLLM checks them itself from 0.29 on. Before, one that is not in the vocabulary could stop the engine."""
+    from vllm.exceptions import VLLMValidationError
+
+    if moved_names.has("GracefulHTTPError") or not stop_token_ids:
+        return
+    size = engine.model_config.get_vocab_size()
+    if unknown := [token for token in stop_token_ids if not 0 <= token < size]:
+        raise VLLMValidationError(f"token ids {unknown} are not in the vocabulary", parameter="stop_token_ids")
+
+
 async def _admit(structured: Any, admit: Callable[[str, str, bool], Awaitable[None]], is_refused: bool) -> None:
-    from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.structured_output.request import get_structured_output_key
 
     if structured is None or structured.all_constraints_none():
@@ -101,4 +119,4 @@ async def _admit(structured: Any, admit: Callable[[str, str, bool], Awaitable[No
     except RequestError as error:
         raise VLLMValidationError(error.message, parameter=error.param) from None
     except RayLLMError as error:
-        raise GracefulHTTPError(error.message, HTTPStatus(error.status)) from None
+        raise http_error(error.message, error.status) from None

