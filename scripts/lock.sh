@@ -11,11 +11,14 @@ lock() {
     engine=$1
     shift
     .venv/bin/uv pip compile pyproject.toml --extra "$engine" --extra dev --universal --python-version 3.11 \
-        --no-header --no-annotate --no-emit-package rayllm --quiet --output-file "requirements/$engine.txt" "$@" >/dev/null
+        --no-header --no-annotate --no-emit-package rayllm --quiet --constraint "$series" --output-file "requirements/$engine.txt" "$@" >/dev/null
 }
 
 overrides=$(mktemp)
-trap 'rm -f "$overrides"' EXIT
+series=$(mktemp)
+trap 'rm -f "$overrides" "$series"' EXIT
+# One series of vLLM, the one that the whole suite runs on.
+.venv/bin/python -c 'from rayllm.config.vllm_versions import PINNED; print(f"vllm=={PINNED}.*\nvllm-cpu=={PINNED}.*")' > "$series"
 # A build such as 2.13.0+cpu is locked by its version alone.
 { cat requirements/cpu-overrides.txt; grep '^torch==' requirements/cpu.txt; } > "$overrides"
 lock cpu --override "$overrides" "$@"
