@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-versions lint format generate lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate lock bench
 BIN := .venv/bin
 # A process for each core, and two for tests that mostly wait; the real stack gets the machine to itself.
 PARALLEL := --numprocesses logical --maxprocesses 8
@@ -30,6 +30,9 @@ test-floors: ## run the fast tests on the lowest versions that pyproject.toml al
 test-traces: setup ## install a collector of traces and run the tests that need one
 	@[ -x .venv-collector/bin/phoenix ] || ($(BIN)/python -m venv .venv-collector && .venv-collector/bin/pip install --quiet arize-phoenix)
 	@$(BIN)/python -m pytest tests/integration/test_traces.py
+
+test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md
+	@$(BIN)/python -m pytest tests/gpu --report docs/gpu.md
 
 test-versions: setup ## run the tests that need an engine with each series of vLLM (VERSIONS="0.27 0.32": with those)
 	@$(BIN)/python scripts/check_versions.py $(VERSIONS)

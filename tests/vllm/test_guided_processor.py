@@ -19,6 +19,7 @@ from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
 from rayllm.engine.guided.serving_hooks import install
 from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.vllm import moved_names
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
@@ -317,9 +318,7 @@ class Serving:
     """vLLM's serving object with an engine of one step: it runs the worker on what the request became."""
 
     def __init__(self, worker: Any) -> None:
-        from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-
-        self.create_error_response = create_error_response
+        self.create_error_response = moved_names.load("create_error_response")
         self.worker = worker
         self.request: Any = None
 

@@ -16,6 +16,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.renderers.hf import _detect_content_format
 from vllm.tool_parsers import ToolParserManager
 
+from rayllm.config.vllm_versions import current_series
 from rayllm.prompt import render
 from rayllm.prompt.tool_templates import names, read
 
@@ -43,6 +44,7 @@ MARKERS = {
     "mistral": ["[TOOL_CALLS]"],
 }
 ONE_CALL_ONLY = {"internlm"}
+NO_NEGATIVE_NUMBERS = ("0.26", "0.27")
 NO_LISTS = {"phi4_mini_json"}  # its parser takes the first closing bracket for the end of the calls
 
 TOOLS = [
@@ -62,6 +64,8 @@ CALLS: list[Call] = [
 @pytest.mark.parametrize("family", names())
 @pytest.mark.parametrize("call", CALLS, ids=["plain", "empty", "nested", "text"])
 def test_one_call_comes_back(family: str, call: Call) -> None:
+    if family == "pythonic" and current_series() in NO_NEGATIVE_NUMBERS and "where" in call[1]:
+        pytest.skip("this vLLM's parser takes no negative numbers")
     assert parsed(family, answer(family, call)) == [call]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -81,11 +82,13 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         await _admit(sampling_params.structured_outputs, admit, False)
-        _check_stop_tokens(sampling_params.stop_token_ids, engine)
+        _check_stops(sampling_params, engine)
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
                     if any(one.finish_reason == "error" for one in output.outputs):
+                        # Before 0.28 the engine is the first to refuse what cannot be compiled.
+                        await _admit(sampling_params.structured_outputs, admit, True)
                         raise moved_names.load("GenerationError")
                     yield output
             except VLLMValidationError:
@@ -96,14 +99,17 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
     engine.generate = generate
 
 
-def _check_stop_tokens(stop_token_ids: list[int] | None, engine: Any) -> None:
-    """vLLM checks them itself from 0.29 on. Before, one that is not in the vocabulary could stop the engine."""
+def _check_stops(params: Any, engine: Any) -> None:
+    """Check a request's stops. vLLM does so itself from 0.29 on; before, an unknown token could stop the engine."""
     from vllm.exceptions import VLLMValidationError
 
-    if moved_names.has("GracefulHTTPError") or not stop_token_ids:
+    if moved_names.has("GracefulHTTPError"):
         return
+    most = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
+    if isinstance(params.stop, list) and len(params.stop) > most:
+        raise VLLMValidationError(f"at most {most} stop strings are allowed", parameter="stop")
     size = engine.model_config.get_vocab_size()
-    if unknown := [token for token in stop_token_ids if not 0 <= token < size]:
+    if unknown := [token for token in params.stop_token_ids or () if not 0 <= token < size]:
         raise VLLMValidationError(f"token ids {unknown} are not in the vocabulary", parameter="stop_token_ids")
 
 
