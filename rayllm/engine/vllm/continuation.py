@@ -12,6 +12,7 @@ from contextlib import aclosing
 from copy import copy
 from typing import Any
 
+from rayllm.engine.vllm.resumed_grammars import GENERATED
 from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
 
 
@@ -34,7 +35,7 @@ def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) ->
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         journal = current()
         if journal:
-            journal.open(_is_continuable(sampling_params))
+            journal.open(_is_continuable(sampling_params, starts_with_grammar(engine)))
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
@@ -49,12 +50,23 @@ def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) ->
     engine.generate = generate
 
 
-def _is_continuable(params: Any) -> bool:
+def starts_with_grammar(engine: Any) -> bool:
+    """Whether a grammar holds from the first token: with a reasoning parser it holds from the end of the reasoning."""
+    config = engine.vllm_config.structured_outputs_config
+    return not config.reasoning_parser or bool(config.enable_in_reasoning)
+
+
+def _is_continuable(params: Any, starts_with_grammar: bool) -> bool:
     """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself."""
-    has_grammar = params.structured_outputs is not None and not params.structured_outputs.all_constraints_none()
     has_penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
     has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
-    return params.n == 1 and not (has_grammar or has_penalties or has_logprobs or params.extra_args)
+    if _has_grammar(params) and not starts_with_grammar:
+        return False
+    return params.n == 1 and not (has_penalties or has_logprobs or params.extra_args)
+
+
+def _has_grammar(params: Any) -> bool:
+    return params.structured_outputs is not None and not params.structured_outputs.all_constraints_none()
 
 
 def _record(journal: StreamJournal, output: Any) -> None:
@@ -126,6 +138,8 @@ def _remaining(request: Any, tokens: list[int]) -> Any:
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
+    if _has_grammar(params):
+        params.extra_args = {GENERATED: len(tokens)}
     remaining = copy(request)
     remaining.prompt_token_ids = [*request.prompt_token_ids, *tokens]
     remaining.sampling_params = params

@@ -40,6 +40,7 @@ PRIVATE_NAMES = {
         "bgmv_expand",
         "bgmv_expand_slice",
     ),
+    "vllm.v1.structured_output": ("StructuredOutputManager._create_grammar",),
     "vllm.v1.structured_output.request": ("get_structured_output_key",),
     "vllm.v1.structured_output.utils": ("grammar_is_likely_lark",),
     "vllm.pooling_params": ("PoolingParams.dimensions", "PoolingParams.use_activation"),

@@ -1,0 +1,52 @@
+"""Grammars of requests that go on from tokens which another engine has generated.
+
+vLLM starts a grammar at the first token that it generates itself. Where a request carries tokens of its reply at the
+end of its prompt, the grammar has to have accepted them first. vLLM calls `resume_grammars` in each of its processes,
+through the entry point `vllm.general_plugins`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any
+
+from rayllm.engine.process.parent_watch import PARENT
+
+GENERATED = "rayllm_generated_tokens"
+"""The key in a request's `extra_args` that says how many tokens at the end of its prompt belong to its reply."""
+
+
+def resume_grammars() -> None:
+    """Have grammars accept the tokens that a request brings along, in engines that RayLLM has started."""
+    if PARENT not in os.environ:
+        return
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    original = StructuredOutputManager._create_grammar
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @wraps(original)
+    def create(self: Any, request: Any) -> Any:
+        grammar = original(self, request)
+        accept_generated(grammar, request)
+        return grammar
+
+    StructuredOutputManager._create_grammar = create
+
+
+def accept_generated(grammar: Any, request: Any) -> None:
+    """Have a new grammar accept the tokens of the reply that are in the request's prompt.
+
+    Args:
+        grammar: vLLM's StructuredOutputGrammar.
+        request: vLLM's Request in the engine's core.
+
+    Raises:
+        ValueError: it does not accept them, so they do not come from this grammar; vLLM fails this request only.
+    """
+    count = (request.sampling_params.extra_args or {}).get(GENERATED, 0)
+    tokens = list(request.prompt_token_ids[-count:]) if count else []
+    if tokens and not grammar.accept_tokens(request.request_id, tokens):
+        raise ValueError(f"The grammar does not accept the {count} tokens that the request goes on from.")
