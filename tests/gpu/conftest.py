@@ -81,24 +81,25 @@ def device(pytestconfig: pytest.Config) -> Device:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[str]:
-    """A local Ray cluster that finds its GPUs itself; gives the address of Serve's proxy."""
+def cluster() -> Iterator[None]:
+    """A local Ray cluster that finds its GPUs itself."""
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, namespace="serve")
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    yield f"http://127.0.0.1:{port}"
+    serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
+    yield
     serve.shutdown()
     ray.shutdown()
 
 
 @pytest.fixture(scope="session")
-def serve_models(cluster: str) -> ServeModels:
+def serve_models(cluster: None) -> ServeModels:
     """A context that serves models by their configurations and gives the address, and takes them down at its end."""
 
     @contextmanager
     def serving(*models: dict[str, Any]) -> Iterator[str]:
-        serve.run(build_app({"llm_configs": list(models)}), name="gpu", route_prefix="/gpu")
-        yield f"{cluster}/gpu"
+        port = free_port()
+        args = {"llm_configs": list(models), "router": {"listen": f"127.0.0.1:{port}"}}
+        serve.run(build_app(args), name="gpu", route_prefix="/gpu")
+        yield f"http://127.0.0.1:{port}/gpu"
         serve.delete("gpu")
 
     return serving
