@@ -19,7 +19,7 @@ from tests.gpu.conftest import ServeModels
 from tests.gpu.device import Device
 from tests.gpu.models import ADAPTERS, demo
 from tests.integration.service import BACKENDS
-from tests.integration.test_leaving import within
+from tests.integration.test_explain import record_of
 
 MODEL = "demo"
 FOUR_ADAPTERS = ("pirate", "shout", "pirate-2", "shout-2")
@@ -95,10 +95,7 @@ def test_prefix_cache(url: str, openai: OpenAI, record_property: Record) -> None
         json={"model": MODEL, "messages": [*conversation, GERMANY], "max_tokens": 8},
         timeout=60,
     )
-    asked = f"{url}/v1/requests/{reply.headers['x-request-id']}"
-    # The replica's figures come a moment after its reply.
-    assert within(60, lambda: httpx.get(asked, timeout=60).is_success)
-    record = httpx.get(asked, timeout=60).json()
+    record = record_of(reply.headers["x-request-id"])
     assert record["cached_tokens"] > record["prompt_tokens"] / 2
     record_property("cached", f"{record['cached_tokens']} of {record['prompt_tokens']} prompt tokens")
 
