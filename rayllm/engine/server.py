@@ -273,13 +273,15 @@ class EngineServer:
         return vllm_engine.generated_tokens()
 
     def describe(self) -> dict[str, Any]:
-        """The model's `max_model_len` in tokens and its labels in order, the engine's version, and the ids of the
-        loaded adapters.
+        """The model's `max_model_len` in tokens, its labels in order, its endpoints and what its prompts are made of;
+        the engine's version, and the ids of the loaded adapters.
         """
         labels = getattr(self._engine.model_config.hf_config, "id2label", None) or {}
         return {
             "max_model_len": self._engine.model_config.max_model_len,
             "labels": [str(labels[index]) for index in sorted(labels)],
+            "endpoints": [path for path in BY_PATH if path in vllm_application.paths(self._server)],
+            "input_modalities": vllm_engine.input_modalities(self._engine),
             "vllm_version": vllm_metadata.version(),
             "adapters": self.adapter_pool.loaded_adapters if self.adapter_pool else [],
         }

@@ -162,6 +162,13 @@ def _forked_processes(config: Any, context: ForkContext | None) -> Iterator[None
         utils.get_mp_context = spawned
 
 
+def input_modalities(engine: Any) -> list[str]:
+    """What prompts may be made of: `text`, and `image`, `audio` or `video` where the model takes it."""
+    processor = engine.renderer.mm_processor
+    limits = processor.info.allowed_mm_limits if processor else {}
+    return ["text", *sorted(modality for modality, limit in limits.items() if limit)]
+
+
 async def generate_one(engine: Any) -> None:
     """Generate one token for an arbitrary prompt of one token, sampled as most clients want it."""
     from vllm.sampling_params import SamplingParams

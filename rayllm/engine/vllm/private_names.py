@@ -102,6 +102,7 @@ PRIVATE_NAMES = {
         "AsyncLLM.get_supported_tasks",
         "AsyncLLM.get_tokenizer",
         "AsyncLLM.is_sleeping",
+        "AsyncLLM.renderer",
         "AsyncLLM.check_health",
         "AsyncLLM.errored",
         "AsyncLLM.encode",
@@ -111,5 +112,7 @@ PRIVATE_NAMES = {
         "AsyncLLM.remove_lora",
         "AsyncLLM.shutdown",
     ),
+    "vllm.renderers.base": ("BaseRenderer.mm_processor",),
+    "vllm.multimodal.processing": ("BaseProcessingInfo.allowed_mm_limits",),
 }
 """Module → the names used from it, dotted for attributes."""

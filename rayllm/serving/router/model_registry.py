@@ -55,7 +55,7 @@ class ModelRegistry:
             for module in (model.lora_config.lora_modules if model.lora_config else ())
         }
         self._max_model_len = {model.model_id: model.max_model_len for model in config.models}
-        self._described: set[str] = set()
+        self._descriptions: dict[str, dict[str, Any]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -116,15 +116,19 @@ class ModelRegistry:
 
     def has_description(self, model_id: str) -> bool:
         """Whether a replica has described the model."""
-        return model_id in self._described
+        return model_id in self._descriptions
 
     def update_description(self, model_id: str, description: dict[str, Any]) -> None:
         """Store a replica's description of its model."""
         self._max_model_len[model_id] = description["max_model_len"]
-        self._described.add(model_id)
+        self._descriptions[model_id] = description
 
     def card(self, name: str, model_id: str) -> dict[str, Any]:
-        """The model object of `GET /v1/models/{id}`, with vLLM's fields `root`, `parent` and `max_model_len`."""
+        """The model object of `GET /v1/models/{id}`, with vLLM's fields `root`, `parent` and `max_model_len`.
+
+        `endpoints` and `input_modalities` are null until a replica has described the model.
+        """
+        description = self._descriptions.get(model_id, {})
         return {
             "id": name,
             "object": "model",
@@ -134,6 +138,8 @@ class ModelRegistry:
             # An adapter's parent is its base.
             "parent": None if name in self.names else model_id,
             "max_model_len": self._max_model_len[model_id],
+            "endpoints": description.get("endpoints"),
+            "input_modalities": description.get("input_modalities"),
         }
 
 
