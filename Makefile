@@ -1,7 +1,8 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate ui lock bench
 BIN := .venv/bin
+UI := rayllm/serving/router/ui/source
 # A process for each core, and two for tests that mostly wait; the real stack gets the machine to itself.
 PARALLEL := --numprocesses logical --maxprocesses 8
 WAITING := --numprocesses $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 8
@@ -51,6 +52,9 @@ format: setup ## format the code
 
 generate: setup ## write the generated files
 	@$(BIN)/python scripts/generate.py
+
+ui: ## build the page at /ui from its sources; needs Node
+	@cd $(UI) && npm ci --no-audit --no-fund && npm run build
 
 lock: setup ## lock the versions of all dependencies in requirements/
 	@scripts/lock.sh

@@ -122,7 +122,7 @@ class RouterConfig(Frozen):
     may."""
     keys: str | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
-    but `/health` then needs one."""
+    but `/health` and `/ui` then needs one."""
     allow_anyone: bool = False
     """Serve anyone who can reach the service, though there are no keys: for a service behind something that
     authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""
@@ -131,6 +131,10 @@ class RouterConfig(Frozen):
     usage: str | None = None
     """Folder of the ledger of what keys use: a path visible to all nodes, `s3://…` or `gs://…`. Null is `usage` in
     `RAYLLM_CACHE_DIR`, which is enough on one node."""
+
+    ui: bool | None = None
+    """Serve the page at `/ui`, which people use in a browser. Null does where callers need keys, or where the service
+    listens on loopback only."""
 
     hooks: tuple[HookConfig, ...] = ()
     """Python functions that may change or refuse each request, or see its usage, called in order."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from rayllm.access.exposure import check_private
+from rayllm.access.exposure import check_private, serves_page
 from rayllm.cli.deployment.application import Application, read_application, reason
 from rayllm.cli.deployment.cluster import find, hide_token_notice
 from rayllm.cli.deployment.listeners import check_free, letting_anyone_in, listeners, reach, with_address
@@ -169,6 +169,8 @@ def _announce(application: Application) -> None:
     for other in addresses[1:]:
         click.echo(f"Ray Serve's proxy: {other.url}{prefix}/v1")
     router = application.config.router
+    if serves_page(router, [listener.host for listener in addresses]):
+        click.echo(f"In a browser: {base}/ui")
     issuer = router.oidc.issuer if router.oidc else None
     click.echo(reach(addresses, router.keys or issuer))
     model = application.config.models[0].model_id

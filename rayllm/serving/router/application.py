@@ -80,6 +80,7 @@ class RouterApplication:
         quarantine: requests that replicas have died of.
         hooks: the policy hooks.
         routes: further routes.
+        open_routes: further routes, which need no key.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class RouterApplication:
         quarantine: Quarantine,
         hooks: RequestHooks,
         routes: Sequence[Route] = (),
+        open_routes: Sequence[Route] = (),
     ) -> None:
         self._config = config
-        self._routes = routes
+        self._routes = [*routes, *open_routes]
         self._readiness = readiness
         self._handles = handles
         self._models = ModelRegistry(config)
@@ -123,7 +125,13 @@ class RouterApplication:
             guards,
         )
         self._gate = (
-            partial(ApiKeyGate, credentials=credentials, admin_keys=admin_keys, refused=telemetry.metrics.refuse)
+            partial(
+                ApiKeyGate,
+                credentials=credentials,
+                admin_keys=admin_keys,
+                refused=telemetry.metrics.refuse,
+                open_paths=[route.path for route in open_routes],
+            )
             if config.router.needs_keys
             else None
         )

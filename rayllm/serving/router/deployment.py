@@ -23,6 +23,7 @@ from ray.serve.schema import ApplicationStatus
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rayllm.access.exposure import serves_page
 from rayllm.access.usage_ledger import UsageLedger
 from rayllm.access.usage_reader import UsageReader
 from rayllm.access.usage_upload import UsageUpload, keep_uploading
@@ -59,6 +60,7 @@ from rayllm.serving.router.telemetry.recent_requests import RecentRequests, Rece
 from rayllm.serving.router.telemetry.request_log import RequestLog
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
+from rayllm.serving.router.ui.pages import page_routes
 from rayllm.settings import settings
 from rayllm.storage import Folder
 
@@ -148,6 +150,7 @@ class Router:
             self._quarantine,
             self._hooks,
             [*self._batch_service.routes, *self._telemetry_routes(admin_keys, config.router.usage is not None)],
+            page_routes() if serves_page(config.router, hosts) else (),
         ).app
         self._log_requests(config.router.log_requests)
         if self._exporting is None:

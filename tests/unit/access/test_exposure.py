@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm import build_app
-from rayllm.access.exposure import check_private
+from rayllm.access.exposure import check_private, serves_page
 from rayllm.config import RouterConfig
 from rayllm.errors import ConfigError
 
@@ -33,3 +33,19 @@ def test_no_application_is_built_that_listens_for_everyone() -> None:
     models = [{"model_loading_config": {"model_id": "m", "model_source": "org/m"}}]
     with pytest.raises(ConfigError, match=r"router\.listen: 0\.0\.0\.0 would let anyone"):
         build_app({"llm_configs": models, "router": {"listen": "0.0.0.0:8001"}})
+
+
+@pytest.mark.parametrize(
+    ("router", "hosts", "has_page"),
+    [
+        ({}, ["127.0.0.1", "::1"], True),
+        ({"allow_anyone": True}, ["127.0.0.1", "0.0.0.0"], False),
+        ({"keys": "/k.yaml"}, ["0.0.0.0"], True),
+        ({"oidc": {"issuer": "https://x", "audience": "a"}}, ["0.0.0.0"], True),
+        ({"allow_anyone": True, "ui": True}, ["0.0.0.0"], True),
+        ({"ui": False}, ["127.0.0.1"], False),
+        ({"keys": "/k.yaml", "ui": False}, ["0.0.0.0"], False),
+    ],
+)
+def test_who_has_the_page(router: dict[str, Any], hosts: list[str], has_page: bool) -> None:
+    assert serves_page(RouterConfig.model_validate(router), hosts) == has_page

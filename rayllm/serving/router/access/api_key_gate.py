@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -33,6 +33,7 @@ class ApiKeyGate:
         credentials: keys and tokens of callers.
         admin_keys: keys of administrators.
         refused: called with the error of each request that is not admitted.
+        open_paths: further paths that need no key.
     """
 
     def __init__(
@@ -41,17 +42,19 @@ class ApiKeyGate:
         credentials: Credentials,
         admin_keys: AdminKeys,
         refused: Callable[[RayLLMError], None],
+        open_paths: Collection[str] = (),
     ) -> None:
         self._app = app
         self._credentials = credentials
         self._admin_keys = admin_keys
         self._refused = refused
+        self._open_paths = frozenset({_OPEN, *open_paths})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Calls in process have a user already.
         if scope["type"] == "http" and "user" not in scope:
             path = path_of(Request(scope))
-            if path != _OPEN:
+            if path not in self._open_paths:
                 try:
                     scope["user"] = await self._caller(scope, path)
                 except RayLLMError as error:
