@@ -108,8 +108,10 @@ def _check_stops(params: Any, engine: Any) -> None:
     most = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
     if isinstance(params.stop, list) and len(params.stop) > most:
         raise VLLMValidationError(f"at most {most} stop strings are allowed", parameter="stop")
+    if not params.stop_token_ids:
+        return
     size = engine.model_config.get_vocab_size()
-    if unknown := [token for token in params.stop_token_ids or () if not 0 <= token < size]:
+    if unknown := [token for token in params.stop_token_ids if not 0 <= token < size]:
         raise VLLMValidationError(f"token ids {unknown} are not in the vocabulary", parameter="stop_token_ids")
 
 
