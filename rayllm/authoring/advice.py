@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rayllm.authoring.profile import ModelProfile
 from rayllm.errors import ConfigError
 from rayllm.sizing.fit import EngineSettings, Fit, fit, split_errors
@@ -39,7 +41,9 @@ def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, to
 
 
 def check_split(profile: ModelProfile, settings: EngineSettings) -> None:
-    """Refuse a split that vLLM would refuse on any GPU. Of an unmeasured model, only the attention heads are checked.
+    """Refuse a split that vLLM would refuse, on GPUs and on CPUs.
+
+    Of an unmeasured model, the heads and layers that its config.json gives are checked.
 
     Raises:
         ConfigError: the model cannot be split like that.
@@ -48,8 +52,7 @@ def check_split(profile: ModelProfile, settings: EngineSettings) -> None:
     def errors_of(tensor: int, stages: int) -> list[str]:
         if profile.measured:
             return split_errors(profile.measured.architecture, EngineSettings(tensor, stages))
-        heads = profile.heads
-        return [f"{heads} attention heads cannot be shared by {tensor} GPUs"] if heads and heads % tensor else []
+        return list(_faults_of_shape(profile, tensor, stages))
 
     tensor, stages = settings.tensor_parallel, settings.pipeline_parallel
     if errors := errors_of(tensor, stages):
@@ -57,6 +60,16 @@ def check_split(profile: ModelProfile, settings: EngineSettings) -> None:
         possible = ", ".join(str(degree) for degree in range(1, 9) if not errors_of(degree, 1))
         hint = f"\nhint: --tensor-parallelism may be {possible}." if errors_of(tensor, 1) else ""
         raise ConfigError(f"{degrees}: {errors[0]}.{hint}")
+
+
+def _faults_of_shape(profile: ModelProfile, tensor: int, stages: int) -> Iterator[str]:
+    heads, shared, layers = profile.heads, profile.key_value_heads, profile.layers
+    if heads and heads % tensor:
+        yield f"{heads} attention heads cannot be shared by {tensor} GPUs"
+    elif shared and shared % tensor and tensor % shared:
+        yield f"{shared} key-value heads cannot be shared by {tensor} GPUs"
+    if layers and stages > layers:
+        yield f"{layers} layers make no {stages} stages"
 
 
 def checked_fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:

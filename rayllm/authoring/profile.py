@@ -19,6 +19,8 @@ Task = Literal["embed", "score", "classify"]
 
 # Present in models of sentence-transformers, which are made for embeddings.
 _SENTENCE_TRANSFORMERS = "modules.json"
+# Where the config.json of a model of several parts describes the one that writes text.
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,10 @@ class ModelProfile:
     """A model, as far as its files could be read.
 
     `measured` is None if its memory cannot be computed, and `unmeasured` says why; `context` is its maximum context
-    length in tokens, `heads` its number of attention heads, and `tensors` are those of its weights, if known;
-    `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare; `task` is None
-    for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is false if its
-    files could not be read.
+    length in tokens; `heads`, `key_value_heads` and `layers` are how many it has, and `tensors` those of its weights,
+    if known; `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare; `task`
+    is None for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is false if
+    its files could not be read.
     """
 
     model: ModelConfig
@@ -37,6 +39,8 @@ class ModelProfile:
     unmeasured: str = ""
     context: int | None = None
     heads: int | None = None
+    key_value_heads: int | None = None
+    layers: int | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     family: Family | None = None
     template: str | None = None
@@ -73,6 +77,8 @@ def profile_model(model: ModelConfig) -> ModelProfile:
         unmeasured=reason,
         context=measured.architecture.context if measured else _number(config, "max_position_embeddings"),
         heads=_number(config, "num_attention_heads"),
+        key_value_heads=_number(config, "num_key_value_heads"),
+        layers=_number(config, "num_hidden_layers"),
         tensors=info.tensors,
         family=find_family(_name(model), str(config.get("model_type", "")), template),
         template=template,
@@ -107,9 +113,9 @@ def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
 
 
 def _number(config: Mapping[str, Any], name: str) -> int | None:
-    text = config.get("text_config") or config
-    value = text.get(name) if isinstance(text, Mapping) else None
-    return value if isinstance(value, int) else None
+    parts = (*(config.get(key) for key in _TEXT_PARTS), config)
+    values = (part.get(name) for part in parts if isinstance(part, Mapping))
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def _task(config: Mapping[str, Any], has_sentence_transformers: bool) -> Task | None:

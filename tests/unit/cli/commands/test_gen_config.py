@@ -250,15 +250,47 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
     assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("L4", 1, None)
 
 
-def test_heads_count_also_where_the_memory_is_not_worked_out(folder: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            ["--tensor-parallelism", "7"],
+            "tensor parallelism 7: 8 attention heads cannot be shared by 7 GPUs.\n"
+            "hint: --tensor-parallelism may be 1, 2, 4, 8.",
+        ),
+        (
+            ["--tensor-parallelism", "8", "--pipeline-parallelism", "9"],
+            "tensor parallelism 8, pipeline parallelism 9: 6 layers make no 9 stages.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("key", [None, "text_config", "llm_config"])
+def test_heads_and_layers_count_also_where_the_memory_is_not_worked_out(
+    folder: Path, tmp_path: Path, option: list[str], message: str, key: str | None
+) -> None:
+    shape = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 6}
+    source = unmeasured(tmp_path, {key: shape} if key else shape)
+    done = gen_config(folder, "--model-id", str(source), "--accelerator-type", "none", *option)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert not any(folder.iterdir())
+
+
+def test_key_value_heads_count_also_where_the_memory_is_not_worked_out(folder: Path, tmp_path: Path) -> None:
+    source = unmeasured(tmp_path, {"num_attention_heads": 12, "num_key_value_heads": 4})
+    done = gen_config(folder, "--model-id", str(source), "--accelerator-type", "none", "--tensor-parallelism", "6")
+    assert done.returncode == 1
+    assert "4 key-value heads cannot be shared by 6 GPUs.\nhint: --tensor-parallelism may be 1, 2, 4." in done.stderr
+
+
+def unmeasured(folder: Path, config: dict[str, Any]) -> Path:
+    """The demo's weights under the configuration of a family whose memory is not computed."""
+    source = folder / "source"
     source.mkdir()
     for path in WEIGHTS.iterdir():
         (source / path.name).write_bytes(path.read_bytes())
-    (source / "config.json").write_text(json.dumps({"model_type": "falcon_h1", "num_attention_heads": 8}))
-    done = gen_config(folder, "--model-id", str(source), "--accelerator-type", "none", "--tensor-parallelism", "7")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "8 attention heads cannot be shared by 7 GPUs.\nhint: --tensor-parallelism may be 1, 2, 4, 8." in done.stderr
+    (source / "config.json").write_text(json.dumps({"model_type": "unheard_of", **config}))
+    return source
 
 
 def test_files_are_written_over_only_with_force(folder: Path) -> None:
