@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayllm.sizing.fit import EngineSettings
+from rayllm.authoring.recipes.flags import FileKeys
+from rayllm.sizing.fit import UTILIZATION, EngineSettings
+
+# Types of the cache of one byte an element.
+_BYTE_TYPES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Answers:
     """All decisions.
 
     `accelerator` is Ray's accelerator type; None is any GPU, or the CPU. `context` is the maximum length of prompt and
-    completion in tokens, `sequences` the maximum batch size; None is vLLM's default.
+    completion in tokens, `sequences` the maximum batch size; None is vLLM's default. `recipe` has what a recipe sets
+    beside these, and stands in place of what is known of the model's family.
     """
 
     accelerator: str | None
@@ -45,6 +50,7 @@ class Answers:
     lora: Lora | None = None
     scaling: Scaling | None = None
     on_cpu: bool = False
+    recipe: FileKeys | None = None
 
     @property
     def gpus(self) -> int:
@@ -54,10 +60,15 @@ class Answers:
     @property
     def engine_settings(self) -> EngineSettings:
         """The decisions that affect memory."""
+        engine = self.recipe.engine if self.recipe else {}
         return EngineSettings(
             tensor_parallel=self.tensor_parallel,
             pipeline_parallel=self.pipeline_parallel,
+            utilization=engine.get("gpu_memory_utilization", UTILIZATION),
+            batched_tokens=engine.get("max_num_batched_tokens"),
             sequences=self.sequences,
+            cache_element_bytes=1 if engine.get("kv_cache_dtype") in _BYTE_TYPES else 2,
+            captures_graphs=not engine.get("enforce_eager"),
             adapter_slots=self.lora.slots if self.lora else 0,
             adapter_rank=self.lora.rank if self.lora else 0,
         )

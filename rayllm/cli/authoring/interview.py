@@ -10,6 +10,7 @@ import click
 from rayllm.authoring import advice
 from rayllm.authoring.answers import Answers, Lora, Scaling
 from rayllm.authoring.profile import ModelProfile, profile_by_name, profile_model
+from rayllm.authoring.recipes.flags import FileKeys
 from rayllm.cli.authoring.fit_tables import introduction, on_every_gpu, summary
 from rayllm.cli.authoring.local_gpus import local_gpus
 from rayllm.cli.terminal.user_input import UserInput, say
@@ -61,11 +62,13 @@ class Interview:
     Args:
         options: options of the command line.
         user: prompts for the rest.
+        recipe: what a recipe sets; None if there is none.
     """
 
-    def __init__(self, options: Options, user: UserInput) -> None:
+    def __init__(self, options: Options, user: UserInput, recipe: FileKeys | None = None) -> None:
         self._options = options
         self._user = user
+        self._recipe = recipe
 
     def profile(self) -> ModelProfile:
         """Choose and inspect the model.
@@ -91,7 +94,8 @@ class Interview:
             ConfigError: the model does not fit, or answers contradict each other.
         """
         accelerator, gpu = self._accelerator(profile)
-        answers = Answers(accelerator, lora=self._lora_option(), on_cpu=not accelerator and _runs_on_cpu(profile))
+        on_cpu = not accelerator and _runs_on_cpu(profile)
+        answers = Answers(accelerator, lora=self._lora_option(), on_cpu=on_cpu, recipe=self._recipe)
         answers = self._parallelism(profile, gpu, answers)
         answers = replace(answers, lora=answers.lora or self._lora_prompt(profile))
         answers = self._lengths(profile, gpu, answers)
@@ -134,13 +138,7 @@ class Interview:
         name = options.accelerator
         if name is None:
             name = self._user.text(prompt, self._default_accelerator(profile), "--accelerator-type")
-        if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
-            return None, None
-        accelerator = _accelerator_type(name)
-        gpus = {gpu.name: gpu for gpu in GPUS} | {"A100": find_gpu("A100-40G")}
-        if accelerator not in gpus:
-            say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
-        return accelerator, gpus.get(accelerator)
+        return find_accelerator(name)
 
     def _default_accelerator(self, profile: ModelProfile) -> str | None:
         if local := next((gpu.kind for gpu in local_gpus() if gpu.kind), None):
@@ -229,6 +227,24 @@ class Interview:
         if minimum > maximum:
             raise click.UsageError(f"--min-replicas {minimum} is more than --max-replicas {maximum}.")
         return Scaling(minimum, maximum, target or None)
+
+
+def find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
+    """Ray's accelerator type, and its GPU if the memory is known; none of both for any GPU, and for the CPU.
+
+    Args:
+        name: as the user writes it.
+
+    Raises:
+        ConfigError: Ray knows no such accelerator.
+    """
+    if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
+        return None, None
+    accelerator = _accelerator_type(name)
+    gpus = {gpu.name: gpu for gpu in GPUS} | {"A100": find_gpu("A100-40G")}
+    if accelerator not in gpus:
+        say(f"The memory of {accelerator} is not known, so nothing is computed for it.")
+    return accelerator, gpus.get(accelerator)
 
 
 def _accelerator_type(name: str) -> str:
