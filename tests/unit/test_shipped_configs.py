@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import math
 import re
 import runpy
 from functools import cache
@@ -11,17 +12,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rayllm.cluster.placement import place
 from rayllm.config import AppConfig, HubSource, ModelConfig, load_app, load_model, load_serve_file
+from rayllm.config.templates import read_template
 from rayllm.prompt import PromptFormat, compile_template, render
 
 ROOT = Path(__file__).parents[2]
-MODELS = sorted((ROOT / "models").glob("*.yaml"))
+CURRENT = sorted((ROOT / "models").glob("*.yaml"))
+OLDER = sorted((ROOT / "models" / "older").glob("*.yaml"))
+MODELS = CURRENT + OLDER
 SERVE_CONFIGS = sorted((ROOT / "serve_configs").glob("*.yaml"))
-BASE_MODEL = ROOT / "models" / "meta-llama--Meta-Llama-3-8B.yaml"
+BASE_MODEL = ROOT / "models" / "older" / "meta-llama--Meta-Llama-3-8B.yaml"
 
-GB_OF = {"A10G": 24, "L40S": 48, "H100": 80}
+GB_OF = {"A10G": 24, "L40S": 48, "H100": 80, "H200": 141, "B200": 180, "B300": 268}
 """Memory of the accelerators that the files name, as their makers give it."""
 
 VLLM_SHARE = 0.92
@@ -47,12 +52,27 @@ CONVERSATION = [
     {"role": "assistant", "content": "Paris."},
 ]
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find_heron",
+        "description": "Finds a heron near a place.",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    },
+}
+METHODS_OF_DRAFTS = ("mtp", "qwen3_next_mtp", "eagle", "eagle3", "dspark")
+
 MEMORY = re.compile(
     r"^# GPU memory: weights (?P<weights>[\d.]+)e9 \* (?P<width>[\d.]+) B / (?P<gpus>\d+) = (?P<weights_gb>[\d.]+) GB, "
     r"(?:KV cache 2 \* (?P<layers>\d+) \* (?P<heads>\d+) \* (?P<size>\d+) \* 2 B \* (?P<tokens>\d+) / (?P=gpus)"
-    r" = (?P<cache_gb>[\d.]+) GB|no KV cache), of (?P<gb>\d+) GB\.$",
+    r" = (?P<cache_gb>[\d.]+) GB|latent cache (?P<latent>\d+ \* \d+ \* 2 B \* \d+) = (?P<latent_gb>[\d.]+) GB"
+    r"|no KV cache), of (?P<gb>\d+) GB\.$",
     re.MULTILINE,
 )
+RECIPE = re.compile(
+    r"^# GPU memory: vLLM's recipe asks for (?P<asked>[\d,]+) GB, of (?P<gpus>\d+) \* (?P<gb>\d+) GB\.$", re.MULTILINE
+)
+"""What the model's file in vllm-project/recipes has as `vram_minimum_gb`: the weights, and a fifth more."""
 
 CPU_MEMORY = re.compile(
     r"^# CPU memory: weights (?P<weights>[\d.]+)e9 \* (?P<width>[\d.]+) B = (?P<gb>[\d.]+) GB"
@@ -102,6 +122,11 @@ def test_a_replica_fits_its_gpus(path: Path) -> None:
     if not isinstance(model.source, HubSource) or runs_on_cpus(model):
         return
 
+    share = model.engine_kwargs.get("gpu_memory_utilization", VLLM_SHARE)
+    if asked := RECIPE.search(path.read_text()):
+        assert (int(asked["gpus"]), int(asked["gb"])) == (gpus, GB_OF[model.accelerator_type or "A10G"])
+        assert int(asked["asked"].replace(",", "")) <= share * gpus * int(asked["gb"])
+        return
     said = MEMORY.search(path.read_text())
     assert said, "give the arithmetic in one line: see models/README.md"
     assert int(said["gpus"]) == gpus
@@ -115,7 +140,13 @@ def test_a_replica_fits_its_gpus(path: Path) -> None:
         token = 2 * int(said["layers"]) * int(said["heads"]) * int(said["size"]) * 2
         cache_gb = token * int(said["tokens"]) / gpus / 1e9
         assert said["cache_gb"] == f"{cache_gb:.1f}"
-    assert weights + cache_gb + WORKSPACE_GB <= VLLM_SHARE * int(said["gb"])
+    if said["latent"]:
+        # Every GPU keeps all of it.
+        factors = [int(factor.removesuffix(" B")) for factor in said["latent"].split(" * ")]
+        assert factors[-1] == model.max_model_len
+        cache_gb = math.prod(factors) / 1e9
+        assert said["latent_gb"] == f"{cache_gb:.1f}"
+    assert weights + cache_gb + WORKSPACE_GB <= share * int(said["gb"])
 
 
 @each_model
@@ -152,7 +183,8 @@ def test_tools_are_offered_only_where_the_prompt_shows_them(path: Path) -> None:
 def test_its_prompt_format_compiles_and_renders(path: Path) -> None:
     prompt_format = model_in(path).generation_config.prompt_format
     if prompt_format is None:
-        assert model_in(path).chat_template is None  # the model's own, which is not in this repository
+        # The model's own, which is not in this repository.
+        assert (model_in(path).chat_template is None) == (model_in(path).task != "score")
         return
 
     prompt = render(compile_template(prompt_format), CONVERSATION)
@@ -162,11 +194,52 @@ def test_its_prompt_format_compiles_and_renders(path: Path) -> None:
     assert all(message["content"] in prompt for message in CONVERSATION)
 
 
+@each_model
+def test_its_prompt_shows_the_tools(path: Path) -> None:
+    prompt_format = model_in(path).generation_config.prompt_format
+    if prompt_format is None or not prompt_format.renders_tools:
+        return
+
+    prompt = render(compile_template(prompt_format), CONVERSATION[:2], tools=[TOOL])
+
+    assert TOOL["function"]["name"] in prompt
+    assert TOOL["function"]["description"] in prompt
+
+
+def test_a_template_for_scores_shows_the_query_and_the_document() -> None:
+    pair = [{"role": "query", "content": "What is a heron?"}, {"role": "document", "content": "A bird."}]
+    templates = {model_in(path).chat_template for path in MODELS if model_in(path).task == "score"}
+
+    [template] = {read_template(template) for template in templates}
+    assert template
+    prompt = render(template, pair)
+
+    assert prompt.endswith("<think>\n\n</think>\n\n")
+    assert "\n<Query>: What is a heron?\n<Document>: A bird.<|im_end|>\n" in prompt
+    assert "<Instruct>: Given a web search query" in prompt
+
+
+@each_model
+def test_drafts_that_a_file_suggests_are_what_vllm_takes(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    if not any("# speculative_config:" in line for line in lines):
+        return
+
+    start = next(number for number, line in enumerate(lines) if "# speculative_config:" in line)
+    end = next((number for number in range(start, len(lines)) if not lines[number].startswith("  #")), len(lines))
+    lines[start:end] = [line.replace("# ", "", 1) for line in lines[start:end]]
+    drafts = yaml.safe_load("\n".join(lines))["engine_kwargs"]["speculative_config"]
+
+    assert drafts["num_speculative_tokens"] in range(1, 16)
+    assert drafts.get("method") in (*METHODS_OF_DRAFTS, None)
+    assert re.fullmatch(r"[\w-]+/[\w.-]+", drafts.get("model", "its/own"))
+
+
 @pytest.mark.parametrize(("stem", "family"), FAMILY_OF.items())
 def test_its_prompt_format_is_the_proven_one(stem: str, family: str) -> None:
     proven = {each.name: each.keys for each in runpy.run_path(str(ROOT / "tests/unit/prompt/families.py"))["FAMILIES"]}
 
-    prompt_format = model_in(ROOT / "models" / f"{stem}.yaml").generation_config.prompt_format
+    prompt_format = model_in(ROOT / "models" / "older" / f"{stem}.yaml").generation_config.prompt_format
 
     assert prompt_format == PromptFormat(**proven[family])
 
@@ -215,7 +288,9 @@ def test_a_serve_config_listens_on_this_machine_only_and_gives_its_command(path:
 
 def test_every_model_can_be_served_by_itself_and_beside_all_others() -> None:
     assert all(AppConfig(models=(model,)) for model in by_id().values())
-    assert load_app({"llm_configs": [str(ROOT / "models")]}).models == tuple(map(model_in, MODELS))
+    # A folder means its own files, and not those below it.
+    assert load_app({"llm_configs": [str(ROOT / "models")]}).models == tuple(map(model_in, CURRENT))
+    assert load_app({"llm_configs": [str(ROOT / "models" / "older")]}).models == tuple(map(model_in, OLDER))
 
 
 def test_the_table_in_the_readme_agrees_with_the_files() -> None:
@@ -230,7 +305,7 @@ def row(path: Path) -> str:
     gpus = model.tensor_parallel_size * model.pipeline_parallel_size
     prompt = "`prompt_format`" if model.generation_config.prompt_format else "the model's own"
     cells = [
-        f"[{model.model_id}]({path.name})",
+        f"[{model.model_id}]({path.relative_to(ROOT / 'models')})",
         "any, or CPU" if runs_on_cpus(model) else f"{model.accelerator_type or 'any'} × {gpus}",
         f"{model.max_model_len:,}",
         model.task or "generate",

@@ -37,7 +37,10 @@ def test_prompt_formats_match_the_shipped_models() -> None:
     assert formats == {name: PromptFormat(**proven[published]) for name, published in PROVEN.items()}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.yaml")), ids=lambda path: path.stem)
+SHIPPED = [path for folder in ("models", "models/older") for path in sorted((ROOT / folder).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_models_match_their_family(path: Path) -> None:
     model = load_model(path)
     family = find_family(model.model_id, "", None)
@@ -61,6 +64,12 @@ def test_shipped_models_match_their_family(path: Path) -> None:
         ("Qwen/Qwen3-Embedding-0.6B", "qwen3", None, None),
         ("openai/gpt-oss-20b", "gpt_oss", None, "gpt-oss"),
         ("deepseek-ai/DeepSeek-V3.1", "deepseek_v3", None, "DeepSeek V3.1"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4", None, "DeepSeek V4"),
+        ("Qwen/Qwen3.6-27B-FP8", "qwen3_5", None, "Qwen 3.5, 3.6 and 3.8"),
+        ("Qwen/Qwen3-ASR-1.7B", "qwen3_asr", None, None),
+        ("zai-org/GLM-5.2-FP8", "glm_moe_dsa", None, "GLM 4.7 and 5"),
+        ("mistralai/Mistral-Small-4-119B-2603", "mistral4", None, "Mistral models that reason, of 2025 and 2026"),
+        ("mistralai/Ministral-3-3B-Instruct-2512", "mistral3", None, "Mistral Instruct with tools"),
         ("mine/my-tune", "qwen2", "…<tools>…<tool_call>…", "models that call tools as Hermes 2 Pro does"),
         ("mine/my-tune", "llama", "<|start_header_id|> <|python_tag|>", "models that call tools as Llama 3.1 does"),
         ("mine/my-tune", "llama", "{{ messages }}", None),

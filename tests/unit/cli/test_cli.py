@@ -15,7 +15,7 @@ import yaml
 from rayllm.config import load_app
 
 ROOT = Path(__file__).parents[3]
-LLAMA3 = ROOT / "models" / "meta-llama--Meta-Llama-3-8B-Instruct.yaml"
+LLAMA3 = ROOT / "models" / "older" / "meta-llama--Meta-Llama-3-8B-Instruct.yaml"
 # The worked example of the original documentation.
 TRANSCRIPT = [
     {"role": "system", "content": "You are a helpful assistant."},

@@ -37,6 +37,7 @@ PUBLISHED = {
     "Qwen/Qwen3-8B": 8.19,
     "Qwen/Qwen3-32B": 32.8,
     "Qwen/Qwen3-30B-A3B": 30.5,
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": 30.5,
     "google/gemma-2-9b-it": 9.24,
 }
 
