@@ -10,6 +10,7 @@ import runpy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -52,7 +53,7 @@ CONVERSATION = [
     {"role": "assistant", "content": "Paris."},
 ]
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "find_heron",
