@@ -127,7 +127,7 @@ def _prompting_of_recipe(profile: ModelProfile, recipe: FileKeys) -> Iterator[_S
         yield {"task": profile.task}
     if stops := list(profile.stops):
         yield {"generation_config": {"stopping_sequences": stops}}
-    for name in ("chat_template", "chat_template_kwargs", "tool_calling", "reasoning_parser"):
+    for name in ("vllm_version", "chat_template", "chat_template_kwargs", "tool_calling", "reasoning_parser"):
         if name in recipe.keys:
             yield {name: recipe.keys[name]}
 

@@ -54,6 +54,8 @@ def select(recipe: Recipe, choice: Choice, installed: str | None, name: str) -> 
     if strategy == EXPERTS and found.gpus > 1:
         collected.add(f"strategy {strategy}", ["--enable-expert-parallel"])
     add_features(collected, recipe, found.variant, strategy, keys, choice.features, choice.without)
+    if least := [least for least in (recipe.model.min_vllm_version, variant.min_vllm_version) if least]:
+        collected.keys["vllm_version"] = f">={max(least, key=Version)}"
     return Selection(
         place=found,
         model_id=variant.model_id or recipe.model.model_id,

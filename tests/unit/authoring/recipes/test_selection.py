@@ -46,6 +46,7 @@ def test_the_first_variant_on_the_fewest_gpus_that_hold_it(folder: Path) -> None
         "engine_kwargs": {"trust_remote_code": True, "max_num_seqs": 64},
         "tool_calling": {"auto": True, "parser": "hermes"},
         "reasoning_parser": "qwen3",
+        "vllm_version": ">=0.17.0",
     }
     assert found.keys.variables == {"VLLM_USE_DEEP_GEMM": "0"}
 

@@ -43,6 +43,7 @@ def test_a_recipe_is_written_as_a_model_file(tmp_path: Path, folder: Path) -> No
     assert model.tool_calling
     assert model.tool_calling.parser == "hermes"
     assert model.reasoning_parser == "qwen3"
+    assert model.vllm_version == ">=0.17.0"
     assert model.runtime_env == {"env_vars": {"VLLM_USE_DEEP_GEMM": "0"}}
     assert heading(folder)[-2:] == [
         "# From vLLM's recipe for example/Heron-90B, variant `default`.",
