@@ -253,7 +253,7 @@ class EngineServer:
 
     def unfinished_requests(self) -> int:
         """Requests running or queued in the engine."""
-        return int(self._engine.get_num_unfinished_requests())
+        return vllm_engine.unfinished_requests(self._engine)
 
     def load(self) -> dict[str, float]:
         """Prompt tokens queued, and the share of the KV cache in use."""

@@ -189,6 +189,11 @@ def process_ids(engine: Any) -> list[int]:
     return [process.pid for process in getattr(manager, "processes", ()) if process.pid]
 
 
+def unfinished_requests(engine: Any) -> int:
+    """Requests running or queued in the engine."""
+    return int(engine.output_processor.get_num_unfinished_requests())
+
+
 def waiting_tokens(engine: Any) -> int:
     """Prompt tokens of the requests that are not prefilled yet."""
     states = engine.output_processor.request_states.values()

@@ -51,6 +51,7 @@ PRIVATE_NAMES = {
     "vllm.v1.engine.input_processor": ("InputProcessor",),
     "vllm.v1.engine.output_processor": (
         "OutputProcessor.add_request",
+        "OutputProcessor.get_num_unfinished_requests",
         "OutputProcessor.process_outputs",
         "OutputProcessor.request_states",
         "RequestOutputCollector.output",
