@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.compare import publish, read_options
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
+from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.measure import measure
 
 # It makes the models, and has vLLM start with each: the same that the tests go by.
@@ -37,7 +38,7 @@ def main() -> None:
 def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
     for name, counted in found.items():
         planned = measure(LocalSource(path=str(folder / name)))
-        layout = cache_layout(planned.architecture.caches, 1, 1, 2, int(counted["block"]))
+        layout = cache_layout(planned.architecture.caches, CacheSettings(block=int(counted["block"])))
         blocks = _CACHE_BYTES // layout.block_bytes
         sequences = blocks / layout.blocks_of(_TOKENS, _TOKENS)
         pairs = (

@@ -1,19 +1,37 @@
-"""How vLLM lays out the KV cache in blocks.
+"""How vLLM lays out the caches of all layers in blocks.
 
-Source: vLLM 0.29, `vllm/v1/core/kv_cache_utils.py`.
+Source: vLLM 0.29, `vllm/v1/core/kv_cache_utils.py` and `vllm/platforms/interface.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
-from rayllm.sizing.kv_cache import LayerCache
+from rayllm.errors import ConfigError
+from rayllm.sizing.cache_settings import CacheSettings
+from rayllm.sizing.kv_cache import ChunkedCache, IndexCache, LatentCache, LayerCache, SlidingCache
+from rayllm.sizing.layers import Cache
+from rayllm.sizing.state_space import StateCache
 
-BLOCK = 16
-"""vLLM's default block size, in tokens."""
+# The kernels of sparse attention, and of latent attention beside states, need blocks of at least so many tokens.
+_SPARSE_BLOCK, _LATENT_HYBRID_BLOCK = 64, 128
+
+
+@dataclass(frozen=True)
+class Page:
+    """One block of one layer on one GPU: its `block` in tokens and its size in bytes, padding included."""
+
+    cache: Cache
+    block: int
+    bytes: int
+
+    @property
+    def kind(self) -> Hashable:
+        """See `LayerCache.kind`."""
+        return self.cache.kind, self.block
 
 
 @dataclass(frozen=True)
@@ -23,40 +41,85 @@ class CacheLayout:
     A sequence has one list of blocks per group of layers with the same kind of cache. All groups share one pool, so a
     block is as large as the layers of one group need.
 
-    `block` is in tokens, `block_bytes` the size of one block; `groups` holds the kind of cache of each group.
+    `block` is that of attention, in tokens, `block_bytes` the size of one block; `groups` holds a page of each group.
     """
 
     block: int
     block_bytes: int
-    groups: tuple[LayerCache, ...]
+    groups: tuple[Page, ...]
+    settings: CacheSettings
 
-    def blocks_of(self, tokens: int, batched_tokens: int) -> int:
-        """Most blocks that a sequence of `tokens` occupies."""
-        return sum(group.kept_blocks(tokens, self.block, batched_tokens) for group in self.groups)
+    def blocks_of(self, tokens: int, in_flight: int) -> int:
+        """Most blocks that a sequence of `tokens` occupies, with `in_flight` tokens in all steps that run at once."""
+        return sum(page.cache.kept_blocks(tokens, page.block, in_flight, self.settings) for page in self.groups)
 
-    def bytes_of(self, tokens: int, batched_tokens: int) -> int:
-        """Most bytes that a sequence of `tokens` occupies."""
-        return self.blocks_of(tokens, batched_tokens) * self.block_bytes
+    def bytes_of(self, tokens: int, in_flight: int) -> int:
+        """Most bytes that a sequence of `tokens` occupies; see `blocks_of`."""
+        return self.blocks_of(tokens, in_flight) * self.block_bytes
 
 
-def cache_layout(
-    caches: Sequence[LayerCache], tensor_parallel: int, pipeline_parallel: int, element_bytes: float, block: int = BLOCK
-) -> CacheLayout:
+def cache_layout(caches: Sequence[Cache], settings: CacheSettings) -> CacheLayout:
     """The layout on the GPU with the most layers.
 
     Args:
-        caches: the cache of each layer.
-        tensor_parallel, pipeline_parallel: degrees of parallelism.
-        element_bytes: bytes per element of the cache.
-        block: tokens per block.
+        caches: the caches of all layers.
+        settings: how the engine stores them.
+
+    Raises:
+        ConfigError: vLLM cannot give all layers blocks of the same size.
     """
-    counts = Counter(caches)
-    size = _group_size(list(counts.values()))
-    groups = [cache for cache, count in counts.items() for _ in range(ceil(count / size))]
-    # Each pipeline stage has an equal share of every group's layers.
-    layers = ceil(size / pipeline_parallel)
-    widest = max(cache.token_bytes(tensor_parallel, element_bytes) for cache in counts)
-    return CacheLayout(block, layers * widest * block, tuple(groups))
+    if settings.keeps_all_tokens:
+        caches = [_without_window(cache) for cache in caches]
+    block = attention_block(caches, settings)
+    counts = Counter(Page(cache, block, cache.page_bytes(block, settings)) for cache in caches)
+    if len({page.kind for page in counts}) == 1:
+        size = sum(_per_stage(count, settings) * page.bytes for page, count in counts.items())
+        return CacheLayout(block, size, (next(iter(counts)),), settings)
+    counts = _unified(counts)
+    group = _group_size(list(counts.values()))
+    groups = [page for page, count in counts.items() for _ in range(ceil(count / group))]
+    return CacheLayout(block, _per_stage(group, settings) * groups[0].bytes, tuple(groups), settings)
+
+
+def attention_block(caches: Sequence[Cache], settings: CacheSettings) -> int:
+    """Tokens per block of attention: beside states, as many as make a block at least as large as a state."""
+    block = settings.block
+    if any(isinstance(cache, IndexCache) for cache in caches):
+        block = max(block, _SPARSE_BLOCK)
+    attention = [cache for cache in caches if isinstance(cache, LayerCache)]
+    state = max((cache.page_bytes(block, settings) for cache in caches if isinstance(cache, StateCache)), default=0)
+    if not attention or not state:
+        return block
+    if isinstance(attention[0], LatentCache):
+        block = max(block, _LATENT_HYBRID_BLOCK)
+    return block * ceil(state / attention[0].page_bytes(block, settings))
+
+
+def _without_window(cache: Cache) -> Cache:
+    """The cache if blocks are kept for all tokens."""
+    if isinstance(cache, SlidingCache | ChunkedCache):
+        return LayerCache(cache.heads, cache.key, cache.value)
+    return cache
+
+
+def _unified(counts: Counter[Page]) -> Counter[Page]:
+    """Pages of equal size: smaller ones get more tokens, or padding where that does not divide."""
+    largest = max(page.bytes for page in counts)
+    unified: Counter[Page] = Counter()
+    for page, count in counts.items():
+        if isinstance(page.cache, StateCache) or largest % page.bytes:
+            if isinstance(page.cache, LatentCache | IndexCache):
+                raise ConfigError("vLLM cannot pad the blocks of latent attention to the size of the other layers'.")
+            grown = page.block
+        else:
+            grown = page.block * (largest // page.bytes)
+        unified[replace(page, block=grown, bytes=largest)] += count
+    return unified
+
+
+def _per_stage(count: int, settings: CacheSettings) -> int:
+    """Layers on the GPU with the most: each pipeline stage has an equal share of every group."""
+    return ceil(count / settings.pipeline_parallel)
 
 
 def _group_size(counts: list[int]) -> int:

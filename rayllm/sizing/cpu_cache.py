@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.cache_layout import CacheLayout, cache_layout
+from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.gpus import GIB
 from rayllm.sizing.measure import Measured
 
@@ -45,7 +46,7 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
         )
     if not measured.architecture.caches:
         return _LEAST
-    layout = cache_layout(measured.architecture.caches, 1, 1, measured.element_bytes, BLOCK)
+    layout = cache_layout(measured.architecture.caches, _settings(measured))
     tokens, room = tokens or measured.architecture.context, int(left * _SHARE)
     needed = layout.bytes_of(tokens, tokens)
     if needed > room:
@@ -56,6 +57,12 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
         )
     usual = layout.bytes_of(min(tokens, _USUAL_TOKENS), tokens)
     return max(_LEAST, min(room, max(usual * sequences, needed * min(sequences, _LONGEST_REQUESTS))))
+
+
+def _settings(measured: Measured) -> CacheSettings:
+    size = measured.element_bytes
+    # With instructions for bfloat16, vLLM keeps the matrices of states in 32 bits.
+    return CacheSettings(element_bytes=size, state_bytes=size, matrix_bytes=4, block=BLOCK)
 
 
 def longest_request(layout: CacheLayout, room: int) -> int:

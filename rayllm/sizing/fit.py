@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from rayllm.sizing.architecture import Architecture
 from rayllm.sizing.cache_layout import CacheLayout, cache_layout
+from rayllm.sizing.cache_settings import BLOCK, CacheSettings
 from rayllm.sizing.gpus import GIB, Gpu
 from rayllm.sizing.weights import Weights
 
@@ -27,7 +28,9 @@ class EngineSettings:
 
     `tensor_parallel` × `pipeline_parallel` GPUs hold one replica; `utilization` is the share of a GPU's memory that the
     engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU;
-    `cache_element_bytes` is the size of one element of the cache; memory for `adapter_slots` of `adapter_rank` is
+    `cache_element_bytes` is the size of one element of the cache, `state_element_bytes` and `matrix_element_bytes` are
+    those of recurrent states (see `CacheSettings`, also for `draft_tokens`, `keeps_prefixes`, `keeps_all_tokens` and
+    `block`); `overlaps_steps` is false without asynchronous scheduling; memory for `adapter_slots` of `adapter_rank` is
     reserved; `captures_graphs` is false with `enforce_eager`.
     """
 
@@ -37,6 +40,13 @@ class EngineSettings:
     batched_tokens: int | None = None
     sequences: int | None = None
     cache_element_bytes: float = 2
+    state_element_bytes: float = 2
+    matrix_element_bytes: float | None = None
+    draft_tokens: int = 0
+    keeps_prefixes: bool = True
+    keeps_all_tokens: bool = False
+    block: int = BLOCK
+    overlaps_steps: bool = True
     adapter_slots: int = 0
     adapter_rank: int = 0
     captures_graphs: bool = True
@@ -45,6 +55,29 @@ class EngineSettings:
     def gpus(self) -> int:
         """GPUs per replica."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def in_flight(self) -> int:
+        """Most tokens of all steps that run at once; 0 if `batched_tokens` is not known.
+
+        Source: vLLM 0.29, `VllmConfig.max_in_flight_tokens`.
+        """
+        return (self.pipeline_parallel + (1 if self.overlaps_steps else 0)) * (self.batched_tokens or 0)
+
+    @property
+    def caches(self) -> CacheSettings:
+        """How caches are stored."""
+        return CacheSettings(
+            tensor_parallel=self.tensor_parallel,
+            pipeline_parallel=self.pipeline_parallel,
+            element_bytes=self.cache_element_bytes,
+            state_bytes=self.state_element_bytes,
+            matrix_bytes=self.matrix_element_bytes,
+            draft_tokens=self.draft_tokens,
+            keeps_prefixes=self.keeps_prefixes,
+            keeps_all_tokens=self.keeps_all_tokens,
+            block=self.block,
+        )
 
     def with_defaults(self, gpu: Gpu) -> EngineSettings:
         """Fill in vLLM's defaults for the GPU."""
@@ -84,7 +117,11 @@ class Fit:
 
     def sequences_of(self, tokens: int) -> float:
         """Number of sequences of `tokens` that fit at once."""
-        return self.blocks / self.layout.blocks_of(tokens, self.settings.batched_tokens or tokens)
+        return self.blocks / self.layout.blocks_of(tokens, self.settings.in_flight)
+
+    def bytes_of(self, tokens: int) -> int:
+        """Most bytes of the cache that a sequence of `tokens` occupies."""
+        return self.layout.bytes_of(tokens, self.settings.in_flight)
 
     def longest_sequence(self, limit: int) -> int:
         """Length of the longest sequence that fits, up to `limit`; 0 if none does."""
@@ -114,7 +151,7 @@ def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: Engine
     return Fit(
         gpu=gpu,
         settings=settings,
-        layout=cache_layout(architecture.caches, *degrees, settings.cache_element_bytes),
+        layout=cache_layout(architecture.caches, settings.caches),
         weights=weights.bytes_per_gpu(*degrees),
         adapters=weights.adapter_bytes_per_gpu(settings.adapter_slots, settings.adapter_rank, settings.tensor_parallel),
         activations=activations,

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rayllm.config import HubSource, Source
-from rayllm.sizing.architecture import Architecture, dtype_bytes, read_architecture
+from rayllm.config import HubSource, Source, named_model
+from rayllm.sizing.architecture import Architecture, read_architecture
 from rayllm.sizing.cpu import Cpu
+from rayllm.sizing.dtypes import dtype_bytes
 from rayllm.sizing.known_models import known_config, outline_tensors
+from rayllm.sizing.quantization import online_bytes, packed_bits
+from rayllm.sizing.speculation import Draft, own_draft, read_draft
 from rayllm.sizing.weights import Weights
 from rayllm.sources import UnreachableError
 from rayllm.sources.inspection import ModelInfo, inspect_model
@@ -17,16 +20,18 @@ from rayllm.sources.inspection import ModelInfo, inspect_model
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's architecture and weights.
+    """A model's architecture and weights, those of its draft included.
 
     `element_bytes` is the size of one element in the type that it computes in; `is_outline` is true if the hub was
-    unreachable and the values come from our table of known models.
+    unreachable and the values come from our table of known models; `draft_layers` counts its own layers that propose
+    tokens.
     """
 
     architecture: Architecture
     weights: Weights
     element_bytes: int
     is_outline: bool = False
+    draft_layers: int = 0
 
     @property
     def token_bytes(self) -> int:
@@ -38,34 +43,57 @@ class Measured:
         if cpu is None or self.architecture.is_quantized:
             return self
         element_bytes = dtype_bytes(cpu.dtype)
-        weights = Weights(self.weights.tensors, self.architecture, element_bytes)
+        weights = self.weights.in_type(element_bytes)
         return replace(self, weights=weights, element_bytes=element_bytes)
 
 
-def measure(source: Source, dtype: str = "auto") -> Measured:
-    """Read a model's configuration and the headers of its weights.
+def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | None = None) -> Measured:
+    """Read a model's configuration and the headers of its weights, and those of its draft.
 
     Args:
         source: the model.
         dtype: the type to compute in, as vLLM's `dtype`.
+        arguments: `engine_kwargs`; `quantization` and `speculative_config` change weights and caches.
 
     Raises:
         UnknownArchitectureError: its memory cannot be computed.
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
-    return measure_info(*inspect_or_outline(source), dtype)
+    return measure_info(*inspect_or_outline(source), dtype, arguments)
 
 
-def measure_info(info: ModelInfo, is_outline: bool, dtype: str = "auto") -> Measured:
-    """Measure a model that was inspected before.
+def measure_info(
+    info: ModelInfo, is_outline: bool, dtype: str = "auto", arguments: Mapping[str, Any] | None = None
+) -> Measured:
+    """Measure a model that was inspected before; see `measure`.
 
     Raises:
         UnknownArchitectureError: its memory cannot be computed.
         ConfigError: its configuration is invalid.
     """
     architecture = read_architecture(info.config)
-    element_bytes = _element_bytes(info.config, dtype)
-    return Measured(architecture, Weights(info.tensors, architecture, element_bytes), element_bytes, is_outline)
+    element_bytes, arguments = _element_bytes(info.config, dtype), arguments or {}
+    proposing = read_draft(arguments, info.config, info.tensors)
+    draft = _measured_draft(proposing, info, architecture, element_bytes)
+    weights = Weights(
+        info.tensors,
+        architecture,
+        element_bytes,
+        online_bytes(arguments, architecture.is_quantized),
+        packed_bits(info.config),
+        draft.weights if draft else None,
+    )
+    if draft:
+        architecture = replace(architecture, caches=(*architecture.caches, *draft.architecture.caches))
+    return Measured(architecture, weights, element_bytes, is_outline, proposing.layers)
+
+
+def _measured_draft(draft: Draft, info: ModelInfo, architecture: Architecture, element_bytes: int) -> Measured | None:
+    """The draft of speculative decoding; None if it needs no memory."""
+    if draft.layers:
+        own, tensors = own_draft(architecture, info.tensors, draft.layers)
+        return Measured(own, Weights(tensors, own, element_bytes), element_bytes)
+    return measure(named_model(draft.model).source) if draft.model else None
 
 
 def inspect_or_outline(source: Source, texts: Iterable[str] = ()) -> tuple[ModelInfo, bool]:

@@ -33,8 +33,7 @@ def smallest_split(
             continue
         candidate = fit(architecture, weights, gpu, split)
         # It must fit even if every estimate is too low.
-        required = sequences * candidate.layout.bytes_of(tokens, candidate.settings.batched_tokens or tokens)
-        if candidate.cache - candidate.uncertainty >= required:
+        if candidate.cache - candidate.uncertainty >= sequences * candidate.bytes_of(tokens):
             return candidate
     return None
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from math import ceil
 
 from rayllm.sizing.architecture import Architecture
+from rayllm.sizing.quantization import is_converted, parameters_of
 from rayllm.sources.safetensors import Tensor
 
-# Types whose elements are parameters, unlike the packed ones of quantized weights.
 _FLOATS = {"F64", "F32", "BF16", "F16"}
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
-_VISION = re.compile(r"(?:^|\.)(?:vision|visual|multi_modal|audio)")
+_ENCODER = re.compile(r"(?:^|\.)(?:vision|visual|multi_modal|audio|encoder\.)")
+# Layers for multi-token prediction, which are loaded as a draft only.
+_PREDICTION = re.compile(r"(?:^|\.)mtp\.")
 _EMBEDDING = re.compile(r"(?:embed_tokens|wte|embed_in|word_embeddings)\.weight$")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight$")
 _KEYS_AND_VALUES = re.compile(r"\.[kv]_proj\.")
@@ -29,19 +31,38 @@ class Weights:
         tensors: the tensors in its files, by name.
         architecture: its architecture.
         element_bytes: bytes per element of the type that it computes in.
+        linear_bytes: bytes per parameter of linear layers, if vLLM quantizes them when it loads them.
+        packed_bits: bits per parameter of packed tensors.
+        draft: the weights of a draft, on the same GPUs.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], architecture: Architecture, element_bytes: int) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        architecture: Architecture,
+        element_bytes: int,
+        linear_bytes: float | None = None,
+        packed_bits: int = 8,
+        draft: Weights | None = None,
+    ) -> None:
         self._architecture = architecture
         self._element_bytes = element_bytes
+        self._linear_bytes = linear_bytes
+        self._packed_bits = packed_bits
+        self.draft = draft
         self.tensors = {name: tensor for name, tensor in tensors.items() if not self._is_skipped(name)}
+
+    def in_type(self, element_bytes: int) -> Weights:
+        """The same weights in another type to compute in."""
+        draft = self.draft.in_type(element_bytes) if self.draft else None
+        return Weights(self.tensors, self._architecture, element_bytes, self._linear_bytes, self._packed_bits, draft)
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, without those of packed quantized weights."""
-        return sum(
-            tensor.count for tensor in self.tensors.values() if tensor.dtype in _FLOATS or tensor.dtype.startswith("F8")
-        )
+        """Number of parameters, without those of a draft."""
+        if not self._architecture.is_quantized:
+            return sum(tensor.count for tensor in self.tensors.values())
+        return sum(parameters_of(name, tensor, self._packed_bits) for name, tensor in self.tensors.items())
 
     @property
     def bytes(self) -> int:
@@ -49,7 +70,11 @@ class Weights:
         return self.bytes_per_gpu(1, 1)
 
     def bytes_per_gpu(self, tensor_parallel: int, pipeline_parallel: int) -> int:
-        """Bytes on the GPU that holds the most."""
+        """Bytes on the GPU that holds the most. A draft is counted there in full, split as the model's layers."""
+        own = self._own_bytes_per_gpu(tensor_parallel, pipeline_parallel)
+        return own + (self.draft.bytes_per_gpu(tensor_parallel, 1) if self.draft else 0)
+
+    def _own_bytes_per_gpu(self, tensor_parallel: int, pipeline_parallel: int) -> int:
         layers = self._architecture.layers
         # vLLM assigns the remaining layers to the middle stages, or to the last but one.
         most = ceil(layers / pipeline_parallel)
@@ -57,7 +82,7 @@ class Weights:
         first = last = 0
         for name, tensor in self.tensors.items():
             share = self._share(name, tensor, tensor_parallel)
-            if (match := _LAYER.search(name)) and not _VISION.search(name):
+            if (match := _LAYER.search(name)) and not _ENCODER.search(name):
                 by_layer[min(int(match[1]), layers - 1)] += share
             elif _HEAD.search(name):
                 last += share
@@ -81,23 +106,25 @@ class Weights:
         return sum(slots * rank * (inputs + ceil(outputs / tensor_parallel)) * 2 for outputs, inputs in shapes)
 
     def _share(self, name: str, tensor: Tensor, tensor_parallel: int) -> int:
-        size = self._loaded_bytes(tensor)
+        size = self._loaded_bytes(name, tensor)
         if len(tensor.shape) < 2 or _REPLICATED.search(name):
             return size
         if _KEYS_AND_VALUES.search(name):
             return ceil(size / min(tensor_parallel, self._architecture.key_value_heads))
         return ceil(size / tensor_parallel)
 
-    def _loaded_bytes(self, tensor: Tensor) -> int:
+    def _loaded_bytes(self, name: str, tensor: Tensor) -> int:
+        if self._linear_bytes and len(tensor.shape) >= 2 and is_converted(name) and not _ENCODER.search(name):
+            return ceil(tensor.count * self._linear_bytes)
         if self._architecture.is_quantized or tensor.dtype not in _FLOATS:
             return tensor.stored_bytes
         return tensor.count * self._element_bytes
 
     def _is_skipped(self, name: str) -> bool:
         """Whether vLLM does not load the tensor: it is a copy of another, or computed."""
-        if name.endswith(("rotary_emb.inv_freq", "masked_bias")):
+        if name.endswith(("rotary_emb.inv_freq", "masked_bias")) or _PREDICTION.search(name):
             return True
-        if (match := _LAYER.search(name)) and not _VISION.search(name):
+        if (match := _LAYER.search(name)) and not _ENCODER.search(name):
             # Layers beyond the last are for multi-token prediction.
             return int(match[1]) >= self._architecture.layers
         return self._architecture.is_tied and bool(_HEAD.search(name))

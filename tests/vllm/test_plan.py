@@ -13,6 +13,7 @@ import yaml
 
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
+from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.cpu import this_cpu
 from rayllm.sizing.measure import measure
 from tests.vllm import shapes
@@ -39,7 +40,7 @@ def counted(root: Path) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_blocks_are_vllms_own(counted: dict[str, dict[str, int]], root: Path, name: str) -> None:
     found, measured = counted[name], measure(LocalSource(path=str(root / name)))
-    layout = cache_layout(measured.architecture.caches, 1, 1, 2, found["block"])
+    layout = cache_layout(measured.architecture.caches, CacheSettings(block=found["block"]))
     assert shapes.CACHE_GIB * 2**30 // layout.block_bytes == found["blocks"]
     assert measured.weights.parameters == found["parameters"]
     sequences = found["blocks"] / layout.blocks_of(shapes.TOKENS, shapes.TOKENS)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayllm.cli.terminal.table import Table
+from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.fit import EngineSettings, Fit
 from rayllm.sizing.gpus import GIB, GPUS, Gpu
+from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, SlidingCache
+from rayllm.sizing.layers import Cache
 from rayllm.sizing.measure import Measured
 from rayllm.sizing.parallelism import smallest_split
+from rayllm.sizing.state_space import StateCache
 
 
 def introduction(model_id: str, measured: Measured) -> str:
@@ -26,6 +31,8 @@ def introduction(model_id: str, measured: Measured) -> str:
         f"{_gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
         f"cache on one GPU: {caches}",
     ]
+    if weights.draft:
+        parts.append(f"with a draft: {_count(weights.draft.parameters)} parameters, {_gib(weights.draft.bytes)} GiB")
     if measured.is_outline:
         parts.append("the hub cannot be reached: these are the sizes that RayLLM knows offline")
     if shape.has_vision:
@@ -47,6 +54,15 @@ def cpu_line(figures: Mapping[str, Any]) -> str:
         f"on this machine's CPU: {threads}, {figures['dtype']}, since {figures['reason']}; "
         f"{weights} GiB of weights and {cache}, of {memory} GiB of memory"
     )
+
+
+def host_line(size: int) -> str:
+    """Describe the memory of the host that a replica takes.
+
+    Args:
+        size: bytes of its cache.
+    """
+    return f"on the host of a replica: {_gib(size)} GiB of memory for the cache that its GPUs offload"
 
 
 def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> Table:
@@ -97,7 +113,7 @@ def summary(fit: Fit, tokens: int) -> str:
         fit: how the model fits.
         tokens: length of the longest sequence.
     """
-    is_certain = fit.cache - fit.uncertainty >= fit.layout.bytes_of(tokens, fit.settings.batched_tokens or tokens)
+    is_certain = fit.cache - fit.uncertainty >= fit.bytes_of(tokens)
     warning = "" if is_certain else " Within the error of the estimates, even one may not fit."
     return (
         f"{fit.gpu.name} × {fit.settings.gpus}: {_gib(fit.weights)} GiB of weights on each, "
@@ -108,12 +124,24 @@ def summary(fit: Fit, tokens: int) -> str:
 
 def _caches(measured: Measured) -> dict[str, int]:
     """Number of layers by the cache that they keep."""
-    layers: dict[str, int] = {}
-    for cache in measured.architecture.caches:
-        window = getattr(cache, "window", None)
-        text = f"keep {cache.token_bytes(1, 2):,} bytes a token" + (f" of the last {window:,}" if window else "")
-        layers[text] = layers.get(text, 0) + 1
-    return layers
+    caches = Counter(measured.architecture.caches)
+    return {_described(cache): count for cache, count in caches.items()}
+
+
+def _described(cache: Cache) -> str:
+    if isinstance(cache, StateCache):
+        return f"keep a state of {cache.page_bytes(1, CacheSettings()):,} bytes a request"
+    size = f"keep {cache.token_bytes(1, 2):,} bytes a token"
+    match cache:
+        case SlidingCache():
+            return f"{size} of the last {cache.window:,}"
+        case ChunkedCache():
+            return f"{size} of a chunk of {cache.chunk:,}"
+        case CrossCache():
+            return f"{size} of the {cache.positions:,} that the encoder returns"
+        case IndexCache():
+            return f"{size} as an index"
+    return size
 
 
 def _gib(size: int) -> str:

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from rayllm.sizing.measure import Measured
 
 _DEFAULT_TOKENS = 8192
-# vLLM's data type of the cache → bytes per element; `auto` is the model's own.
-_CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-# Engine arguments that change memory use in ways that are not computed.
-_NOT_COUNTED = (
-    "block_size",
-    "cpu_offload_gb",
-    "data_parallel_size",
-    "kv_cache_memory_bytes",
-    "load_format",
-    "num_gpu_blocks_override",
-    "quantization",
-    "speculative_config",
-)
 
 
 @click.command(
@@ -56,8 +43,10 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    from rayllm.cli.authoring.fit_tables import cpu_line, introduction, table
+    from rayllm.cli.authoring.fit_tables import cpu_line, host_line, introduction, table
+    from rayllm.sizing.engine_arguments import not_counted
     from rayllm.sizing.gpus import GPUS, find_gpu
+    from rayllm.sizing.offload import host_bytes
 
     config = named_model(model)
     kinds = [find_gpu(name) for name in gpus] or list(GPUS)
@@ -66,28 +55,34 @@ def command(
     setting = _setting(config, measured, adapters, rank)
     degrees = _degrees(config, tensor_parallelism, pipeline_parallelism)
     rows = [(gpu, _fit(measured, gpu, setting, degrees, tokens)) for gpu in kinds]
+    host, missing = host_bytes(config.engine_kwargs), not_counted(config.engine_kwargs)
     cpu = None if gpus or config.accelerator_type else _on_cpu(config, measured)
     if as_json:
-        click.echo(json.dumps({**_as_json(config, measured, tokens, rows), "cpu": cpu}, indent=1))
+        click.echo(json.dumps({**_as_json(config, measured, tokens, rows, host, missing), "cpu": cpu}, indent=1))
         return
     click.echo(introduction(config.model_id, measured))
-    if missing := _not_counted(config):
+    if missing:
         click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
     click.echo(table(measured, tokens, rows).text())
+    if host:
+        click.echo(host_line(host))
     if cpu:
         click.echo(cpu_line(cpu))
     click.echo(_footing(rows, tokens), err=True)
 
 
 def _measured(config: ModelConfig) -> Measured:
+    from rayllm.sizing.consistency import check_tensors
     from rayllm.sizing.measure import measure
     from rayllm.sources import UnreachableError
 
     try:
-        return measure(config.source, str(config.engine_kwargs.get("dtype", "auto")))
+        measured = measure(config.source, str(config.engine_kwargs.get("dtype", "auto")), config.engine_kwargs)
     except UnreachableError as error:
         hint = "use a local copy; only config.json and the headers of its weights are read."
         raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
+    check_tensors(measured.architecture, measured.weights.tensors)
+    return measured
 
 
 def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
@@ -121,44 +116,18 @@ def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int
 
 
 def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> EngineSettings:
-    from rayllm.sizing.fit import UTILIZATION, EngineSettings
+    from dataclasses import replace
 
-    kwargs = config.engine_kwargs
+    from rayllm.sizing.engine_arguments import engine_settings, number
+
+    settings = engine_settings(config.engine_kwargs, measured.architecture, measured.element_bytes)
     slots = config.lora_config.max_num_adapters_per_replica if config.lora_config else 0
-    utilization = _number(config, "gpu_memory_utilization") or UTILIZATION
-    if utilization > 1:
-        raise ConfigError(f"engine_kwargs.gpu_memory_utilization: must be at most 1, not {utilization:g}.")
-    return EngineSettings(
-        utilization=utilization,
-        batched_tokens=int(_number(config, "max_num_batched_tokens")) or None,
-        sequences=kwargs.get("max_num_seqs"),
-        cache_element_bytes=_cache_element(config, measured),
+    return replace(
+        settings,
+        draft_tokens=settings.draft_tokens or measured.draft_layers,
         adapter_slots=slots if adapters is None else adapters,
-        adapter_rank=rank or int(_number(config, "max_lora_rank")) or 16,
-        captures_graphs=not kwargs.get("enforce_eager"),
+        adapter_rank=rank or int(number(config.engine_kwargs, "max_lora_rank")) or 16,
     )
-
-
-def _number(config: ModelConfig, name: str) -> float:
-    """An engine argument; 0 if it is not set."""
-    value = config.engine_kwargs.get(name)
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ConfigError(f"engine_kwargs.{name}: must be a number above 0, not {value!r}.")
-    return value
-
-
-def _cache_element(config: ModelConfig, measured: Measured) -> int:
-    name = str(config.engine_kwargs.get("kv_cache_dtype", "auto"))
-    if name != "auto" and name not in _CACHE_TYPES:
-        supported = ", ".join(("auto", *_CACHE_TYPES))
-        raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` is not supported here; use {supported}.")
-    return _CACHE_TYPES.get(name, measured.element_bytes)
-
-
-def _not_counted(config: ModelConfig) -> list[str]:
-    return [name for name in _NOT_COUNTED if config.engine_kwargs.get(name) is not None]
 
 
 def _degrees(config: ModelConfig, tensor: int | None, pipeline: int | None) -> tuple[int, int] | None:
@@ -193,7 +162,12 @@ def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
 
 
 def _as_json(
-    config: ModelConfig, measured: Measured, tokens: int, rows: list[tuple[Gpu, Fit | None]]
+    config: ModelConfig,
+    measured: Measured,
+    tokens: int,
+    rows: list[tuple[Gpu, Fit | None]],
+    host: int,
+    missing: list[str],
 ) -> dict[str, Any]:
     shape = measured.architecture
     return {
@@ -202,10 +176,12 @@ def _as_json(
         "layers": shape.layers,
         "parameters": measured.weights.parameters,
         "weights": measured.weights.bytes,
+        "draft_weights": measured.weights.draft.bytes if measured.weights.draft else 0,
+        "host_cache": host,
         "context": shape.context,
         "is_outline": measured.is_outline,
         "tokens": tokens,
-        "not_counted": _not_counted(config),
+        "not_counted": missing,
         "gpus": [_fit_as_json(gpu, fit, shape.context, tokens) for gpu, fit in rows],
     }
 

@@ -80,12 +80,15 @@ def test_rope_scaling(scaling: dict[str, Any] | None, context: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "jamba"}, "keeps recurrent states"),
-        ({"model_type": "llama4_text"}, "chunked attention"),
+        ({"model_type": "zamba2"}, "shares attention blocks among its layers"),
+        ({"model_type": "minimax_m1"}, "is no longer served by vLLM 0.29"),
         ({"model_type": "brand_new"}, "`brand_new` cannot be computed: it is not among"),
         ({"model_type": None}, "the family `none`"),
-        ({"is_encoder_decoder": True}, "is not among"),
-        ({"model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["linear_attention"] * 32}, "linear_attention"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder: the family `llama` is not among"),
+        (
+            {"model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["linear_attention"] * 32},
+            "layer_types: layers of type `linear_attention` are not supported in the family `gpt_oss`; known are full",
+        ),
     ],
 )
 def test_unsupported_architecture(changes: dict[str, Any], message: str) -> None:

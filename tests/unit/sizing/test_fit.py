@@ -9,6 +9,7 @@ import pytest
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture, read_architecture
 from rayllm.sizing.cache_layout import cache_layout
+from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.fit import EngineSettings, fit, split_errors
 from rayllm.sizing.gpus import GIB, GPUS, find_gpu
 from rayllm.sizing.kv_cache import LayerCache, SlidingCache
@@ -96,20 +97,23 @@ def test_weights_of_other_dtypes() -> None:
 
 
 def test_uniform_layers_are_one_group() -> None:
-    layout = cache_layout([FULL] * 32, 1, 1, 2)
+    layout = cache_layout([FULL] * 32, CacheSettings())
     assert layout.block_bytes == 32 * 16 * 4096
     assert layout.blocks_of(8192, 2048) == 512
-    assert cache_layout([FULL] * 32, 4, 1, 2).block_bytes == layout.block_bytes // 4
-    assert cache_layout([FULL] * 32, 1, 2, 1).block_bytes == layout.block_bytes // 4
+    assert cache_layout([FULL] * 32, CacheSettings(tensor_parallel=4)).block_bytes == layout.block_bytes // 4
+    assert (
+        cache_layout([FULL] * 32, CacheSettings(pipeline_parallel=2, element_bytes=1)).block_bytes
+        == layout.block_bytes // 4
+    )
 
 
 def test_mixed_layers_are_grouped_by_the_rarest_kind() -> None:
-    layout = cache_layout([*[SLIDING] * 5, FULL] * 8, 1, 1, 2)
+    layout = cache_layout([*[SLIDING] * 5, FULL] * 8, CacheSettings())
     assert (layout.block_bytes, len(layout.groups)) == (8 * 16 * 4096, 6)
     # A long sequence occupies all of one group, and one window in each of five.
     assert layout.blocks_of(32768, 2048) == 2048 + 5 * ((1023 + 2048 + 15) // 16 + 1)
     # Nearly as many of both kinds: padded rather than split.
-    assert len(cache_layout([SLIDING] * 12 + [FULL] * 13, 1, 1, 2).groups) == 2
+    assert len(cache_layout([SLIDING] * 12 + [FULL] * 13, CacheSettings()).groups) == 2
 
 
 def test_fit() -> None:

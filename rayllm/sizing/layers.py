@@ -1,0 +1,294 @@
+"""The caches of each layer, by the model's family.
+
+Source: vLLM 0.29, `get_kv_cache_spec` of its layers, and the classes of `vllm/model_executor/models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rayllm.errors import ConfigError
+from rayllm.sizing.config_fields import Fields
+from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, LatentCache, LayerCache, SlidingCache
+from rayllm.sizing.state_space import (
+    StateCache,
+    declared_bytes,
+    gated_delta_net,
+    mamba_1,
+    mamba_2,
+    short_convolution,
+)
+
+Cache = LayerCache | StateCache
+"""What one layer keeps. A layer may keep several."""
+Caches = tuple[Cache, ...]
+
+
+class UnknownArchitectureError(ConfigError):
+    """The memory of this family cannot be computed."""
+
+
+def caches_of(family: str, fields: Fields) -> Caches:
+    """All caches of a model, in the order of its layers.
+
+    Args:
+        family: its `model_type`.
+        fields: its configuration.
+
+    Raises:
+        UnknownArchitectureError: the family or a kind of layer is not supported.
+        ConfigError: a value is missing or invalid; the message names it.
+    """
+    if family in _FAMILIES:
+        return _FAMILIES[family](fields)
+    reason = _UNSUPPORTED.get(family, "is not among the supported ones")
+    raise UnknownArchitectureError(
+        f"config.json: the memory of the family `{family or 'none'}` cannot be computed: it {reason}."
+    )
+
+
+def _full(fields: Fields) -> Caches:
+    return (_attention(fields),) * fields.required("num_hidden_layers")
+
+
+def _attention(fields: Fields) -> LayerCache:
+    heads, width = fields.attention()
+    return LayerCache(heads, width, width)
+
+
+def _mixed(period: int | None = None, last_is_full: bool = True) -> Callable[[Fields], Caches]:
+    """Full and sliding-window layers by `layer_types`. Older files lack it; there, one layer in `period` is full."""
+
+    def caches(fields: Fields) -> Caches:
+        window = fields.optional("sliding_window")
+        if not window or fields.values.get("use_sliding_window") is False:
+            return _full(fields)
+        full = _attention(fields)
+        sliding = SlidingCache(full.heads, full.key, full.value, window)
+        types = _layer_types(fields) or _periodic(
+            fields, fields.optional("sliding_window_pattern") or period, "sliding_attention", last_is_full
+        )
+        return _by_type(fields, types, {"full_attention": (full,), "sliding_attention": (sliding,)})
+
+    return caches
+
+
+def _layer_types(fields: Fields, key: str = "layer_types") -> list[str] | None:
+    """The type of each layer; None if the configuration does not list them."""
+    types = fields.values.get(key)
+    if not isinstance(types, list | str) or not types:
+        return None
+    count = fields.optional("num_hidden_layers")
+    if count is not None and len(types) != count:
+        raise ConfigError(f"config.json: {key} has {len(types)} entries for {count} layers.")
+    return [str(kind) for kind in types]
+
+
+def _periodic(fields: Fields, period: int | None, other: str, last_is_full: bool = True) -> list[str]:
+    """The type of each layer if one in `period` has full attention; without a period, none has."""
+    count = fields.required("num_hidden_layers")
+    if period is None:
+        return [other] * count
+    full = period - 1 if last_is_full else 0
+    return ["full_attention" if index % period == full else other for index in range(count)]
+
+
+def _by_type(fields: Fields, types: Sequence[str], kinds: dict[str, Caches], key: str = "layer_types") -> Caches:
+    if unknown := set(types) - kinds.keys():
+        family = fields.values.get("model_type")
+        raise UnknownArchitectureError(
+            f"config.json: {key}: layers of type `{min(unknown)}` are not supported in the family `{family}`; "
+            f"known are {', '.join(kinds)}."
+        )
+    return tuple(cache for kind in types for cache in kinds[kind])
+
+
+def _gemma4(fields: Fields) -> Caches:
+    """Full layers have wider and fewer heads; the last layers use the cache of earlier ones."""
+    heads, width = fields.attention()
+    wide = fields.optional("global_head_dim") or width
+    few = fields.optional("num_global_key_value_heads") if fields.values.get("attention_k_eq_v") else None
+    kinds: dict[str, Caches] = {
+        "full_attention": (LayerCache(few or heads, wide, wide),),
+        "sliding_attention": (SlidingCache(heads, width, width, fields.required("sliding_window")),),
+    }
+    types = _layer_types(fields) or _periodic(fields, 6, "sliding_attention")
+    own = len(types) - (fields.optional("num_kv_shared_layers") or 0)
+    return _by_type(fields, types[:own], kinds)
+
+
+def _chunked(fields: Fields) -> Caches:
+    """Llama 4: layers without positions have full attention, the others attend to a chunk."""
+    full, chunk = _attention(fields), fields.optional("attention_chunk_size")
+    if not chunk:
+        return _full(fields)
+    count = fields.required("num_hidden_layers")
+    interval = fields.optional("no_rope_layer_interval") or 4
+    has_positions = fields.values.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+    if not isinstance(has_positions, list) or len(has_positions) != count:
+        raise ConfigError(f"config.json: no_rope_layers is no list of {count} numbers, one per layer.")
+    local = ChunkedCache(full.heads, full.key, full.value, chunk)
+    return tuple(local if flag else full for flag in has_positions)
+
+
+def _latent(fields: Fields) -> Caches:
+    count, is_sparse = fields.required("num_hidden_layers"), bool(fields.optional("index_topk"))
+    cache = LatentCache(1, fields.required("kv_lora_rank"), fields.required("qk_rope_head_dim"), is_sparse)
+    if not is_sparse:
+        return (cache,) * count
+    index = IndexCache(1, fields.required("index_head_dim"), 0)
+    return tuple(kept for layer in range(count) for kept in ((cache, index) if _indexes(fields, layer) else (cache,)))
+
+
+def _indexes(fields: Fields, layer: int) -> bool:
+    """Whether a layer has an index of its own. Others use that of an earlier layer."""
+    pattern = fields.values.get("index_topk_pattern")
+    if pattern is not None:
+        return not (layer < len(pattern) and pattern[layer] == "S")
+    offset = fields.optional("index_skip_topk_offset")
+    since = max(layer - (2 if offset is None else offset) + 1, 0)
+    return since % (fields.optional("index_topk_freq") or 1) == 0
+
+
+def _delta(fields: Fields) -> Caches:
+    """Gated delta nets, and full attention in one layer of four."""
+    types = _layer_types(fields) or _periodic(
+        fields, fields.optional("full_attention_interval") or 4, "linear_attention"
+    )
+    kinds: dict[str, Caches] = {
+        "linear_attention": (gated_delta_net(fields),),
+        "full_attention": (_attention(fields),),
+    }
+    return _by_type(fields, types, kinds)
+
+
+def _lfm2(fields: Fields) -> Caches:
+    count, full = fields.required("num_hidden_layers"), fields.values.get("full_attn_idxs")
+    types = _layer_types(fields)
+    if types is None and isinstance(full, list):
+        types = ["full_attention" if layer in full else "conv" for layer in range(count)]
+    if types is None:
+        raise ConfigError("config.json: layer_types is missing, so the model's size cannot be computed.")
+    return _by_type(fields, types, {"conv": (short_convolution(fields),), "full_attention": (_attention(fields),)})
+
+
+def _granite(fields: Fields) -> Caches:
+    types = _layer_types(fields) or ["mamba"] * fields.required("num_hidden_layers")
+    kinds: dict[str, Caches] = {"attention": (_attention(fields),), "full_attention": (_attention(fields),)}
+    if "mamba" in types:
+        kinds["mamba"] = (_mamba_2(fields),)
+    return _by_type(fields, types, kinds)
+
+
+def _falcon_h1(fields: Fields) -> Caches:
+    """Every layer has both."""
+    return (_mamba_2(fields), _attention(fields)) * fields.required("num_hidden_layers")
+
+
+def _mamba_2(fields: Fields) -> StateCache:
+    heads, inner = fields.required("mamba_n_heads"), fields.optional("mamba_d_ssm")
+    inner = inner or fields.required("mamba_expand") * fields.required("hidden_size")
+    groups, state, kernel = (fields.required(f"mamba_{name}") for name in ("n_groups", "d_state", "d_conv"))
+    return mamba_2(heads, inner // heads, groups, state, kernel)
+
+
+def _nemotron_h(fields: Fields) -> Caches:
+    key = "hybrid_override_pattern" if fields.values.get("hybrid_override_pattern") else "layers_block_type"
+    types = _layer_types(fields, key)
+    if types is None:
+        raise ConfigError(
+            "config.json: hybrid_override_pattern and layers_block_type are missing, so the model's size cannot be "
+            "computed."
+        )
+    state = mamba_2(
+        heads=fields.required("mamba_num_heads"),
+        head=fields.required("mamba_head_dim"),
+        groups=fields.required("n_groups"),
+        state=fields.required("ssm_state_size"),
+        kernel=fields.required("conv_kernel"),
+        matrix_bytes=declared_bytes(fields, "mamba_ssm_cache_dtype", "float32"),
+        keeps_drafts=True,
+    )
+    attention = _attention(fields)
+    kinds: dict[str, Caches] = dict.fromkeys(("-", "E", "mlp", "moe"), ())
+    return _by_type(
+        fields,
+        types,
+        {"M": (state,), "mamba": (state,), "*": (attention,), "attention": (attention,), **kinds},
+        key,
+    )
+
+
+def _jamba(fields: Fields) -> Caches:
+    period, offset = fields.required("attn_layer_period"), fields.optional("attn_layer_offset") or 0
+    inner = fields.required("mamba_expand") * fields.required("hidden_size")
+    state, attention = (
+        mamba_1(inner, fields.required("mamba_d_state"), fields.required("mamba_d_conv")),
+        _attention(fields),
+    )
+    return tuple(
+        attention if layer % period == offset else state for layer in range(fields.required("num_hidden_layers"))
+    )
+
+
+def _pure_mamba(fields: Fields) -> Caches:
+    inner = fields.optional("intermediate_size") or fields.required("expand") * fields.required("hidden_size")
+    state = mamba_1(inner, fields.required("state_size"), fields.required("conv_kernel"))
+    return (state,) * fields.required("num_hidden_layers")
+
+
+def _pure_mamba_2(fields: Fields) -> Caches:
+    state = mamba_2(
+        heads=fields.required("num_heads"),
+        head=fields.required("head_dim"),
+        groups=fields.required("n_groups"),
+        state=fields.required("state_size"),
+        kernel=fields.required("conv_kernel"),
+        keeps_drafts=True,
+    )
+    return (state,) * fields.required("num_hidden_layers")
+
+
+def _whisper(fields: Fields) -> Caches:
+    own = _attention(fields)
+    cross = CrossCache(own.heads, own.key, own.value, fields.required("max_source_positions"))
+    return (own, cross) * fields.required("num_hidden_layers")
+
+
+_ALL_FULL = (
+    "llama mixtral qwen3 qwen3_moe qwen2_moe gemma granite granitemoe olmo olmo2 olmoe internlm2 internlm3 exaone "
+    "cohere stablelm gpt_neox nemotron smollm3 glm glm4 glm4_moe ernie4_5 ernie4_5_moe seed_oss apertus arcee "
+    "qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text minimax_m2"
+)
+_FAMILIES: dict[str, Callable[[Fields], Caches]] = {
+    **dict.fromkeys(_ALL_FULL.split(), _full),
+    # All layers have a sliding window, or none.
+    **dict.fromkeys(("mistral", "ministral", "ministral3", "phi3", "starcoder2", "qwen2", "qwen2_5_vl"), _mixed()),
+    **dict.fromkeys(("gemma2",), _mixed(2)),
+    **dict.fromkeys(("gemma3_text", "gemma3"), _mixed(6)),
+    **dict.fromkeys(("cohere2", "olmo3", "exaone4"), _mixed(4)),
+    **dict.fromkeys(("gpt_oss",), _mixed(2)),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _gemma4),
+    "llama4_text": _chunked,
+    **dict.fromkeys(["deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa"], _latent),
+    **dict.fromkeys(["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"], _delta),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), _lfm2),
+    "granitemoehybrid": _granite,
+    "falcon_h1": _falcon_h1,
+    "nemotron_h": _nemotron_h,
+    "jamba": _jamba,
+    **dict.fromkeys(("mamba", "falcon_mamba"), _pure_mamba),
+    "mamba2": _pure_mamba_2,
+    "whisper": _whisper,
+}
+_REMOVED = "bamba plamo2 minimax minimax_text_01 minimax_m1 dots1 mllama mllama_text_model"
+_ENCODERS = "bert roberta xlm-roberta modernbert nomic_bert new"
+_UNSUPPORTED = {
+    **dict.fromkeys(_REMOVED.split(), "is no longer served by vLLM 0.29"),
+    **dict.fromkeys(_ENCODERS.split(), "is an encoder without a cache"),
+    **dict.fromkeys(("t5", "bart"), "has cross-attention to an encoder of text, which vLLM 0.29 does not serve"),
+    **dict.fromkeys(("zamba", "zamba2"), "shares attention blocks among its layers"),
+    **dict.fromkeys(("kimi_linear", "kimi_k3"), "keeps states whose number depends on the GPU's kernels"),
+    "bailing_hybrid": "mixes latent and linear attention by rules that config.json does not tell",
+    "deepseek_v4": "packs compressed caches of several rates into one block",
+}

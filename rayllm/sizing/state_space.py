@@ -1,0 +1,98 @@
+"""Recurrent states: Mamba, gated delta nets, linear attention and short convolutions.
+
+A state has the same size for any number of tokens.
+
+Source: vLLM 0.29, `vllm/model_executor/layers/mamba/mamba_utils.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from rayllm.sizing.cache_settings import CacheSettings
+from rayllm.sizing.config_fields import Fields
+from rayllm.sizing.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True)
+class StateCache:
+    """The state of one layer: the last inputs of its convolution, and its matrices.
+
+    `channels` of the convolution are kept for `inputs` tokens, as are `groups` of `group` channels that are replicated
+    where they cannot be split. `matrices` counts the elements of all heads' matrices, and `matrix_bytes` is the size of
+    one if the model sets it. `keeps_drafts` means that the convolution also keeps the inputs of draft tokens.
+    """
+
+    channels: int
+    inputs: int
+    matrices: int = 0
+    groups: int = 0
+    group: int = 0
+    matrix_bytes: int | None = None
+    keeps_drafts: bool = True
+
+    @property
+    def kind(self) -> Hashable:
+        """See `LayerCache.kind`."""
+        return self
+
+    def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
+        """Bytes per token: none."""
+        return 0
+
+    def page_bytes(self, block: int, settings: CacheSettings) -> int:
+        """Bytes of a state on one GPU, for any `block`."""
+        gpus = settings.tensor_parallel
+        groups = self.groups if self.groups % gpus == 0 else gpus
+        inputs = self.inputs + (settings.draft_tokens if self.keeps_drafts else 0)
+        convolution = (self.channels + groups * self.group) // gpus * inputs
+        matrix_bytes = settings.matrix_bytes or self.matrix_bytes or settings.state_bytes
+        return int(convolution * settings.state_bytes + self.matrices // gpus * matrix_bytes)
+
+    def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
+        """Blocks that a sequence occupies, each with a state: the newest, one per draft, and one for its prefix."""
+        return (2 if settings.keeps_prefixes else 1) + settings.draft_tokens
+
+
+def mamba_1(inner: int, state: int, kernel: int) -> StateCache:
+    """Mamba: `inner` channels with a state of `state` numbers each. Source: https://arxiv.org/abs/2312.00752"""
+    return StateCache(inner, kernel - 1, inner * state, keeps_drafts=False)
+
+
+def mamba_2(
+    heads: int,
+    head: int,
+    groups: int,
+    state: int,
+    kernel: int,
+    matrix_bytes: int | None = None,
+    keeps_drafts: bool = False,
+) -> StateCache:
+    """Mamba 2: `heads` with a matrix of `head` × `state` each. Source: https://arxiv.org/abs/2405.21060"""
+    inner = heads * head
+    return StateCache(inner, kernel - 1, inner * state, groups, 2 * state, matrix_bytes, keeps_drafts)
+
+
+def gated_delta_net(fields: Fields) -> StateCache:
+    """A gated delta net. Source: https://arxiv.org/abs/2412.06464"""
+    keys = fields.required("linear_num_key_heads") * fields.required("linear_key_head_dim")
+    values = fields.required("linear_num_value_heads") * fields.required("linear_value_head_dim")
+    return StateCache(
+        channels=2 * keys + values,
+        inputs=fields.required("linear_conv_kernel_dim") - 1,
+        matrices=values * fields.required("linear_key_head_dim"),
+        matrix_bytes=declared_bytes(fields, "mamba_ssm_dtype"),
+    )
+
+
+def short_convolution(fields: Fields) -> StateCache:
+    """A short convolution, as in LFM2."""
+    channels = fields.optional("conv_dim") or fields.required("hidden_size")
+    return StateCache(channels, fields.required("conv_L_cache") - 1, keeps_drafts=False)
+
+
+def declared_bytes(fields: Fields, key: str, default: str | None = None) -> int | None:
+    """Bytes per element of the type that a key of the configuration names; None if it is missing and has no default."""
+    name = fields.values.get(key) or default
+    return dtype_bytes(str(name)) if name else None
