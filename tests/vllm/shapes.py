@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
+from rayllm.config.vllm_versions import current_series
+
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 CACHE_GIB = 1
 TOKENS = 256
@@ -53,6 +57,10 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# The CPU builds before 0.29 have no latent attention.
+RUNNABLE = [name for name in SHAPES if name != "latent" or Version(current_series()) >= Version("0.29")]
+
+
 def make(root: Path) -> dict[str, int]:
     """A folder below `root` for each shape; gives their numbers of parameters."""
     import torch
@@ -80,7 +88,7 @@ def count(root: Path) -> dict[str, dict[str, float]]:
     from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 
     found = {}
-    for name in SHAPES:
+    for name in RUNNABLE:
         engine = LLM(
             model=str(root / name),
             enforce_eager=True,

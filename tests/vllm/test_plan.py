@@ -39,6 +39,8 @@ def counted(root: Path) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_blocks_are_vllms_own(counted: dict[str, dict[str, int]], root: Path, name: str) -> None:
+    if name not in shapes.RUNNABLE:
+        pytest.skip("this vLLM's CPU build does not run it")
     found, measured = counted[name], measure(LocalSource(path=str(root / name)))
     layout = cache_layout(measured.architecture.caches, CacheSettings(block=found["block"]))
     assert shapes.CACHE_GIB * 2**30 // layout.block_bytes == found["blocks"]
