@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from packaging.version import Version
+
+from rayllm.config.vllm_versions import current_series
 from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.config_fields import Fields
 from rayllm.sizing.dtypes import dtype_bytes
@@ -22,6 +25,7 @@ class StateCache:
     `channels` of the convolution are kept for `inputs` tokens, as are `groups` of `group` channels that are replicated
     where they cannot be split. `matrices` counts the elements of all heads' matrices, and `matrix_bytes` is the size of
     one if the model sets it. `keeps_drafts` means that the convolution also keeps the inputs of draft tokens.
+    `checkpoints` are states that a long prompt leaves behind for its prefix.
     """
 
     channels: int
@@ -31,6 +35,7 @@ class StateCache:
     group: int = 0
     matrix_bytes: int | None = None
     keeps_drafts: bool = True
+    checkpoints: int = 0
 
     @property
     def kind(self) -> Hashable:
@@ -52,7 +57,7 @@ class StateCache:
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
         """Blocks that a sequence occupies, each with a state: the newest, one per draft, and one for its prefix."""
-        return (2 if settings.keeps_prefixes else 1) + settings.draft_tokens
+        return (2 + self.checkpoints if settings.keeps_prefixes else 1) + settings.draft_tokens
 
 
 def mamba_1(inner: int, state: int, kernel: int) -> StateCache:
@@ -71,7 +76,9 @@ def mamba_2(
 ) -> StateCache:
     """Mamba 2: `heads` with a matrix of `head` × `state` each. Source: https://arxiv.org/abs/2405.21060"""
     inner = heads * head
-    return StateCache(inner, kernel - 1, inner * state, groups, 2 * state, matrix_bytes, keeps_drafts)
+    # From 0.32 on, vLLM keeps one within a prompt that it computes in one piece.
+    checkpoints = int(Version(current_series()) >= Version("0.32"))
+    return StateCache(inner, kernel - 1, inner * state, groups, 2 * state, matrix_bytes, keeps_drafts, checkpoints)
 
 
 def gated_delta_net(fields: Fields) -> StateCache:
