@@ -21,6 +21,8 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight$")
 _KEYS_AND_VALUES = re.compile(r"\.[kv]_proj\.")
 # Replicated on every GPU: the experts' router, and the down-projections of latent attention.
 _REPLICATED = re.compile(r"\.(?:gate|router|q_a_proj|kv_a_proj_with_mqa)\.")
+# vLLM keeps them in 32 bits, whatever they are stored in.
+_IN_32_BITS = re.compile(r"\.A_log$")
 _LINEAR = re.compile(r"(?:_proj|\.c_attn|\.qkv_proj|\.gate_up_proj)\.weight$")
 
 
@@ -116,6 +118,8 @@ class Weights:
     def _loaded_bytes(self, name: str, tensor: Tensor) -> int:
         if self._linear_bytes and len(tensor.shape) >= 2 and is_converted(name) and not _ENCODER.search(name):
             return ceil(tensor.count * self._linear_bytes)
+        if _IN_32_BITS.search(name):
+            return 4 * tensor.count
         if self._architecture.is_quantized or tensor.dtype not in _FLOATS:
             return tensor.stored_bytes
         return tensor.count * self._element_bytes

@@ -22,6 +22,7 @@ from typing import Any
 from rayllm.sizing.architecture import read_architecture
 from rayllm.sizing.cache_layout import CacheLayout, cache_layout
 from rayllm.sizing.engine_arguments import engine_settings
+from rayllm.sizing.speculation import own_draft, read_draft
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 CACHE_BYTES = 2**30
@@ -30,10 +31,11 @@ TOKENS, BATCHED_TOKENS = 2048, 256
 
 @dataclass(frozen=True)
 class Case:
-    """A model's config.json, and how its engine runs."""
+    """A model's config.json, how its engine runs, and the config.json of its draft."""
 
     config: dict[str, Any]
     engine: dict[str, Any] = field(default_factory=dict)
+    draft: dict[str, Any] | None = None
 
 
 _BASE = {
@@ -89,7 +91,13 @@ def _types(pattern: str, **names: str) -> list[str]:
 
 
 _QWEN3_NEXT = _config(
-    "qwen3_next", "Qwen3NextForCausalLM", **_DELTA, **_EXPERTS, shared_expert_intermediate_size=64, norm_topk_prob=True
+    "qwen3_next",
+    "Qwen3NextForCausalLM",
+    **_DELTA,
+    **_EXPERTS,
+    shared_expert_intermediate_size=64,
+    norm_topk_prob=True,
+    pad_token_id=0,
 )
 _NEMOTRON = _config(
     "nemotron_h",
@@ -222,6 +230,29 @@ CASES: dict[str, Case] = {
         }
     ),
     "whisper": Case(_WHISPER, {"max_model_len": 448, "max_num_batched_tokens": 1500}),
+    "llama-eagle-3": Case(
+        _config("llama", "LlamaForCausalLM"),
+        {"speculative_config": {"method": "eagle3", "model": "draft", "num_speculative_tokens": 3}},
+        _config("llama", "LlamaForCausalLMEagle3", num_hidden_layers=1, draft_vocab_size=3072),
+    ),
+    "llama-draft": Case(
+        _config("llama", "LlamaForCausalLM"),
+        {"speculative_config": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}},
+        _config("llama", "LlamaForCausalLM", num_hidden_layers=3, num_key_value_heads=1),
+    ),
+    "gpt-oss-eagle-3": Case(
+        {**_GPT_OSS, "num_hidden_layers": 12},
+        {"speculative_config": {"method": "eagle3", "model": "draft", "num_speculative_tokens": 3}},
+        _config("llama", "LlamaForCausalLMEagle3", num_hidden_layers=1, draft_vocab_size=3072),
+    ),
+    "qwen3-next-mtp": Case(
+        {**_QWEN3_NEXT, "num_nextn_predict_layers": 1},
+        {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}},
+    ),
+    "deepseek-v3-mtp": Case(
+        {**_config("deepseek_v3", "DeepseekV3ForCausalLM", **_LATENT), "num_nextn_predict_layers": 1},
+        {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
+    ),
     "llama-2-gpus": Case(_config("llama", "LlamaForCausalLM"), {"tensor_parallel_size": 2}),
     "llama-4-gpus": Case(_config("llama", "LlamaForCausalLM"), {"tensor_parallel_size": 4}),
     "deepseek-v3-2-gpus": Case(_config("deepseek_v3", "DeepseekV3ForCausalLM", **_LATENT), {"tensor_parallel_size": 2}),
@@ -244,6 +275,12 @@ _WITHOUT_INDEX = {"glm-5": (2, 3, 4, 6, 7)}
 def computed(case: Case) -> tuple[CacheLayout, int]:
     """The layout that `rayllm plan` computes for a model, and the tokens of all steps that run at once."""
     architecture = read_architecture(case.config)
+    proposing = read_draft(case.engine, case.config, {})
+    if proposing.layers:
+        draft = own_draft(architecture, {}, proposing.layers)[0]
+        architecture = replace(architecture, caches=(*architecture.caches, *draft.caches))
+    elif case.draft:
+        architecture = replace(architecture, caches=(*architecture.caches, *read_architecture(case.draft).caches))
     settings = engine_settings({"max_num_batched_tokens": BATCHED_TOKENS, **case.engine}, architecture, 2)
     settings = replace(settings, tensor_parallel=case.engine.get("tensor_parallel_size", 1))
     return cache_layout(architecture.caches, settings.caches), settings.in_flight
@@ -267,6 +304,9 @@ def count(folder: Path, case: Case) -> tuple[Any, dict[str, Any]]:
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     arguments = {"max_model_len": TOKENS, "max_num_batched_tokens": BATCHED_TOKENS, **case.engine}
+    if case.draft:
+        write(folder / "draft", case.draft)
+        arguments["speculative_config"] = {**case.engine["speculative_config"], "model": str(folder / "draft")}
     config = EngineArgs(
         model=str(folder), load_format="dummy", enforce_eager=True, seed=0, **arguments
     ).create_engine_config()
@@ -275,8 +315,24 @@ def count(folder: Path, case: Case) -> tuple[Any, dict[str, Any]]:
         # Layers see their share of the GPUs. They never run, so nothing is sent to the others.
         get_tp_group().world_size = config.parallel_config.tensor_parallel_size
         with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
-            initialize_model(vllm_config=config)
-        return config, _plan_on_gpu(config, case)
+            model = initialize_model(vllm_config=config)
+            if speculative := config.speculative_config:
+                prefix = "draft_model" if speculative.uses_draft_model() else ""
+                initialize_model(vllm_config=config, model_config=speculative.draft_model_config, prefix=prefix)
+        weights = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+        return config, {"weights": weights, "tensors": _tensors(folder), **_plan_on_gpu(config, case)}
+
+
+def _tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a checkpoint of the model, by transformers."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    is_speech = config.model_type == "whisper"
+    kind = transformers.AutoModelForSpeechSeq2Seq if is_speech else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in kind.from_config(config).named_parameters()}
 
 
 def count_sparse(config: Any, name: str) -> dict[str, Any]:
