@@ -11,7 +11,7 @@ from typing import Any
 
 from rayllm.sizing.config_fields import Fields
 from rayllm.sizing.dtypes import dtype_bytes
-from rayllm.sizing.layers import Caches, UnknownArchitectureError, caches_of
+from rayllm.sizing.layers import Caches, UnknownArchitectureError, caches_of, listed_layers
 
 __all__ = ["Architecture", "UnknownArchitectureError", "dtype_bytes", "read_architecture"]
 
@@ -73,7 +73,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         inner=_inner(fields, bool(experts)),
         vocabulary=fields.required("vocab_size"),
         context=_context(fields, family),
-        layers=fields.optional("num_hidden_layers") or len(caches),
+        layers=fields.optional("num_hidden_layers") or len(listed_layers(fields)),
         caches=caches,
         is_quantized=bool(config.get("quantization_config") or text.get("quantization_config")),
         is_tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family in _TIED))),

@@ -192,14 +192,27 @@ def _mamba_2(fields: Fields) -> StateCache:
     return mamba_2(heads, inner // heads, groups, state, kernel)
 
 
-def _nemotron_h(fields: Fields) -> Caches:
-    key = "hybrid_override_pattern" if fields.values.get("hybrid_override_pattern") else "layers_block_type"
-    types = _layer_types(fields, key)
+def listed_layers(fields: Fields) -> list[str]:
+    """The types of layers in a configuration that lists them in place of their number, as that of Nemotron-H.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    types = _layer_types(fields, _listing(fields))
     if types is None:
         raise ConfigError(
             "config.json: hybrid_override_pattern and layers_block_type are missing, so the model's size cannot be "
             "computed."
         )
+    return types
+
+
+def _listing(fields: Fields) -> str:
+    return "hybrid_override_pattern" if fields.values.get("hybrid_override_pattern") else "layers_block_type"
+
+
+def _nemotron_h(fields: Fields) -> Caches:
+    types, key = listed_layers(fields), _listing(fields)
     state = mamba_2(
         heads=fields.required("mamba_num_heads"),
         head=fields.required("mamba_head_dim"),

@@ -316,11 +316,21 @@ def count(folder: Path, case: Case) -> tuple[Any, dict[str, Any]]:
         get_tp_group().world_size = config.parallel_config.tensor_parallel_size
         with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
             model = initialize_model(vllm_config=config)
-            if speculative := config.speculative_config:
-                prefix = "draft_model" if speculative.uses_draft_model() else ""
-                initialize_model(vllm_config=config, model_config=speculative.draft_model_config, prefix=prefix)
+            if config.speculative_config:
+                _build_draft(config)
         weights = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
         return config, {"weights": weights, "tensors": _tensors(folder), **_plan_on_gpu(config, case)}
+
+
+def _build_draft(config: Any) -> None:
+    from vllm.config.utils import replace
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    draft = config.speculative_config.draft_model_config
+    if config.speculative_config.uses_draft_model():
+        initialize_model(vllm_config=replace(config, model_config=draft), prefix="draft_model")
+    else:
+        initialize_model(vllm_config=config, model_config=draft)
 
 
 def _tensors(folder: Path) -> dict[str, tuple[int, ...]]:
