@@ -48,7 +48,8 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         UnknownArchitectureError: its family is not supported.
         ConfigError: a value is missing or invalid; the message names it.
     """
-    text = config.get("text_config") or config
+    # The second key is that of drafts in the format of the speculators library.
+    text = config.get("text_config") or config.get("transformer_layer_config") or config
     text = text if isinstance(text, Mapping) else {}
     family = str(text.get("model_type") or config.get("model_type") or "")
     fields = Fields(text, _SPELLINGS.get(family))

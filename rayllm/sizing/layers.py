@@ -222,14 +222,12 @@ def _nemotron_h(fields: Fields) -> Caches:
         matrix_bytes=declared_bytes(fields, "mamba_ssm_cache_dtype", "float32"),
         keeps_drafts=True,
     )
-    attention = _attention(fields)
-    kinds: dict[str, Caches] = dict.fromkeys(("-", "E", "mlp", "moe"), ())
-    return _by_type(
-        fields,
-        types,
-        {"M": (state,), "mamba": (state,), "*": (attention,), "attention": (attention,), **kinds},
-        key,
-    )
+    kinds: dict[str, Caches] = {
+        **dict.fromkeys(("M", "mamba", "linear_attention"), (state,)),
+        **dict.fromkeys(("*", "attention", "full_attention"), (_attention(fields),)),
+        **dict.fromkeys(("-", "E", "mlp", "moe"), ()),
+    }
+    return _by_type(fields, types, kinds, key)
 
 
 def _jamba(fields: Fields) -> Caches:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayllm.config import HubSource, Source, named_model
+from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture, read_architecture
 from rayllm.sizing.cpu import Cpu
 from rayllm.sizing.dtypes import dtype_bytes
@@ -93,7 +94,12 @@ def _measured_draft(draft: Draft, info: ModelInfo, architecture: Architecture, e
     if draft.layers:
         own, tensors = own_draft(architecture, info.tensors, draft.layers)
         return Measured(own, Weights(tensors, own, element_bytes), element_bytes)
-    return measure(named_model(draft.model).source) if draft.model else None
+    if draft.model is None:
+        return None
+    try:
+        return measure(named_model(draft.model).source)
+    except ConfigError as error:
+        raise ConfigError(f"engine_kwargs.speculative_config.model: {error.message}") from None
 
 
 def inspect_or_outline(source: Source, texts: Iterable[str] = ()) -> tuple[ModelInfo, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,35 @@ def test_blocks_are_vllms_own(planned: dict[str, dict[str, Any]], name: str) -> 
     assert blocks == found["blocks"]
     tokens = ALL[name].engine.get("max_model_len", specs.TOKENS)
     assert blocks / layout.blocks_of(tokens, in_flight) == pytest.approx(found["sequences"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("Qwen3Next", {"StateCache": 36, "LayerCache": 12}),
+        ("Qwen3_5Text", {"StateCache": 24, "LayerCache": 8}),
+        ("NemotronH", None),
+        ("Gemma3Text", {"SlidingCache": 22, "LayerCache": 4}),
+        ("Gemma4Text", {"SlidingCache": 25, "LayerCache": 5}),
+        ("Llama4Text", {"ChunkedCache": 36, "LayerCache": 12}),
+        ("GptOss", {"SlidingCache": 18, "LayerCache": 18}),
+        ("DeepseekV3", {"LatentCache": 61}),
+        ("DeepseekV32", {"LatentCache": 61, "IndexCache": 61}),
+        ("GlmMoeDsa", None),
+        ("Glm4Moe", {"LayerCache": 46}),
+        ("MiniMaxM2", None),
+        ("Lfm2", None),
+        ("FalconH1", {"StateCache": 32, "LayerCache": 32}),
+        ("Jamba", {"StateCache": 28, "LayerCache": 4}),
+        ("Whisper", {"LayerCache": 4, "CrossCache": 4}),
+    ],
+)
+def test_configurations_of_transformers_are_read(name: str, kinds: dict[str, int] | None) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")().to_dict()
+    found = Counter(type(cache).__name__ for cache in read_architecture(config).caches)
+    assert found if kinds is None else found == kinds
 
 
 @pytest.mark.parametrize("name", specs.CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,11 @@ WEIGHTS = str(Path(__file__).parents[3] / "models" / "rayllm-demo" / "weights")
 
 
 def test_arguments_of_caches() -> None:
-    arguments = {"kv_cache_dtype": "fp8", "mamba_cache_dtype": "float32", "mamba_ssm_cache_dtype": "float16"}
+    arguments: dict[str, Any] = {
+        "kv_cache_dtype": "fp8",
+        "mamba_cache_dtype": "float32",
+        "mamba_ssm_cache_dtype": "float16",
+    }
     arguments |= {"enable_prefix_caching": False, "disable_hybrid_kv_cache_manager": True, "block_size": 32}
     caches = engine_settings(arguments, ARCHITECTURE, 2).caches
     assert (caches.element_bytes, caches.state_bytes, caches.matrix_bytes) == (1, 4, 2)
@@ -93,6 +99,16 @@ def test_layers_that_predict_more_tokens_count_as_a_draft_only(name: str) -> Non
     assert drafted.weights.bytes - alone.weights.bytes == 2000
     assert len(drafted.architecture.caches) == 33
     assert drafted.draft_layers == 1
+
+
+def test_a_draft_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    shutil.copytree(WEIGHTS, tmp_path / "draft")
+    (tmp_path / "draft" / "config.json").write_text(json.dumps({"model_type": "medusa"}))
+    speculative = {"method": "eagle", "model": str(tmp_path / "draft")}
+    with pytest.raises(
+        ConfigError, match=r"speculative_config\.model: config\.json: the memory of the family `medusa`"
+    ):
+        measure_info(info(LLAMA, tensors(LLAMA)), False, arguments={"speculative_config": speculative})
 
 
 @pytest.mark.parametrize(
