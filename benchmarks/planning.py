@@ -1,7 +1,7 @@
 """What `rayllm plan` works out beside what vLLM itself counts, for small models of many families.
 
-python -m benchmarks.planning            print the table
-python -m benchmarks.planning --write    also put it into docs/performance.md
+python -m benchmarks.planning            print the tables
+python -m benchmarks.planning --write    also put them into docs/performance.md
 """
 
 from __future__ import annotations
@@ -12,27 +12,37 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.compare import publish, read_options
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.measure import measure
+from tests.vllm import specs
 
-# It makes the models, and has vLLM start with each: the same that the tests go by.
-_PROGRAM = "tests.vllm.shapes"
+# They make the models, and have vLLM start with each, or plan for a GPU: the same that the tests go by.
+_PROGRAM, _PROGRAM_GPU = "tests.vllm.shapes", "tests.vllm.specs"
 _CACHE_BYTES, _TOKENS = 2**30, 256
 
 
 def main() -> None:
-    """Count, and print or publish the table."""
+    """Count, and print or publish the tables."""
     read_options(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, "-m", _PROGRAM, folder], stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        lines = list(_rows(found, Path(folder)))
+        lines = list(_rows(_counted(_PROGRAM, folder), Path(folder)))
     heading = "| model | blocks: vLLM | plan | sequences of 256 tokens: vLLM | plan | parameters: transformers | plan |"
     publish("planning", "\n".join([heading, "|---|---|---|---|---|---|---|", *lines]))
+    with tempfile.TemporaryDirectory() as folder:
+        lines = list(_rows_gpu(_counted(_PROGRAM_GPU, folder)))
+    heading = "| model | tokens in a block | blocks: vLLM | plan | longest sequences: vLLM | plan |"
+    publish("planning-gpu", "\n".join([heading, "|---|---|---|---|---|---|", *lines]))
+
+
+def _counted(program: str, folder: str) -> dict[str, dict[str, Any]]:
+    done = subprocess.run([sys.executable, "-m", program, folder], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
@@ -47,6 +57,16 @@ def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:
             (counted["parameters"], planned.weights.parameters),
         )
         yield f"| {name} | " + " | ".join(f"{_told(theirs)} | {_beside(theirs, ours)}" for theirs, ours in pairs) + " |"
+
+
+def _rows_gpu(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, case in (specs.CASES | specs.SPARSE_CASES).items():
+        counted, (layout, in_flight) = found[name], specs.computed(case)
+        blocks = specs.CACHE_BYTES // layout.block_bytes
+        sequences = blocks / layout.blocks_of(case.engine.get("max_model_len", specs.TOKENS), in_flight)
+        pairs = (counted["blocks"], blocks), (counted["sequences"], sequences)
+        cells = (f"{_told(theirs)} | {_beside(theirs, ours)}" for theirs, ours in pairs)
+        yield f"| {name} | {counted['block']} | " + " | ".join(cells) + " |"
 
 
 def _beside(theirs: float, ours: float) -> str:

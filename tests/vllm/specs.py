@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,12 @@ TOKENS, BATCHED_TOKENS = 2048, 256
 
 @dataclass(frozen=True)
 class Case:
-    """A model's config.json, how its engine runs, and the config.json of its draft."""
+    """A model's config.json, how its engine runs, the config.json of its draft, and its pipeline stages."""
 
     config: dict[str, Any]
     engine: dict[str, Any] = field(default_factory=dict)
     draft: dict[str, Any] | None = None
+    stages: int = 1
 
 
 _BASE = {
@@ -253,6 +255,18 @@ CASES: dict[str, Case] = {
         {**_config("deepseek_v3", "DeepseekV3ForCausalLM", **_LATENT), "num_nextn_predict_layers": 1},
         {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
     ),
+    "mistral-sliding": Case(_config("mistral", "MistralForCausalLM", sliding_window=128)),
+    "cohere-2": Case(_config("cohere2", "Cohere2ForCausalLM", sliding_window=128, tie_word_embeddings=True)),
+    "olmo-3": Case(_config("olmo3", "Olmo3ForCausalLM", sliding_window=128)),
+    "glm-4-moe": Case(
+        _config("glm4_moe", "Glm4MoeForCausalLM", **_EXPERTS, n_routed_experts=4, n_shared_experts=1, n_group=1)
+    ),
+    "llama-2-stages": Case(_config("llama", "LlamaForCausalLM"), stages=2),
+    "gpt-oss-2-stages": Case(_GPT_OSS, stages=2),
+    "gemma-3-2-stages": Case(
+        _config("gemma3_text", "Gemma3ForCausalLM", sliding_window=64, query_pre_attn_scalar=32), stages=2
+    ),
+    "qwen3-next-2-stages": Case(_QWEN3_NEXT, stages=2),
     "llama-2-gpus": Case(_config("llama", "LlamaForCausalLM"), {"tensor_parallel_size": 2}),
     "llama-4-gpus": Case(_config("llama", "LlamaForCausalLM"), {"tensor_parallel_size": 4}),
     "deepseek-v3-2-gpus": Case(_config("deepseek_v3", "DeepseekV3ForCausalLM", **_LATENT), {"tensor_parallel_size": 2}),
@@ -282,7 +296,9 @@ def computed(case: Case) -> tuple[CacheLayout, int]:
     elif case.draft:
         architecture = replace(architecture, caches=(*architecture.caches, *read_architecture(case.draft).caches))
     settings = engine_settings({"max_num_batched_tokens": BATCHED_TOKENS, **case.engine}, architecture, 2)
-    settings = replace(settings, tensor_parallel=case.engine.get("tensor_parallel_size", 1))
+    settings = replace(
+        settings, tensor_parallel=case.engine.get("tensor_parallel_size", 1), pipeline_parallel=case.stages
+    )
     return cache_layout(architecture.caches, settings.caches), settings.in_flight
 
 
@@ -411,13 +427,21 @@ def _plan_on_gpu(config: Any, case: Case) -> dict[str, Any]:
     Platform.update_block_size_for_backend(config)
     # The first choice of FlashAttention.
     cache.kv_cache_layout = "LBNHC"
-    return _planned(config, get_kv_cache_spec(config))
+    config.parallel_config.pipeline_parallel_size = case.stages
+    # The runner of GPUs decides how many steps run at once. Configurations that are read later refuse it here.
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    try:
+        return _planned(config, get_kv_cache_spec(config), case.stages)
+    finally:
+        del os.environ["VLLM_USE_V2_MODEL_RUNNER"]
 
 
-def _planned(config: Any, specs: dict[str, Any]) -> dict[str, Any]:
+def _planned(config: Any, specs: dict[str, Any], stages: int = 1) -> dict[str, Any]:
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs, get_max_concurrency_for_kv_cache_config
 
-    [planned] = get_kv_cache_configs(config, [specs], [CACHE_BYTES])
+    layers = len(specs) // stages
+    split = [dict(islice(specs.items(), stage * layers, (stage + 1) * layers)) for stage in range(stages)]
+    planned = get_kv_cache_configs(config, split, [CACHE_BYTES] * stages)[0]
     return {
         "blocks": planned.num_blocks,
         "block": config.cache_config.block_size,

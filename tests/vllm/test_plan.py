@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,8 +145,33 @@ def test_engine_arguments_count_or_are_said_not_to(tmp_path: Path) -> None:
     assert one == pytest.approx(2 * two, rel=0.01)
     assert four == pytest.approx(two / 2, rel=0.01)
     assert cache(gpu_memory_utilization=0.5) < two
-    result = planned(with_arguments(tmp_path, quantization="fp8"), "--gpu", "T4")
-    assert result["not_counted"] == ["quantization"]
+    result = planned(with_arguments(tmp_path, cpu_offload_gb=1), "--gpu", "T4")
+    assert result["not_counted"] == ["cpu_offload_gb"]
+
+
+def test_drafts_and_the_memory_of_the_host(tmp_path: Path) -> None:
+    plain = planned(with_arguments(tmp_path), "--gpu", "T4")
+    assert (plain["draft_weights"], plain["host_cache"]) == (0, 0)
+    draft = str(DEMO.parent / "rayllm-demo" / "weights")
+    speculative = {"method": "draft_model", "model": draft, "num_speculative_tokens": 2}
+    file = with_arguments(tmp_path, speculative_config=speculative, kv_offloading_size=2)
+    drafted = planned(file, "--gpu", "T4")
+    assert (drafted["draft_weights"], drafted["host_cache"]) == (plain["weights"], 2 * 2**30)
+    assert drafted["gpus"][0]["weights"] == 2 * plain["gpus"][0]["weights"]
+    # The draft keeps as much for each token as the model.
+    assert drafted["gpus"][0]["sequences"] == pytest.approx(plain["gpus"][0]["sequences"] / 2, rel=0.01)
+    text = plan(file).stdout
+    assert "with a draft: 3.7 M parameters" in text
+    assert "on the host of a replica: 2.0 GiB of memory" in text
+
+
+def test_a_configuration_that_belongs_to_other_weights(tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO.parent / "rayllm-demo" / "weights", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 40}))
+    done = plan(str(folder))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "config.json: num_hidden_layers: it sets 40 layers, but the weights hold 4." in done.stderr
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

@@ -75,9 +75,15 @@ def test_weights_are_vllms_own(planned: dict[str, dict[str, Any]], name: str) ->
     tensors = {name: Tensor("BF16", tuple(shape)) for name, shape in found["tensors"].items()}
     weights = Weights(tensors, read_architecture(case.config), 2)
     gpus = case.engine.get("tensor_parallel_size", 1)
-    # Not counted: what vLLM adds to Gemma 4's layers without values of their own, and the groups of channels that it
-    # repeats where a state has fewer than there are GPUs.
+    # Not counted: what vLLM adds to Gemma 4's layers without values of their own, the groups of channels that it repeats
+    # where a state has fewer than there are GPUs, and the 32 bits of GLM's routers.
     assert weights.bytes_per_gpu(gpus, 1) == pytest.approx(found["weights"], rel=_ERRORS.get(name, 0.001))
 
 
-_ERRORS = {"gemma-4": 0.03, "gemma-4-few-heads": 0.02, "nemotron-h-one-group-4-gpus": 0.03, "nemotron-h-2-gpus": 0.002}
+_ERRORS = {
+    "gemma-4": 0.03,
+    "gemma-4-few-heads": 0.02,
+    "nemotron-h-one-group-4-gpus": 0.03,
+    "nemotron-h-2-gpus": 0.002,
+    "glm-4-moe": 0.002,
+}
