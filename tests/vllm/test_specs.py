@@ -75,8 +75,8 @@ def test_weights_are_vllms_own(planned: dict[str, dict[str, Any]], name: str) ->
     tensors = {name: Tensor("BF16", tuple(shape)) for name, shape in found["tensors"].items()}
     weights = Weights(tensors, read_architecture(case.config), 2)
     gpus = case.engine.get("tensor_parallel_size", 1)
-    # Not counted: what vLLM adds to Gemma 4's layers without values of their own, the groups of channels that it repeats
-    # where a state has fewer than there are GPUs, and the 32 bits of GLM's routers.
+    # Not counted: what vLLM adds to Gemma 4's layers without values of their own, the groups of channels that it
+    # repeats where a state has fewer than there are GPUs, and the 32 bits of GLM's routers.
     assert weights.bytes_per_gpu(gpus, 1) == pytest.approx(found["weights"], rel=_ERRORS.get(name, 0.001))
 
 
