@@ -94,7 +94,7 @@ def check_context(room: Fit, tokens: int) -> None:
     Raises:
         ConfigError: no sequence of `tokens` fits; the message says what does.
     """
-    if room.cache + room.uncertainty < room.layout.bytes_of(tokens, room.settings.batched_tokens or tokens):
+    if room.cache + room.uncertainty < room.bytes_of(tokens):
         raise ConfigError(
             f"--max-model-len: no sequence of {tokens:,} tokens fits {room.gpu.name} × {room.settings.gpus}.\n"
             f"hint: {room.longest_sequence(tokens):,} tokens do; so does a higher --tensor-parallelism."
