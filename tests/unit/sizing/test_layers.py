@@ -6,7 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
+from rayllm.config.vllm_versions import current_series
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import UnknownArchitectureError, read_architecture
 from rayllm.sizing.cache_layout import cache_layout
@@ -29,6 +31,8 @@ QWEN: dict[str, Any] = {
     "linear_num_value_heads": 32,
     "mamba_ssm_dtype": "float32",
 }
+# Of Mamba 2, from vLLM 0.32 on.
+CHECKPOINTS = int(Version(current_series()) >= Version("0.32"))
 DELTA = StateCache(channels=8192, inputs=3, matrices=32 * 128 * 128, matrix_bytes=4)
 # The pattern of Nemotron 3 Nano has as many layers of each kind.
 NEMOTRON: dict[str, Any] = {
@@ -62,7 +66,10 @@ SPARSE: dict[str, Any] = {
         ),
         (
             NEMOTRON,
-            {StateCache(4096, 3, 64 * 64 * 128, 8, 256, matrix_bytes=4): 23, LayerCache(8, 128, 128): 6},
+            {
+                StateCache(4096, 3, 64 * 64 * 128, 8, 256, matrix_bytes=4, checkpoints=CHECKPOINTS): 23,
+                LayerCache(8, 128, 128): 6,
+            },
         ),
         (SPARSE, {LatentCache(1, 512, 64, is_sparse=True): 32, IndexCache(1, 128, 0): 32}),
         (SPARSE | {"index_topk_freq": 4}, {LatentCache(1, 512, 64, is_sparse=True): 32, IndexCache(1, 128, 0): 9}),
