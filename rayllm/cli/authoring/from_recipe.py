@@ -14,7 +14,8 @@ from rayllm.authoring.recipes.selection import Selection, select
 from rayllm.cli.authoring.interview import NO_ACCELERATOR, Interview, Options, find_accelerator
 from rayllm.cli.authoring.local_gpus import local_gpus
 from rayllm.cli.terminal.user_input import UserInput, say
-from rayllm.cluster.environment import has_cpu_engine, vllm_version
+from rayllm.cluster.environment import has_cpu_engine
+from rayllm.config.vllm_versions import installed_version
 from rayllm.errors import ConfigError
 from rayllm.sizing.fit import Fit
 
@@ -48,7 +49,8 @@ def decide(options: RecipeOptions, others: Options) -> tuple[ModelProfile, Answe
         SourceError: the model cannot be read.
     """
     recipe, name = load_recipe(options.path), str(options.path)
-    selection = select(recipe, _choice(options, others), vllm_version(), name)
+    vllm = installed_version()
+    selection = select(recipe, _choice(options, others), str(vllm) if vllm else None, name)
     keys, notes = selection.keys, list(selection.notes)
     notes += _missing_files(keys, name)
     chosen = _options(others, selection, keys)

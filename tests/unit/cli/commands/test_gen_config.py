@@ -260,7 +260,7 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
         ),
         (
             ["--tensor-parallelism", "8", "--pipeline-parallelism", "9"],
-            "tensor parallelism 8, pipeline parallelism 9: 6 layers make no 9 stages.",
+            "tensor parallelism 8, pipeline parallelism 9: 4 layers make no 9 stages.",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_without_the_hub_what_is_said_is_taken(folder: Path, monkeypatch: pytest
 def test_heads_and_layers_count_also_where_the_memory_is_not_worked_out(
     folder: Path, tmp_path: Path, option: list[str], message: str, key: str | None
 ) -> None:
-    shape = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 6}
+    shape = {"num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 4}
     source = unmeasured(tmp_path, {key: shape} if key else shape)
     done = gen_config(folder, "--model-id", str(source), "--accelerator-type", "none", *option)
     assert (done.returncode, done.stdout) == (1, "")
