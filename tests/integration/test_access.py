@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,16 @@ def alice(access: Access) -> openai.OpenAI:
 @pytest.fixture(scope="module")
 def bob(access: Access) -> openai.OpenAI:
     return access.openai(access.keys["bob"])
+
+
+def test_the_page_needs_no_key_and_what_it_asks_for_does(access: Access) -> None:
+    page = httpx.get(f"{access.url}/ui")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    [script] = re.findall(r'src="(ui/[^"]+)"', page.text)
+    assert httpx.get(f"{access.url}/{script}").status_code == 200
+    for path in ("/v1/models", "/ready", "/metrics", "/v1/usage", "/v1/requests", "/ui/none.js"):
+        assert httpx.get(access.url + path).status_code == 401, path
 
 
 def answer(client: openai.OpenAI, model: str = MODEL) -> str:

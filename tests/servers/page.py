@@ -45,6 +45,16 @@ class PageServer(OpenAIServer):
         """The address of the page."""
         return self.url + PATH
 
+    def cut(self) -> None:
+        """Break all connections off, and go on."""
+        self._call(self._cut())
+
+    async def _cut(self) -> None:
+        assert self._runner.server
+        for connection in self._runner.server.connections:
+            if connection.transport:
+                connection.transport.abort()
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == PATH or request.path.startswith(f"{PATH}/"):
             answer = await asgi.call(self._page, request.path, b"", dict(request.headers), "GET")

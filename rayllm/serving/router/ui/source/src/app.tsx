@@ -69,7 +69,7 @@ export function App() {
   const askKey = () => setAsksKey(true);
   return (
     <>
-      <a class="skip" href={`#${view}`} onClick={skip}>
+      <a class="skip" href="#content" onClick={skip}>
         Skip to the content
       </a>
       <nav class="side" aria-label="Views">

@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { Service } from "../app";
 import { chats, sees, type Model } from "../api/client";
@@ -30,7 +30,7 @@ export function Chat({ isShown, service, askKey, hasKey }: { isShown: boolean; s
   const canSee = panes.every((pane) => sees(models.find((model) => model.id === pane.model)));
   const isEmpty = panes.every((pane) => pane.turns.length === 0);
 
-  useEffect(() => remember("settings", settings), [settings]);
+  useLayoutEffect(() => remember("settings", settings), [settings]);
   useEffect(() => {
     // Names that are gone, or were never chosen.
     panes.forEach((pane, index) => {

@@ -176,7 +176,7 @@ export class Conversation {
       if (aborting.signal.aborted) answer.state = "stopped";
       else {
         answer.state = "failed";
-        answer.error = asApiError(error, answer);
+        answer.error = asApiError(error);
         status = answer.error.status || status;
       }
     } finally {
@@ -226,8 +226,9 @@ function append(answer: Answer, delta: Delta): void {
   }
 }
 
-function asApiError(error: unknown, answer: Answer): ApiError {
+function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof SyntaxError) return new ApiError(0, "The service sent something that is not an event of a chat.");
-  return new ApiError(0, answer.requestId ? LOST : String(error));
+  // The body broke off: a request that gets no reply at all is an `ApiError` already.
+  return new ApiError(0, error instanceof TypeError ? LOST : String(error));
 }

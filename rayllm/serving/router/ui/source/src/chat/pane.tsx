@@ -81,7 +81,7 @@ export function Pane({ pane, label, isStructured, canAsk, onRegenerate, onResult
 function Asked({ turn }: { turn: UserTurn }) {
   return (
     <div class="asked">
-      <h3 class="off-screen">You</h3>
+      <h2 class="off-screen">You</h2>
       {turn.pictures.map((picture, index) => (
         <img key={index} src={picture.url} alt={picture.name} />
       ))}
@@ -105,7 +105,7 @@ function Answered({ answer, isLast, isStructured, onChange, onRegenerate, onResu
   const isKeyRefused = answer.error?.status === 401;
   return (
     <article class="answered" aria-busy={isGrowing}>
-      <h3 class="speaker">{answer.model}</h3>
+      <h2 class="speaker">{answer.model}</h2>
       {answer.reasoning && (
         <details class="reasoning" open={isGrowing && !answer.text}>
           <summary>Reasoning</summary>

@@ -34,8 +34,10 @@ const SHARE = 0.25;
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true, highlight: highlighted });
 // An image would be a request to whoever the model names: its address stays, as a link.
 markdown.disable("image");
-markdown.core.ruler.push("alignment", (state) => {
+markdown.core.ruler.push("adapted", (state) => {
   for (const token of state.tokens) {
+    // Above them are the page's title and the speaker's name.
+    if (token.type === "heading_open" || token.type === "heading_close") token.tag = `h${Math.min(6, Number(token.tag[1]) + 2)}`;
     // The page's policy allows no inline style.
     const style = token.attrGet("style")?.toString();
     if (style === undefined) continue;
@@ -52,7 +54,7 @@ purifier.addHook("afterSanitizeAttributes", (node) => {
 });
 const ALLOWED = {
   ALLOWED_TAGS: (
-    "p br hr h1 h2 h3 h4 h5 h6 strong em s a code pre span blockquote ul ol li table thead tbody tr th td"
+    "p br hr h3 h4 h5 h6 strong em s a code pre span blockquote ul ol li table thead tbody tr th td"
   ).split(" "),
   ALLOWED_ATTR: ["href", "class", "start"],
   ALLOW_DATA_ATTR: false,

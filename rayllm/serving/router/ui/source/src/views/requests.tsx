@@ -65,7 +65,7 @@ export function Requests({ detail }: { detail: string }) {
       {selected && <Detail key={selected} id={selected} />}
       {wants === "all" && all.error !== null && <Notice kind={isForbidden(all.error) ? "info" : "error"}><Prose text={explained(all.error)} /></Notice>}
       {rows.length ? (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Requests">
+        <div class="scroll" tabIndex={0} role="region" aria-label="List of requests">
           <table class="wide">
             <thead>
               <tr>

@@ -67,7 +67,7 @@ function Table({ groups, since, until }: { groups: Group[]; since: string; until
   const total = (name: string) => value.data.reduce((sum, row) => sum + number(row, name), 0);
   if (!value.data.length) return <p class="empty">Nothing was used in these days.</p>;
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Usage">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Table of usage">
       <table class="wide">
         <thead>
           <tr>
