@@ -259,7 +259,8 @@ function pretty(text: string): string {
 
 function Foot({ answer, isLast, onRegenerate }: { answer: Answer; isLast: boolean; onRegenerate: () => void }) {
   const decoding = (answer.endedAt - answer.firstAt) / 1000;
-  const speed = answer.tokens && answer.tokens > 1 && answer.firstAt && decoding > 0 ? (answer.tokens - 1) / decoding : null;
+  // Where all of it came at once, there is no speed to tell.
+  const speed = answer.tokens && answer.tokens > 1 && answer.firstAt && decoding > 0.01 ? (answer.tokens - 1) / decoding : null;
   const facts = [
     answer.tokens !== null && `${count(answer.tokens)} ${answer.tokens === 1 ? "token" : "tokens"}`,
     speed !== null && `${rate(speed)} tokens/s`,
