@@ -58,13 +58,13 @@ def test_a_choice_of_null_is_the_default() -> None:
 
 
 def test_defaults_go_by_the_names_of_each_endpoint() -> None:
-    plan = RequestPlan(defaults={"max_tokens": 9, "min_p": 0.1, "top_k": 4})
+    plan = RequestPlan(defaults={"max_tokens": 9, "length_penalty": 0.1, "top_k": 4})
     assert rewrite_request(RESPONSES, {"input": "a"}, plan) == {"input": "a", "max_output_tokens": 9, "top_k": 4}
     assert rewrite_request(MESSAGES, {"max_tokens": 3}, plan) == {"max_tokens": 3, "top_k": 4}
     assert rewrite_request(COMPLETIONS, {"prompt": "a"}, plan) == {
         "prompt": "a",
         "max_tokens": 9,
-        "min_p": 0.1,
+        "length_penalty": 0.1,
         "top_k": 4,
     }
     plan = RequestPlan(defaults={"max_completion_tokens": 9})
