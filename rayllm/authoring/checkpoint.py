@@ -31,10 +31,8 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the architecture, and the vLLM that has it or the most similar one that there is.
     """
-    names, known = (
-        [str(name) for name in config.get("architectures") or ()],
-        names_of(current_series())["architectures"],
-    )
+    names = [str(name) for name in config.get("architectures") or ()]
+    known = names_of(current_series())["architectures"]
     if not names or config.get("auto_map"):
         return
     stems = {_ENDING.sub("", name) for name in known}
