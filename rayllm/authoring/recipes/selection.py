@@ -61,7 +61,7 @@ def select(recipe: Recipe, choice: Choice, installed: str | None, name: str) -> 
         model_id=variant.model_id or recipe.model.model_id,
         memory_gb=variant.vram_minimum_gb,
         keys=collected,
-        notes=(*collected.left_out, *_dependencies(recipe, keys)),
+        notes=(*collected.left_out, *_dependencies(recipe, keys), *_trust(collected)),
     )
 
 
@@ -74,6 +74,11 @@ def _check_version(where: str, least: str | None, installed: str | None) -> None
     # A local version such as 0.29.0+cpu is the same release.
     if installed is None or Version(Version(installed).public) < Version(least):
         raise ConfigError(f"{where}.min_vllm_version: it needs vLLM {least} or newer; {have}.")
+
+
+def _trust(collected: FileKeys) -> Iterator[str]:
+    if collected.engine.get("trust_remote_code"):
+        yield "the recipe sets `trust_remote_code`, which runs Python code of the model's repository"
 
 
 def _dependencies(recipe: Recipe, keys: tuple[str, ...]) -> Iterator[str]:

@@ -177,8 +177,13 @@ def test_dependencies_are_passed_on(folder: Path) -> None:
         {"command": "pip install crane", "note": "for its tokenizer", "optional": True},
         {"command": "pip install stork", "brand": "AMD"},
     ]
-    notes = selected(folder, on("H100"), dependencies=dependencies).notes
-    assert notes == ("the recipe installs, beside vLLM: pip install crane (for its tokenizer, optional)",)
+    model = recipe()["model"]
+    notes = selected(folder, on("H100"), dependencies=dependencies, model=model).notes
+    assert notes == (
+        "the recipe installs, beside vLLM: pip install crane (for its tokenizer, optional)",
+        "the recipe sets `trust_remote_code`, which runs Python code of the model's repository",
+    )
+    assert selected(folder, on("H100"), model=model | {"base_args": []}).notes == ()
 
 
 def keys_of(*flags: str) -> FileKeys:
