@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.compatibility.cases import TOOL
+from tests.integration import test_media as images
 from tests.integration.browser import Person, chromium
 from tests.integration.service import Service
 from tests.integration.test_openai_api import PLAIN
@@ -45,7 +47,7 @@ def test_a_conversation(person: Person) -> None:
     assert person.asks(FRANCE) == PARIS
     assert person.asks("What about Germany?") == "The capital of Germany is Berlin."
     facts = person.tab.locator(".facts").last.inner_text()
-    assert "tokens/s" in facts
+    assert facts.startswith("8 tokens · ")
     assert "first after" in facts
 
 
@@ -151,6 +153,21 @@ def test_a_model_that_refuses_a_request_says_why_in_the_chat(person: Person) -> 
     person.button("Try again").click()
     expect(person.answer).to_have_text(PARIS)
     person.waits_for_the_end()
+
+
+def test_images_go_to_a_model_that_sees_behind_a_route_prefix(browser: Browser, surface: Service) -> None:
+    picture = base64.b64decode(images.picture("red").partition(",")[2])
+    with Person(browser, f"{surface.url}/ui") as person:
+        choice = person.tab.get_by_label("Model", exact=True)
+        choice.select_option("extras")
+        expect(person.button("Add images")).to_have_count(0)
+        choice.select_option("vision")
+        person.sets("Temperature", "0")
+        files = {"name": "red.png", "mimeType": "image/png", "buffer": picture}
+        person.tab.get_by_label("Images", exact=True).set_input_files(files)
+        assert "Paris" in person.asks("What is the capital?")
+        # Models that do not chat are not offered.
+        assert "embedder" not in choice.locator("option").all_inner_texts()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

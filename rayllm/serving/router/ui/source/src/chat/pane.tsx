@@ -10,6 +10,8 @@ import type { Answer, Conversation, ToolCall, UserTurn } from "./conversation";
 const STARTERS = ["What is the capital of France?", "What is RayLLM?", "Write a haiku about queues."];
 // Pixels from the end within which the view follows what is written.
 const NEAR = 60;
+// Seconds; the speed of a shorter answer says more of the network than of the model.
+const SHORTEST = 0.1;
 
 interface Props {
   pane: Conversation;
@@ -259,8 +261,7 @@ function pretty(text: string): string {
 
 function Foot({ answer, isLast, onRegenerate }: { answer: Answer; isLast: boolean; onRegenerate: () => void }) {
   const decoding = (answer.endedAt - answer.firstAt) / 1000;
-  // Where all of it came at once, there is no speed to tell.
-  const speed = answer.tokens && answer.tokens > 1 && answer.firstAt && decoding > 0.01 ? (answer.tokens - 1) / decoding : null;
+  const speed = answer.tokens && answer.firstAt && decoding > SHORTEST ? (answer.tokens - 1) / decoding : null;
   const facts = [
     answer.tokens !== null && `${count(answer.tokens)} ${answer.tokens === 1 ? "token" : "tokens"}`,
     speed !== null && `${rate(speed)} tokens/s`,

@@ -19,7 +19,7 @@ export function seconds(value: number | null | undefined): string {
 }
 
 export function percent(value: number | null): string {
-  return value === null ? "–" : `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
+  return value === null ? "–" : `${(100 * value).toFixed(value && value < 0.1 ? 1 : 0)} %`;
 }
 
 export function clock(created: number): string {
