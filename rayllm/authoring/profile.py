@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rayllm.authoring.checkpoint import check_architecture, check_tensors
+from rayllm.authoring.architectures import check_architecture
 from rayllm.authoring.family import Family, find_family
 from rayllm.authoring.template import FILES, chat_template, missing_stops
 from rayllm.config import HubSource, ModelConfig
 from rayllm.sizing.architecture import UnknownArchitectureError, dtype_bytes
+from rayllm.sizing.consistency import check_tensors
 from rayllm.sizing.cpu import Cpu
 from rayllm.sizing.measure import Measured, inspect_or_outline, measure_info
 from rayllm.sources.inspection import ModelInfo
@@ -72,8 +73,8 @@ def profile_model(model: ModelConfig) -> ModelProfile:
     info, is_outline = inspect_or_outline(model.source, FILES)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
-    check_tensors(config, info.tensors)
     measured, reason = _measure(info, is_outline)
+    check_tensors(config, info.tensors, measured.architecture if measured else None)
     return ModelProfile(
         model=model,
         measured=measured,

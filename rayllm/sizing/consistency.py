@@ -4,48 +4,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture
 from rayllm.sizing.kv_cache import IndexCache, LatentCache, LayerCache
 from rayllm.sources.safetensors import Tensor
 
-_EMBEDDING = re.compile(r"(?:embed_tokens|embeddings|wte|embed_in|word_embeddings)\.weight$")
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|tok_embeddings|wte)\.weight$")
+_LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _KEYS = re.compile(r"\.self_attn\.k_proj\.weight$")
-_ENCODER = re.compile(r"(?:^|\.)(?:vision|visual|multi_modal|audio|encoder\.)|(?:^|\.)mtp\.")
+# Parts whose layers are not those of the model that writes text.
+_OTHER_PARTS = re.compile(r"vision|visual|audio|encoder|tower|mtp|draft|resampler|projector|talker|multi_modal")
+# Models with these keys have embeddings of another width than their layers.
+_OTHER_WIDTHS = ("word_embed_proj_dim", "embedding_size", "d_embed")
 
 
-def check_tensors(architecture: Architecture, tensors: Mapping[str, Tensor]) -> None:
-    """Check the sizes that memory is computed from: vocabulary, width, number of layers, and the width of keys.
+def check_tensors(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], architecture: Architecture | None = None
+) -> None:
+    """Check the vocabulary, the width and the number of layers, and the width of keys of a known architecture.
 
     Args:
-        architecture: as config.json describes it.
+        config: the model's config.json.
         tensors: all tensors in the model's files, by name.
+        architecture: what the configuration describes; None if it is not known.
 
     Raises:
-        ConfigError: a tensor has another size; the message names it and the key.
+        ConfigError: names the key, and the tensor that contradicts it.
     """
-    decoder = {name: tensor for name, tensor in tensors.items() if not _ENCODER.search(name)}
-    for name, tensor in decoder.items():
-        if _EMBEDDING.search(name) and tensor.is_float and len(tensor.shape) == 2 and "position" not in name:
-            _check_embedding(architecture, name, tensor)
-    layers = {int(match[1]) for name in decoder if (match := _LAYER.search(name))}
-    if layers and len(layers) < architecture.layers:
+    text = config.get("text_config")
+    values = text if isinstance(text, Mapping) else config
+    own = {name: tensor for name, tensor in tensors.items() if not _OTHER_PARTS.search(name)}
+    for name, tensor in own.items():
+        if _EMBEDDING.search(name) and tensor.is_float and len(tensor.shape) == 2:
+            _check_embedding(values, name, tensor)
+    layers = values.get("num_hidden_layers")
+    found = {int(match[3]) for name in own if (match := _LAYER.search(name))}
+    # Models of two halves count the layers of one of them.
+    is_in_halves = config.get("is_encoder_decoder") or "encoder_layers" in config
+    if isinstance(layers, int) and found and len(found) < layers and not is_in_halves:
         raise ConfigError(
-            f"config.json: num_hidden_layers: it sets {architecture.layers} layers, but the weights hold "
-            f"{len(layers)}. The files are incomplete, or belong to another model."
+            f"config.json: num_hidden_layers is {layers}, but the weights have {len(found)} layers. "
+            "Files are missing, or config.json belongs to another model."
         )
-    _check_keys(architecture, decoder)
+    if architecture:
+        _check_keys(architecture, own)
 
 
-def _check_embedding(architecture: Architecture, name: str, tensor: Tensor) -> None:
-    rows, width = tensor.shape
-    # Per-layer embeddings of Gemma are wider; some vocabularies are padded.
-    if width < architecture.hidden:
-        raise _contradiction("hidden_size", architecture.hidden, name, tensor)
-    if rows < architecture.vocabulary and "per_layer" not in name:
-        raise _contradiction("vocab_size", architecture.vocabulary, name, tensor)
+def _check_embedding(values: Mapping[str, Any], name: str, tensor: Tensor) -> None:
+    if any(values.get(key) for key in _OTHER_WIDTHS):
+        return
+    for key, size in zip(("vocab_size", "hidden_size"), tensor.shape, strict=True):
+        stated = values.get(key)
+        if isinstance(stated, int) and stated != size:
+            raise _contradiction(key, stated, name, tensor)
 
 
 def _check_keys(architecture: Architecture, tensors: Mapping[str, Tensor]) -> None:
@@ -62,5 +75,5 @@ def _check_keys(architecture: Architecture, tensors: Mapping[str, Tensor]) -> No
 def _contradiction(key: str, value: int, name: str, tensor: Tensor) -> ConfigError:
     return ConfigError(
         f"config.json: {key} is {value:,}, but the tensor `{name}` has the shape {list(tensor.shape)}. "
-        "The weights belong to another model, or config.json was changed."
+        "Use the config.json of these weights."
     )

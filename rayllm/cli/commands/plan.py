@@ -73,15 +73,17 @@ def command(
 
 def _measured(config: ModelConfig) -> Measured:
     from rayllm.sizing.consistency import check_tensors
-    from rayllm.sizing.measure import measure
+    from rayllm.sizing.measure import inspect_or_outline, measure_info
     from rayllm.sources import UnreachableError
 
     try:
-        measured = measure(config.source, str(config.engine_kwargs.get("dtype", "auto")), config.engine_kwargs)
+        info, is_outline = inspect_or_outline(config.source)
+        dtype = str(config.engine_kwargs.get("dtype", "auto"))
+        measured = measure_info(info, is_outline, dtype, config.engine_kwargs)
     except UnreachableError as error:
         hint = "use a local copy; only config.json and the headers of its weights are read."
         raise SourceError(f"{error.message.rstrip('.')}.\nhint: {hint}") from None
-    check_tensors(measured.architecture, measured.weights.tensors)
+    check_tensors(info.config, info.tensors, measured.architecture)
     return measured
 
 

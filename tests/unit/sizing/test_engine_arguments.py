@@ -12,7 +12,6 @@ import pytest
 from rayllm.config import LocalSource
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import read_architecture
-from rayllm.sizing.consistency import check_tensors
 from rayllm.sizing.engine_arguments import engine_settings, not_counted
 from rayllm.sizing.gpus import GIB
 from rayllm.sizing.measure import measure, measure_info
@@ -173,18 +172,3 @@ def test_packed_parameters_are_counted_and_scales_are_not(
 def test_matrices_of_states_are_in_32_bits() -> None:
     weights = Weights({"model.layers.0.mixer.A_log": Tensor("BF16", (64,))}, ARCHITECTURE, 2)
     assert weights.bytes == 256
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"hidden_size": 8192}, r"hidden_size is 8,192, but the tensor `model\.embed_tokens\.weight` has the shape"),
-        ({"vocab_size": 200000}, "vocab_size is 200,000, but the tensor"),
-        ({"num_hidden_layers": 40}, "num_hidden_layers: it sets 40 layers, but the weights hold 32"),
-        ({"num_key_value_heads": 4}, r"num_key_value_heads × head_dim is 512, but the tensor `model\.layers\.0\."),
-    ],
-)
-def test_a_configuration_that_belongs_to_other_weights(changes: dict[str, Any], said: str) -> None:
-    check_tensors(ARCHITECTURE, tensors(LLAMA))
-    with pytest.raises(ConfigError, match=said):
-        check_tensors(read_architecture(LLAMA | changes), tensors(LLAMA))
