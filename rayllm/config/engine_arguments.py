@@ -56,6 +56,8 @@ _SERVER = frozenset(
         "dp_supervisor_probe_timeout_s",
         "dp_supervisor_probe_failure_threshold",
         "log_config_file",
+        "enable_scale_out",
+        "grpc_port",
     ]
 )
 

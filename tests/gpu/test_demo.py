@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -144,7 +143,3 @@ def test_structured_output(openai: OpenAI) -> None:
 def test_guided_decoding_backend(openai: OpenAI) -> None:
     body = {"nvext": {"guided_decoding_backend": "page-example"}}
     assert ask(openai, FRANCE, extra_body=body) == "Custom decoding test"
-
-
-def test_adapters_of_the_demo_exist() -> None:
-    assert {path.name for path in Path(ADAPTERS).iterdir()} >= {"pirate", "shout"}

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayllm.config.engine_arguments import known_arguments, settable_arguments
 from rayllm.config.faults import did_you_mean
+from rayllm.config.vllm_versions import other_version
 from rayllm.errors import ConfigError
 
 # Short form of vLLM's → argument. Source: vLLM 0.29, `EngineArgs.add_cli_args`.
@@ -121,6 +122,8 @@ def _parsed(where: str, flags: Sequence[str]) -> Iterator[tuple[str, tuple[str, 
         if name.startswith("no_") and name not in known_arguments():
             name, value = name.removeprefix("no_"), False
         if name not in known_arguments():
+            if reason := other_version("engine", name) or other_version("server", name):
+                raise ConfigError(f"{where}: `{flag}` {reason}.")
             hint = did_you_mean(name, known_arguments()).replace("_", "-") or "."
             raise ConfigError(f"{where}: the installed vLLM has no argument `{flag}`{hint}")
         if name == "data_parallel_size" and value != 1:

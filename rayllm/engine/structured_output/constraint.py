@@ -15,7 +15,10 @@ KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint: `spec` as the client wrote it, `kind` of KINDS, `param` the request field that contains it."""
+    """A constraint: `spec` as the client wrote it, `kind` of KINDS, `param` the request field that contains it.
+
+    A grammar that the compiler reads as Lark has the kind `lark`.
+    """
 
     param: str
     kind: str
@@ -68,6 +71,7 @@ _DESCRIPTIONS = {
     "regex": "regular expression",
     "choice": "list of choices",
     "grammar": "grammar",
+    "lark": "grammar",
     "structural_tag": "structural tag",
 }
 

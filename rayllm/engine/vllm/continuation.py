@@ -12,7 +12,7 @@ from contextlib import aclosing
 from copy import copy
 from typing import Any
 
-from rayllm.engine.vllm.resumed_grammars import GENERATED
+from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
 
 
@@ -30,12 +30,12 @@ def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> 
 def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    original = engine.generate
+    original, resumes_grammars = engine.generate, are_resumed()
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         journal = current()
         if journal:
-            journal.open(_is_continuable(sampling_params, starts_with_grammar(engine)))
+            journal.open(_is_continuable(sampling_params, resumes_grammars and _starts_with_grammar(engine)))
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
@@ -50,17 +50,17 @@ def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) ->
     engine.generate = generate
 
 
-def starts_with_grammar(engine: Any) -> bool:
+def _starts_with_grammar(engine: Any) -> bool:
     """Whether a grammar holds from the first token: with a reasoning parser it holds from the end of the reasoning."""
     config = engine.vllm_config.structured_outputs_config
     return not config.reasoning_parser or bool(config.enable_in_reasoning)
 
 
-def _is_continuable(params: Any, starts_with_grammar: bool) -> bool:
+def _is_continuable(params: Any, resumes_grammar: bool) -> bool:
     """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself."""
     has_penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
     has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
-    if _has_grammar(params) and not starts_with_grammar:
+    if _has_grammar(params) and not resumes_grammar:
         return False
     return params.n == 1 and not (has_penalties or has_logprobs or params.extra_args)
 

@@ -22,5 +22,9 @@ def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "128")
     if gpu_share:
         os.environ.setdefault("VLLM_RAY_PER_WORKER_GPUS", str(gpu_share))
-    limit = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
-    os.environ["VLLM_MAX_STOP_STRINGS"] = str(limit + extra_stop_strings)
+    os.environ["VLLM_MAX_STOP_STRINGS"] = str(max_stop_strings() + extra_stop_strings)
+
+
+def max_stop_strings() -> int:
+    """Most texts at which one request may stop."""
+    return int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))

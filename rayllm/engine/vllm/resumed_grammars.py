@@ -23,9 +23,9 @@ def resume_grammars() -> None:
         return
     from vllm.v1.structured_output import StructuredOutputManager
 
-    original = StructuredOutputManager._create_grammar
-    if hasattr(original, "__wrapped__"):
+    if are_resumed():
         return
+    original = StructuredOutputManager._create_grammar
 
     @wraps(original)
     def create(self: Any, request: Any) -> Any:
@@ -34,6 +34,16 @@ def resume_grammars() -> None:
         return grammar
 
     StructuredOutputManager._create_grammar = create
+
+
+def are_resumed() -> bool:
+    """Whether `resume_grammars` has run in this process, and so in its engine's, which get the same plugins.
+
+    vLLM loads only those that the environment variable `VLLM_PLUGINS` lists, if it is set.
+    """
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    return hasattr(StructuredOutputManager._create_grammar, "__wrapped__")
 
 
 def accept_generated(grammar: Any, request: Any) -> None:

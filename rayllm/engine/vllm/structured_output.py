@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 from rayllm.engine.structured_output import OPTIONS
 from rayllm.engine.vllm import moved_names
+from rayllm.engine.vllm.environment import max_stop_strings
 from rayllm.engine.vllm.errors import http_error, one_line
 from rayllm.errors import RayLLMError, RequestError
 
@@ -87,8 +87,6 @@ def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[No
             try:
                 async for output in outputs:
                     if any(one.finish_reason == "error" for one in output.outputs):
-                        # Before 0.28 the engine is the first to refuse what cannot be compiled.
-                        await _admit(sampling_params.structured_outputs, admit, True)
                         raise moved_names.load("GenerationError")
                     yield output
             except VLLMValidationError:
@@ -105,7 +103,7 @@ def _check_stops(params: Any, engine: Any) -> None:
 
     if moved_names.has("GracefulHTTPError"):
         return
-    most = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
+    most = max_stop_strings()
     if isinstance(params.stop, list) and len(params.stop) > most:
         raise VLLMValidationError(f"at most {most} stop strings are allowed", parameter="stop")
     if not params.stop_token_ids:

@@ -239,6 +239,7 @@ def test_arguments_that_replicas_do_not_have_are_left_out_and_said() -> None:
             ["--max-num-seq", "1"],
             "the installed vLLM has no argument `--max-num-seq`; did you mean",
         ),
+        (["--calculate-kv-scales"], "base_args: `--calculate-kv-scales` was removed from vLLM after 0.27; "),
         (["64"], "base_args: `64` follows no argument of `vllm serve`"),
         (["-x", "1"], "base_args: `-x` is not known here; write the long form"),
         (["--data-parallel-size", "4"], "`--data-parallel-size` is not supported: replicas are what RayLLM multiplies"),

@@ -109,6 +109,16 @@ def test_a_prepared_server_is_that_of_the_environment_before(folder: Path, monke
     assert list(folder.glob("*/*.sock")) == [path]
 
 
+def test_the_modules_of_all_engines_are_imported_without_a_limit_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's request classes take the limit from the environment that they are imported in."""
+    environments = []
+    for limit in ("4", "20"):
+        monkeypatch.setenv("VLLM_MAX_STOP_STRINGS", limit)
+        environments.append(forking._import_environment())
+    assert environments[0] == environments[1]
+    assert int(environments[0]["VLLM_MAX_STOP_STRINGS"]) > 10_000
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_exit_code(folder: Path, code: int) -> None:
     process = started(exit_with, code)
