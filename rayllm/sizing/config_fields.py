@@ -21,7 +21,7 @@ class Fields:
         self._spellings = spellings or {}
 
     def optional(self, name: str) -> int | None:
-        """A number; None if it is missing.
+        """The number at a key; None if it is missing.
 
         Raises:
             ConfigError: it is no non-negative integer.
@@ -35,7 +35,7 @@ class Fields:
         return value
 
     def required(self, name: str) -> int:
-        """A number.
+        """The number at a key that the model's size depends on.
 
         Raises:
             ConfigError: it is missing, or no positive integer.

@@ -58,7 +58,7 @@ class FileKeys:
         return engine
 
     def add(self, where: str, flags: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        """Add arguments and environment variables; the later of two counts.
+        """Add arguments and environment variables; a later value replaces an earlier one.
 
         Args:
             where: the recipe's key that has them, for errors.

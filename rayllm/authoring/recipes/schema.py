@@ -64,7 +64,7 @@ class Meta(Frozen):
 
 
 class Override(Frozen):
-    """What one kind of hardware adds."""
+    """Arguments and variables that one kind of hardware adds."""
 
     extra_args: Flags = ()
     extra_env: Variables = {}

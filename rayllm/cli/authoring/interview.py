@@ -230,7 +230,9 @@ class Interview:
 
 
 def find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
-    """Ray's accelerator type, and its GPU if the memory is known; none of both for any GPU, and for the CPU.
+    """Look up an accelerator: Ray's type of it, and the GPU.
+
+    Both are None for any GPU and for the CPU; the GPU alone is None if its memory is not known.
 
     Args:
         name: as the user writes it.

@@ -1,4 +1,4 @@
-"""Where each series of vLLM has the names that moved between them: the table of what differs.
+"""Private names of vLLM that moved between its versions, and the module that has each in the installed one.
 
 A version newer than all in the table is taken to be like the newest.
 """
@@ -49,7 +49,7 @@ def has(name: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """A name of the table, from the installed vLLM.
+    """Import a name of the table from where the installed vLLM has it.
 
     Raises:
         LookupError: this version does not have it.

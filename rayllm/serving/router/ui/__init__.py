@@ -1,1 +1,1 @@
-"""The page at `/ui`: `source` is what it is written in, `static` what `make ui` builds of it and routers serve."""
+"""The page at `/ui`: its sources in `source`, and in `static` the files that `make ui` builds and routers serve."""

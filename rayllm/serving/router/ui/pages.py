@@ -50,7 +50,7 @@ class _File:
         self._headers = _HEADERS | {"content-type": _MEDIA_TYPES[path.suffix], "cache-control": caching}
 
     async def answer(self, request: Request) -> Response:
-        """`GET`"""
+        """Answer `GET` with the file, compressed where the browser takes it."""
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(self._compressed, headers=self._headers | {"content-encoding": "gzip"})
         return Response(self._body, headers=self._headers)
