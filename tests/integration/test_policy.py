@@ -30,8 +30,6 @@ MODEL = "rayllm-demo"
 # What the guards find unsafe; the demo says that the capital of Japan is Tokyo.
 BOMB, KNIFE, TOKYO = "bomb", "knife", "Tokyo"
 HOOKS = Path(__file__).with_name("policy_hooks.py")
-# On some processors vLLM's CPU build has no bfloat16 kernel for models as small as the guards.
-EXACT: dict[str, Any] = {"engine_kwargs": {"dtype": "float32"}}
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +54,9 @@ def policy(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     }
     configs = [
         str(DEMO),
-        tiny_model("guard", models.make_guard(folder / "guard", (BOMB, TOKYO), "unsafe\nS9"), 512, **EXACT),
+        tiny_model("guard", models.make_guard(folder / "guard", (BOMB, TOKYO), "unsafe\nS9"), 512),
         tiny_model(
-            "toxicity",
-            models.make_guard_classifier(folder / "toxicity", (KNIFE,), "violence"),
-            512,
-            task="classify",
-            **EXACT,
+            "toxicity", models.make_guard_classifier(folder / "toxicity", (KNIFE,), "violence"), 512, task="classify"
         ),
     ]
     serve.run(build_app({"llm_configs": configs, "router": router}), name=NAME, route_prefix=f"/{NAME}")

@@ -14,7 +14,8 @@ from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
 from rayllm.engine.process.parent_watch import PARENT
-from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed, resume_grammars
+from rayllm.engine.vllm.plugin import prepare_process
+from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 
 TOKENIZER = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights")
 TEXT = "Paris and Berlin, " * 3
@@ -55,8 +56,8 @@ def test_a_grammar_goes_on_behind_the_tokens_of_the_prompt(
     manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PARENT, "1")
-    resume_grammars()
-    resume_grammars()
+    prepare_process()
+    prepare_process()
     assert are_resumed()
     assert manager._create_grammar(request(HALF)).accept_tokens("id", TOKENS[HALF:])
     assert manager._create_grammar(request(0)).accept_tokens("id", TOKENS)
@@ -64,6 +65,6 @@ def test_a_grammar_goes_on_behind_the_tokens_of_the_prompt(
 
 
 def test_engines_that_rayllm_did_not_start_are_left_alone(manager: StructuredOutputManager) -> None:
-    resume_grammars()
+    prepare_process()
     assert not are_resumed()
     assert manager._create_grammar(request(HALF)).accept_tokens("id", TOKENS)

@@ -1,7 +1,7 @@
 """Ends an engine process when its parent process has died.
 
 If its parent is killed, by the OOM killer or `kill -9`, vLLM's engine keeps running and keeps its GPU. vLLM calls
-`follow_parent` in each of its processes, through the entry point `vllm.general_plugins`.
+`follow_parent` in each of its processes, through `rayllm.engine.vllm.plugin`.
 """
 
 from __future__ import annotations

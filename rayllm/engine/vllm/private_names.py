@@ -1,4 +1,4 @@
-"""Every private name of vLLM that RayLLM uses, besides those of `moved_names`.
+"""Every private name of vLLM, and of PyTorch, that RayLLM uses, besides those of `moved_names`.
 
 `tests/vllm/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 PRIVATE_NAMES = {
+    "torch.cpu": ("_init_amx", "_is_amx_tile_supported"),
     "vllm.config": (
         "StructuredOutputsConfig.disable_additional_properties",
         "StructuredOutputsConfig.disable_any_whitespace",

@@ -1,26 +1,20 @@
 """Grammars of requests that go on from tokens which another engine has generated.
 
 vLLM starts a grammar at the first token that it generates itself. Where a request carries tokens of its reply at the
-end of its prompt, the grammar has to have accepted them first. vLLM calls `resume_grammars` in each of its processes,
-through the entry point `vllm.general_plugins`.
+end of its prompt, the grammar has to have accepted them first.
 """
 
 from __future__ import annotations
 
-import os
 from functools import wraps
 from typing import Any
-
-from rayllm.engine.process.parent_watch import PARENT
 
 GENERATED = "rayllm_generated_tokens"
 """The key in a request's `extra_args` that says how many tokens at the end of its prompt belong to its reply."""
 
 
 def resume_grammars() -> None:
-    """Have grammars accept the tokens that a request brings along, in engines that RayLLM has started."""
-    if PARENT not in os.environ:
-        return
+    """Have the grammars of this process accept the tokens that a request brings along."""
     from vllm.v1.structured_output import StructuredOutputManager
 
     if are_resumed():
@@ -37,10 +31,7 @@ def resume_grammars() -> None:
 
 
 def are_resumed() -> bool:
-    """Whether `resume_grammars` has run in this process, and so in its engine's, which get the same plugins.
-
-    vLLM loads only those that the environment variable `VLLM_PLUGINS` lists, if it is set.
-    """
+    """Whether `resume_grammars` has run in this process, and so in its engine's, which loads the same plugins."""
     from vllm.v1.structured_output import StructuredOutputManager
 
     return hasattr(StructuredOutputManager._create_grammar, "__wrapped__")

@@ -54,4 +54,4 @@ def test_an_engine_ends_with_a_parent_of_ours_alone(mark: str, lives: bool, tmp_
 
 def test_vllm_finds_it() -> None:
     found = entry_points(group="vllm.general_plugins", name="rayllm")
-    assert [point.value for point in found] == ["rayllm.engine.process.parent_watch:follow_parent"]
+    assert [point.value for point in found] == ["rayllm.engine.vllm.plugin:prepare_process"]

@@ -1,0 +1,39 @@
+"""What RayLLM does in each process of an engine that it has started.
+
+vLLM calls `prepare_process` there, through the entry point `vllm.general_plugins`. It loads only the plugins that the
+environment variable `VLLM_PLUGINS` lists, if it is set: `rayllm` should be one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from rayllm.engine.process.parent_watch import PARENT, follow_parent
+from rayllm.engine.vllm.resumed_grammars import resume_grammars
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_process() -> None:
+    """Follow the parent process, resume grammars, and allow AMX. Does nothing for other users of vLLM."""
+    if PARENT not in os.environ:
+        return
+    follow_parent()
+    resume_grammars()
+    allow_amx()
+
+
+def allow_amx() -> None:
+    """Ask the kernel for the tiles of AMX, on a CPU that has them.
+
+    vLLM's attention uses them as soon as the processor has them, but a process that has not asked gets SIGILL. oneDNN
+    asks when it multiplies its first large matrices, which the smallest models never do.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu() and torch.cpu._is_amx_tile_supported() and not torch.cpu._init_amx():
+        logger.warning(
+            "The kernel does not allow AMX. If the engine dies of SIGILL, set `engine_kwargs.dtype: float32`."
+        )
