@@ -16,7 +16,7 @@ from packaging.version import Version
 
 SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
 """The series of versions that RayLLM takes, from the oldest to the newest."""
-PINNED = "0.29"
+PINNED = "0.32"
 """The series that requirements/ locks, and whose names count where vLLM is not installed."""
 
 
