@@ -22,6 +22,7 @@ _VERBS = {
     "collect-env": "Show this machine's environment for a bug report.",
     "completion": "Print a shell completion script.",
     "convert": "Convert files of older RayLLMs and of ray.serve.llm.",
+    "demo": "Serve the bundled demo model on this machine.",
     "explain": "Show where the time of a request went.",
     "format-prompt": "Print the prompt that messages are rendered to.",
     "gen-config": "Write the files to serve a model, interactively or from options.",
