@@ -23,6 +23,7 @@ _VERBS = {
     "completion": "Print a shell completion script.",
     "convert": "Convert files of older RayLLMs and of ray.serve.llm.",
     "demo": "Serve the bundled demo model on this machine.",
+    "doctor": "Check whether this machine can serve, and say what to do if not.",
     "explain": "Show where the time of a request went.",
     "format-prompt": "Print the prompt that messages are rendered to.",
     "gen-config": "Write the files to serve a model, interactively or from options.",

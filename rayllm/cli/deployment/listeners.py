@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rayllm.cli.deployment.application import Application
 from rayllm.errors import ClusterError
 from rayllm.hosts import is_loopback, join_address
 
-_DEFAULT = {"host": "127.0.0.1", "port": 8000}
+DEFAULT_ADDRESS: dict[str, Any] = {"host": "127.0.0.1", "port": 8000}
+"""Where a service listens that says nothing else."""
 # Wildcard address → loopback address for a browser or curl.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -34,7 +36,9 @@ class Listener:
 def with_address(application: Application, host: str | None, port: int | None) -> Application:
     """The application with another host or port; None keeps that of its file, or the default."""
     options = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
-    http = _DEFAULT | {key: value for key, value in application.http_options.items() if value is not None} | options
+    http = (
+        DEFAULT_ADDRESS | {key: value for key, value in application.http_options.items() if value is not None} | options
+    )
     router = application.config.router
     if options and router.address and _has_no_proxies(application):
         own_host, own_port = router.address

@@ -1,0 +1,134 @@
+"""What this machine has: read once, judged by `checks`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from rayllm.cli.authoring.local_gpus import LocalGpu, local_gpus
+from rayllm.cli.deployment.listeners import DEFAULT_ADDRESS, Listener, check_free
+from rayllm.errors import ClusterError, ConfigError
+from rayllm.settings import Settings
+from rayllm.sizing.cores import this_machine
+from rayllm.sizing.cpu import Cpu, this_cpu
+from rayllm.sizing.cpu_cache import free_memory
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that RayLLM writes to.
+
+    `writable` says, of a folder that does not exist, whether it can be made; `free` and `size` are those of its file
+    system, in bytes.
+    """
+
+    purpose: str
+    path: Path
+    exists: bool
+    writable: bool
+    free: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine; sizes are in bytes.
+
+    `requirements` are RayLLM's, with those of its engines as extras; `packages` maps the names of installed
+    distributions to their versions. `shared_memory` is what is free in /dev/shm, None where there is none.
+    `settings_fault` and `port_fault` say what is wrong with the RAYLLM_* variables and with the default port; empty if
+    nothing is.
+    """
+
+    python: str
+    system: str
+    requirements: tuple[Requirement, ...]
+    packages: Mapping[str, str]
+    cores: int
+    cpu: Cpu | None
+    free_memory: int
+    shared_memory: int | None
+    open_files: int
+    has_hub_token: bool
+    gpus: tuple[LocalGpu, ...] = ()
+    folders: tuple[Folder, ...] = ()
+    settings_fault: str = ""
+    port_fault: str = ""
+    port: int = DEFAULT_ADDRESS["port"]
+
+
+def read_machine(environment: Mapping[str, str]) -> Machine:
+    """This machine, for a process with these environment variables."""
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    settings, fault = _settings(environment)
+    folders = {
+        "weights and adapters": settings.cache_path,
+        "the Hugging Face hub": Path(HF_HUB_CACHE),
+        "Ray": Path(environment.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray"),
+    }
+    requirements = tuple(map(Requirement, requires("rayllm") or ()))
+    return Machine(
+        python=platform.python_version(),
+        system=platform.system(),
+        requirements=requirements,
+        packages=package_versions({one.name for one in requirements} | {"torchvision", "torchaudio"}),
+        cores=this_machine().available,
+        cpu=this_cpu(),
+        free_memory=free_memory(),
+        shared_memory=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        has_hub_token=bool(get_token()),
+        gpus=tuple(local_gpus()),
+        folders=tuple(read_folder(purpose, path) for purpose, path in folders.items()),
+        settings_fault=fault,
+        port_fault=_port_fault(),
+    )
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed, by name. Imports none."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def read_folder(purpose: str, path: Path) -> Folder:
+    """A folder, which need not exist."""
+    above = path
+    while not above.exists():
+        above = above.parent
+    usage = shutil.disk_usage(above)
+    writable = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    return Folder(purpose, path, path.exists(), writable, usage.free, usage.total)
+
+
+def _settings(environment: Mapping[str, str]) -> tuple[Settings, str]:
+    try:
+        return Settings.from_environment(environment), ""
+    except ConfigError as error:
+        return Settings(), error.message
+
+
+def _port_fault() -> str:
+    try:
+        check_free([Listener("", **DEFAULT_ADDRESS)])
+    except ClusterError as error:
+        return error.message.partition(". ")[0]
+    return ""
