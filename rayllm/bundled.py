@@ -1,4 +1,4 @@
-"""Files that come with RayLLM: the demo model with its adapters, its serve config, and the catalogue of model files."""
+"""Files that come with RayLLM: the demo model with its adapters, its serve config, and the catalog of model files."""
 
 from __future__ import annotations
 

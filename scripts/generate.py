@@ -13,6 +13,7 @@ from manifests import manifests
 from vllm_names import vllm_names
 
 from rayllm.batch.reference import reference as batch_reference
+from rayllm.cli.manual import manual
 from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.serving.cluster import metrics
@@ -72,6 +73,7 @@ def main() -> int:
     made = {
         DATA / "ray_accelerators.json": ray_accelerators,
         ROOT / "docs" / "cli.md": cli_reference,
+        ROOT / "rayllm" / "cli" / "rayllm.1": manual,
         ROOT / "docs" / "configuration.md": reference,
         ROOT / "docs" / "model.schema.json": configuration_schema,
         BATCH: batch_page,

@@ -18,6 +18,7 @@ _VERBS = {
     "batch": "Process files of requests in the format of OpenAI's Batch API.",
     "bench": "Load-test any OpenAI-compatible endpoint.",
     "build": "Print a serve config with inline models, or as a RayService for KubeRay.",
+    "catalog": "List the model files that come with RayLLM, or print the path of one.",
     "chat": "Chat with a model.",
     "collect-env": "Show this machine's environment for a bug report.",
     "completion": "Print a shell completion script.",

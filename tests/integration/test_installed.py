@@ -92,7 +92,7 @@ def url(installed: Installation) -> Iterator[str]:
 
 
 def bundled(installed: Installation) -> Path:
-    """Where its catalogue is."""
+    """Where its catalog is."""
     code = "from rayllm.bundled import bundled_folder; print(bundled_folder())"
     return Path(installed.run("python", "-c", code).strip())
 
@@ -121,7 +121,7 @@ def test_the_demo_writes_nothing_here(url: str, installed: Installation) -> None
     assert list(installed.folder.iterdir()) == []
 
 
-def test_every_model_file_of_the_catalogue_is_valid(installed: Installation) -> None:
+def test_every_model_file_of_the_catalog_is_valid(installed: Installation) -> None:
     folder = Path(
         installed.run("python", "-c", "from rayllm.bundled import bundled_folder; print(bundled_folder())").strip()
     )

@@ -34,7 +34,7 @@ def tracked(*paths: str) -> list[str]:
     return listed.stdout.splitlines()
 
 
-def test_it_holds_the_catalogue_and_the_demo(names: set[str]) -> None:
+def test_it_holds_the_catalog_and_the_demo(names: set[str]) -> None:
     models = {name for name in names if name.startswith("rayllm/data/models/")}
     assert models == {f"rayllm/data/{name}" for name in tracked("models") if not name.endswith(".py")}
     assert {"rayllm/data/models/rayllm-demo/weights/model.safetensors", "rayllm/data/serve_configs/demo.yaml"} <= names
@@ -47,7 +47,9 @@ def test_it_holds_the_page_as_it_was_built(names: set[str]) -> None:
 
 def test_it_holds_nothing_else(wheel: Path, names: set[str]) -> None:
     top = {name.split("/")[0] for name in names}
-    assert top == {"rayllm", wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
+    stem = wheel.name.removesuffix("-py3-none-any.whl")
+    assert top == {"rayllm", f"{stem}.dist-info", f"{stem}.data"}
+    assert [name for name in names if ".data/" in name] == [f"{stem}.data/data/share/man/man1/rayllm.1"]
     assert not [name for name in names if name.endswith((".pyc", ".swp"))]
     assert wheel.stat().st_size < MAX_BYTES
 

@@ -1,0 +1,53 @@
+"""`rayllm catalog`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from rayllm.bundled import bundled_folder
+from rayllm.cli.terminal.table import Table
+from rayllm.config import load_model
+from rayllm.config.faults import did_you_mean
+from rayllm.errors import ConfigError
+
+
+@click.command(
+    "catalog",
+    help="""List the model files that come with RayLLM, or print the path of MODEL's.
+
+    \b
+    rayllm run "$(rayllm catalog Qwen/Qwen3-8B)"
+    cp "$(rayllm catalog Qwen/Qwen3-8B)" my-model.yaml""",
+)
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def command(model: str | None, as_json: bool) -> None:
+    files = _files()
+    if model is not None:
+        if model not in files:
+            hint = did_you_mean(model, list(files)) or "; `rayllm catalog` lists them."
+            raise ConfigError(f"{model}: not in the catalog{hint}")
+        files = {model: files[model]}
+    if as_json:
+        click.echo(json.dumps([{"model": name, "file": str(path)} for name, path in files.items()], indent=1))
+    elif model is not None:
+        click.echo(files[model])
+    else:
+        _show(files)
+
+
+def _files() -> dict[str, Path]:
+    """The catalog's files by the ids of their models; those of `models/older` last."""
+    folder = bundled_folder() / "models"
+    paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "older").glob("*.yaml"))]
+    return {load_model(path).model_id: path for path in paths}
+
+
+def _show(files: dict[str, Path]) -> None:
+    table = Table(["model", "file"])
+    for name, path in files.items():
+        table.add([name, str(path)])
+    click.echo(table.text())
