@@ -18,7 +18,7 @@ import pytest
 from openai import OpenAI
 
 from tests.integration.conftest import free_port
-from tests.wheel import build_wheel
+from tests.wheel import ROOT, build_wheel
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -114,6 +114,11 @@ def test_the_demo_answers(url: str, model: str, expected: str) -> None:
         model=model, messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0
     )
     assert re.fullmatch(expected, reply.choices[0].message.content or "")
+
+
+def test_the_release_is_tried_on_it(url: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / "smoke.sh", url], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{url} answers\n"), done.stderr
 
 
 def test_the_demo_writes_nothing_here(url: str, installed: Installation) -> None:
