@@ -1,7 +1,8 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate ui lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate docs ui lock bench
 BIN := .venv/bin
+PYTHON ?= python3
 UI := rayllm/serving/router/ui/source
 # A process for each core, and two for tests that mostly wait; the real stack gets the machine to itself.
 PARALLEL := --numprocesses logical --maxprocesses 8
@@ -52,6 +53,12 @@ format: setup ## format the code
 
 generate: setup ## write the generated files
 	@$(BIN)/python scripts/generate.py
+
+docs: ## build the documentation site into site/, and check its links
+	@cmp -s docs/requirements.txt .venv-docs/installed || ($(PYTHON) -m venv .venv-docs \
+		&& .venv-docs/bin/pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt \
+		&& cp docs/requirements.txt .venv-docs/installed)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 ui: ## build the page at /ui from its sources; needs Node
 	@cd $(UI) && npm ci --no-audit --no-fund && npm run build

@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 from dashboards import dashboards
+from documentation import llms_txt
+from error_codes import reference as error_reference
 from manifests import manifests
+from openapi import description, http_page, openapi_json
+from python_api import reference as python_reference
 from vllm_names import vllm_names
 
 from rayllm.batch.reference import reference as batch_reference
@@ -60,6 +64,13 @@ def with_table(path: Path, name: str, table: str, page: str | None = None) -> st
     return page
 
 
+def http_pages() -> dict[Path, str]:
+    """The OpenAPI description, and the page of its fields."""
+    described = description()
+    docs = ROOT / "docs"
+    return {docs / "openapi.json": openapi_json(described), docs / "http-reference.md": http_page(described)}
+
+
 def ray_accelerators() -> str:
     """Accelerator names of the pinned Ray."""
     from ray.util.accelerators import accelerators
@@ -78,22 +89,28 @@ def main() -> int:
         ROOT / "docs" / "model.schema.json": configuration_schema,
         BATCH: batch_page,
         OBSERVABILITY: observability_page,
+        ROOT / "docs" / "errors.md": error_reference,
+        ROOT / "docs" / "python-api.md": python_reference,
     }
+    texts = {path: make() for path, make in made.items()}
+    stale = stale_files({**texts, **http_pages(), **vllm_names(), **manifests(), **dashboards()})
+    # It quotes the pages.
+    stale += stale_files({ROOT / "docs" / "llms.txt": llms_txt()})
+    for path in stale:
+        print(f"{'stale' if '--check' in sys.argv else 'written'}: {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+def stale_files(texts: dict[Path, str]) -> list[Path]:
+    """The files that have another text, which is written unless they are only checked."""
     stale = []
-    for path, text in {
-        **{path: make() for path, make in made.items()},
-        **vllm_names(),
-        **manifests(),
-        **dashboards(),
-    }.items():
+    for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
             stale.append(path)
             if "--check" not in sys.argv:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-    for path in stale:
-        print(f"{'stale' if '--check' in sys.argv else 'written'}: {path.relative_to(ROOT)}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return stale
 
 
 if __name__ == "__main__":
