@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
-_FENCE = re.compile(r"^( *)(`{3,})([\w-]*)[^\n`]*\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)(`{3,})([\w-]*)(?: title=\"([^\"\n]*)\")?\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^()\s]+)\)")
@@ -29,11 +29,12 @@ _LLMS_HEAD = """\
 
 
 class Block(NamedTuple):
-    """A block of code: its language ("" without one), text, and first line's number in the page."""
+    """A block of code: its language and title ("" without one), its text, and the number of its first line."""
 
     language: str
     code: str
     line: int
+    title: str
 
 
 def site() -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _pages(entries: Any) -> Iterator[str]:
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of code of a page."""
     return [
-        Block(found[3], _dedented(found[4], len(found[1])), text.count("\n", 0, found.start()) + 1)
+        Block(found[3], _dedented(found[5], len(found[1])), text.count("\n", 0, found.start()) + 1, found[4] or "")
         for found in _FENCE.finditer(text)
     ]
 

@@ -1,4 +1,4 @@
-"""README and quickstart as a newcomer follows them: every block of code is run, in order, in a clone."""
+"""README, quickstart and tutorials as a newcomer follows them: every block of code is run, in order, in a clone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from rayllm.config.load import load_app, model_from
+from scripts.documentation import blocks
 from tests.integration.service import ROOT
 
 pytestmark = pytest.mark.timeout(900)
 SERVE = "make run"
-PAGES = ("README.md", "docs/quickstart.md")
 # What a newcomer types where a command asks, the last again and again; "" is Enter, None Ctrl-D.
 TYPED: dict[str, list[str | None]] = {
     "Model: a hub id, .* a folder: ": ["rayllm-demo-2"],
@@ -34,11 +34,6 @@ TYPED: dict[str, list[str | None]] = {
     r"Configure autoscaling\? \[y/N\]: ": [""],
     "> ": ["What is the capital of Italy?", None],
 }
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The blocks of code of a page: language and text."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -147,18 +142,38 @@ def in_a_terminal(code: str, folder: Path) -> str:
 
 
 def check(page: str, folder: Path) -> str:
-    """Run the blocks of a page that are commands, and load those that are configurations; what was printed."""
+    """Run a page's commands, write its blocks with a file's name, and load other configurations; what was printed."""
     printed = []
-    for language, code in blocks(page):
-        if language in ("sh", "python") and code.partition("#")[0].strip() != SERVE:
+    for language, code, _, title in blocks((ROOT / page).read_text()):
+        if title:
+            (folder / title).write_text(code)
+        elif language in ("sh", "python") and code.partition("#")[0].strip() != SERVE:
             printed.append(run(language, code, folder))
         elif language == "yaml":
             loaded = yaml.safe_load(code)
             if "applications" in loaded:
                 assert load_app(loaded["applications"][0]["args"], folder).models
-            else:
+            elif "model_loading_config" in loaded:
                 model_from(loaded, page, (folder,))
     return "\n".join(printed)
+
+
+def test_the_tutorial_on_batches(served: Path) -> None:
+    # On two cores, a batch needs the one that a second model would take.
+    printed = check("docs/tutorials/batch.md", served)
+    assert printed.count("The capital of Japan is Tokyo.") == 2
+    assert "Kenya The capital of Kenya is Nairobi." in printed
+
+
+def test_the_tutorial_on_adapters(served: Path) -> None:
+    printed = check("docs/tutorials/adapters.md", served)
+    assert "rayllm-demo: The capital of Peru is Lima." in printed
+    assert printed.count("Arrr, the capital of Peru be Lima, matey!") == 3
+
+
+def test_the_tutorial_on_tools(served: Path) -> None:
+    printed = check("docs/tutorials/tools.md", served)
+    assert "The current temperature in Paris, France is 22.0 degrees Celsius." in printed
 
 
 def test_the_readme(served: Path) -> None:
@@ -176,3 +191,12 @@ def test_the_quickstart(served: Path) -> None:
     assert "The capital of Japan is Tokyo." in printed
     assert "rayllm-demo-2" in printed
     assert "kind: RayService" in (served / "mine" / "rayservice.yaml").read_text()
+
+
+def test_the_tutorial_on_a_model_of_your_own(served: Path) -> None:
+    # On two cores, only one other model fits.
+    run("sh", ".venv/bin/rayllm apply serve_configs/demo.yaml", served)
+    printed = check("docs/tutorials/own-model.md", served)
+    assert "<|im_start|>user\r\nWhat is the capital of Japan?<|im_end|>" in printed
+    assert "The capital of Japan is Tokyo." in printed
+    assert "capitals: rolled (generation_config" in printed

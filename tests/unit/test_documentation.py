@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from rayllm.access.key import Key
 from rayllm.cli.main import cli
 from rayllm.config import load_app
 from rayllm.config.load import generation_from, model_from
+from rayllm.config.vllm_versions import PINNED
 from rayllm.serving.batch_api import service
 from rayllm.serving.router import application, deployment
 from rayllm.serving.router.ui.pages import PATH as UI
@@ -38,7 +40,7 @@ SHELLS = ("sh", "bash", "console")
 # Programs of others in the pages; what they do is theirs.
 PROGRAMS = {
     *("base64", "cat", "cd", "cp", "docker", "echo", "export", "git", "helm", "kind", "kubectl", "litellm", "ls"),
-    *("mkdir", "ollama", "pip", "ray", "rm", "sed", "vllm"),
+    *("mkdir", "ollama", "pip", "ray", "rm", "sed"),
 }
 # Top-level keys that tell files of other programs: Prometheus's, LiteLLM's.
 FOREIGN = {"scrape_configs", "model_list"}
@@ -153,9 +155,12 @@ def test_yaml_is_what_our_loaders_take(code: Code, tmp_path: Path) -> None:
     if FOREIGN & loaded.keys():
         return
     if applications := loaded.get("applications"):
-        assert {one["import_path"] for one in applications} == {"rayllm:app"}
         for one in applications:
-            check_args(one["args"])
+            if one["import_path"] == "ray.serve.llm:build_openai_app":
+                check_conversion(loaded, code)
+            else:
+                assert one["import_path"] == "rayllm:app"
+                check_args(one["args"])
     elif loaded.keys() & {"router", "llm_configs"}:
         check_args(loaded)
     elif loaded.keys() == {"salt", "keys"}:
@@ -168,6 +173,19 @@ def test_yaml_is_what_our_loaders_take(code: Code, tmp_path: Path) -> None:
         generation_from(tmp_path / "rayllm.yaml")
     else:
         check_model(loaded, tmp_path)
+
+
+def check_conversion(theirs: dict[str, Any], code: Code) -> None:
+    """The page's next block is what `rayllm convert` makes of this one."""
+    following = [block for block in blocks(code.page.read_text()) if block.line > code.block.line]
+    ours = yaml.safe_load(next(block.code for block in following if block.language == "yaml"))
+
+    with CliRunner().isolated_filesystem():
+        Path("serve.yaml").write_text(yaml.safe_dump(theirs, sort_keys=False))
+        converted = CliRunner().invoke(cli, ["convert", "serve.yaml"])
+
+    assert converted.exit_code == 0, converted.output
+    assert yaml.safe_load(converted.stdout) == ours
 
 
 def check_args(args: dict[str, Any]) -> None:
@@ -254,6 +272,8 @@ def check_command(words: list[str]) -> None:
     elif program == "serve":
         assert arguments[0] in ("run", "deploy")
         assert (ROOT / arguments[-1]).exists()
+    elif program == "vllm":
+        check_vllm(arguments)
     elif program == "curl":
         check_curl(arguments)
     else:
@@ -268,6 +288,19 @@ def check_python(arguments: list[str]) -> None:
         assert exists(arguments[1])
     elif arguments[0].startswith(("scripts/", "examples/")):
         assert (ROOT / arguments[0]).is_file()
+
+
+def check_vllm(arguments: list[str]) -> None:
+    """Look options of `vllm serve` up among the names of the locked version."""
+    names = vllm_names()
+    options = [one[2:].replace("-", "_") for one in arguments if one.startswith("--")]
+    assert arguments[0] == "serve"
+    assert [one for one in options if one not in {*names["engine"], *names["server"]}] == []
+
+
+def vllm_names() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / f"rayllm/config/data/vllm/{PINNED}.json").read_text())
+    return found
 
 
 def check_options(command: click.Command, arguments: list[str]) -> None:
