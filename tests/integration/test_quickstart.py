@@ -136,6 +136,8 @@ def in_a_terminal(code: str, folder: Path) -> str:
             shell.sendeof()
         else:
             shell.sendline(answer)
+    # A command may close its output before it ends, and closing the terminal would end it.
+    shell.wait()
     shell.close()
     assert shell.exitstatus == 0, f"{code}\n{seen.getvalue()}"
     return seen.getvalue()
