@@ -44,15 +44,8 @@ def site() -> dict[str, Any]:
 
 
 def sections() -> list[tuple[str, list[str]]]:
-    """The pages in the order of the navigation, by section; the first section, of the home page, has no title."""
-    home, found = [], []
-    for entry in site()["nav"]:
-        if isinstance(entry, str):
-            home.append(entry)
-        else:
-            [(title, below)] = entry.items()
-            found.append((title, list(_pages(below))))
-    return [("", home), *found]
+    """The navigation: sections with their pages, in order."""
+    return [(title, list(_pages(below))) for entry in site()["nav"] for title, below in entry.items()]
 
 
 def _pages(entries: Any) -> Iterator[str]:
@@ -111,9 +104,8 @@ def llms_txt() -> str:
     """docs/llms.txt: every page with its title and first sentence."""
     parts = [_LLMS_HEAD]
     for title, pages in sections():
-        if title:
-            parts.append(f"\n## {title}\n\n")
-            parts += [_entry(page, (DOCS / page).read_text()) for page in pages]
+        parts.append(f"\n## {title}\n\n")
+        parts += [_entry(page, (DOCS / page).read_text()) for page in pages]
     return "".join(parts)
 
 
