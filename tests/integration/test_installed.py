@@ -127,9 +127,7 @@ def test_the_demo_writes_nothing_here(url: str, installed: Installation) -> None
 
 
 def test_every_model_file_of_the_catalog_is_valid(installed: Installation) -> None:
-    folder = Path(
-        installed.run("python", "-c", "from rayllm.bundled import bundled_folder; print(bundled_folder())").strip()
-    )
+    folder = bundled(installed)
     said = installed.run("rayllm", "validate", str(folder / "models"), str(folder / "models" / "older"))
     assert said.count(": ok, model ") == len([*folder.glob("models/*.yaml"), *folder.glob("models/older/*.yaml")])
 

@@ -17,7 +17,7 @@ from rayllm.errors import ConfigError
     The model and its adapters come with RayLLM: nothing is downloaded, and nothing is written to the working directory.
     What is not for this machine alone is `rayllm run`.""",
 )
-@click.option("--port", type=int, help="Port to listen on; default: 8000.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; default: 8000.")
 @click.pass_context
 def command(ctx: click.Context, port: int | None) -> None:
     if installed_version() is None:

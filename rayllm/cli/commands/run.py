@@ -36,7 +36,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--tensor-parallelism", "tensor_parallel", type=click.IntRange(min=1), help="GPUs, without a file.")
 @click.option("--max-model-len", "context", type=click.IntRange(min=1), help="Longest context, without a file.")
 @click.option("--host", help="Address to listen on; default: the file's, or 127.0.0.1.")
-@click.option("--port", type=int, help="Port to listen on; default: the file's, or 8000.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; default: the file's, or 8000.")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine, though there are no API keys.")
 @click.option("--address", help="Address of a running Ray cluster; default: start one on this machine.")
 @click.pass_context
