@@ -171,7 +171,7 @@ def test_a_configuration_that_belongs_to_other_weights(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 40}))
     done = plan(str(folder))
     assert (done.returncode, done.stdout) == (1, "")
-    assert "config.json: num_hidden_layers: it sets 40 layers, but the weights hold 4." in done.stderr
+    assert "config.json: num_hidden_layers is 40, but the weights have 4 layers." in done.stderr
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def manager() -> StructuredOutputManager:
     options = SimpleNamespace(disable_any_whitespace=False)
-    config: Any = SimpleNamespace(structured_outputs_config=options, speculative_config=None)
+    config: Any = SimpleNamespace(structured_outputs_config=options, speculative_config=None, model_config=None)
     made = object.__new__(StructuredOutputManager)
     made.backend = XgrammarBackend(config, tokenizer=TOKENIZER, vocab_size=len(TOKENIZER))
     return made
