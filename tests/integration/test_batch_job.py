@@ -211,8 +211,11 @@ def test_an_interrupted_job_says_no_more_than_it_has_to(tmp_path: Path, sign: si
     while not (tmp_path / "out.jsonl.work" / "job.json").exists() and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(1)
+    family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, sign)
     _, stderr = process.communicate(timeout=60)
+    # Ray's processes end a little later. Until then, what starts next may connect to them, and wait forever.
+    psutil.wait_procs(family, timeout=60)
     # While it starts, Ray itself takes SIGTERM, and ends with the number of the signal.
     assert process.returncode == 130 or process.returncode == sign == signal.SIGTERM
     assert "Traceback" not in stderr
