@@ -1,4 +1,4 @@
-"""What an engine on a CPU does where the model's file is silent: type, threads, compilation and KV cache."""
+"""What an engine on a CPU does where the model's file is silent: type, threads, compilation, prefixes and KV cache."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ CPU_VARIABLES = (BINDING, THREADS, _NO_COMPILATION, "LD_PRELOAD")
 """Environment variables that `with_cpu_defaults` may set."""
 # Arguments that say whether the model is compiled.
 _COMPILATION_ARGUMENTS = {"enforce_eager", "compilation_config", "optimization_level"}
+# Types of models with Mamba-2 layers. vLLM's kernel for CPUs does not return the states that its prefix cache keeps:
+# the first prompt with more tokens than a block ends the engine (seen with 0.32).
+_MAMBA_2 = {"falcon_h1", "granitemoehybrid", "mamba2", "nemotron_h", "zamba2"}
 # Arguments that say how large the KV cache is.
 _CACHE_ARGUMENTS = {"kv_cache_memory_bytes", "gpu_memory_utilization"}
 
@@ -74,6 +77,7 @@ def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = 
     _choose_threads(model, neighbors)
     _preload_libraries()
     model = _with(model, **_compilation(model))
+    model = _with(model, **_prefix_caching(model, weights))
     model = _with(model, **_dtype(model, weights))
     return _with(model, **_cache(model, weights, neighbors))
 
@@ -158,6 +162,18 @@ def _compilation(model: ModelConfig) -> dict[str, Any]:
         return {}
     os.environ.setdefault(_NO_COMPILATION, "1")
     return {"enforce_eager": True}
+
+
+def _prefix_caching(model: ModelConfig, weights: Path) -> dict[str, Any]:
+    if "enable_prefix_caching" in model.engine_kwargs:
+        return {}
+    config = _read_config(weights)
+    text_config = config.get("text_config")
+    types = {config.get("model_type"), text_config.get("model_type") if isinstance(text_config, dict) else None}
+    if types.isdisjoint(_MAMBA_2):
+        return {}
+    logger.info("Model `%s` caches no prefixes: vLLM cannot on a CPU where layers are Mamba 2.", model.model_id)
+    return {"enable_prefix_caching": False}
 
 
 def _dtype(model: ModelConfig, weights: Path) -> dict[str, Any]:

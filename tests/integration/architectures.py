@@ -1,7 +1,8 @@
 """Tiny checkpoints of the architectures of 2025 and 2026 that vLLM's CPU build runs, with random weights.
 
 `python -m tests.integration.architectures FOLDER` makes one of each below FOLDER, has vLLM answer with each, and prints
-the numbers of tokens as JSON. It is a program of its own, since vLLM keeps its state in the process.
+what it found as JSON. It is a program of its own, since vLLM keeps its state in the process. Where there is a GPU, vLLM
+computes on it; what that is compared with is always computed by transformers on the CPU.
 
 Not here, because vLLM 0.29 refuses them on a CPU: sparse attention (DeepSeek V3.2 and V4, GLM 5), MXFP4 weights,
 experts chosen by a sigmoid without groups (MiniMax M2), experts without a gate (those of Nemotron 3) and Kimi's linear
@@ -12,13 +13,19 @@ whose is DeepSeek V3's.
 from __future__ import annotations
 
 import json
+import math
 import os
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 TOKENS = 12
+# More tokens than the windows and chunks below, and none twice in a row.
+PROMPT = [100 + (37 * position) % 1900 for position in range(160)]
+# Of bfloat16 against float32, see `disagreement`: up to 0.05 on a CPU, most where routers choose other experts.
+MAX_DISAGREEMENT = 0.15
 # Texts that parsers and rerankers look for as single tokens.
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "yes", "no")
 _BASE = {
@@ -88,6 +95,12 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def make(name: str, folder: Path) -> Path:
     """Make a checkpoint of one of `SHAPES`; returns its folder."""
+    _make(name, folder)
+    return folder
+
+
+def _make(name: str, folder: Path) -> Any:
+    """Make a checkpoint; returns transformers' model, with weights in bfloat16."""
     import torch
     import transformers
 
@@ -107,32 +120,70 @@ def make(name: str, folder: Path) -> Path:
     model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).to(torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
+    return model
 
 
-def answers(root: Path) -> dict[str, list[int]]:
-    """Tokens in the answers to two prompts, of an engine for each model below `root`."""
+def _expected_logprobs(model: Any) -> list[float]:
+    """Log-probabilities of PROMPT's tokens but the first, computed by transformers in float32."""
+    import torch
+
+    with torch.no_grad():
+        logits = model.float().eval()(torch.tensor([PROMPT])).logits[0, :-1]
+    chosen = logits.log_softmax(-1).gather(1, torch.tensor(PROMPT[1:])[:, None])
+    return [float(value) for value in chosen[:, 0]]
+
+
+def answers(root: Path) -> dict[str, dict[str, Any]]:
+    """What an engine for each of `SHAPES` answers. Makes the checkpoints below `root`.
+
+    Returns:
+        By name: `tokens`, the numbers of tokens in the answers to two prompts; `logprobs`, those of PROMPT's tokens;
+        and `expected`, the same by transformers. Or `error`, where vLLM cannot run it here.
+    """
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
     from vllm import LLM, SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
 
     sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0)
-    found = {}
-    for name in SHAPES:
+    scoring = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+
+    def answer(name: str) -> dict[str, Any]:
+        expected = _expected_logprobs(_make(name, root / name))
         engine = LLM(
-            model=str(make(name, root / name)),
+            model=str(root / name),
             enforce_eager=True,
             max_model_len=256,
             max_num_batched_tokens=256,
+            gpu_memory_utilization=0.3,
+            # Mamba-2 layers have none on a CPU.
+            enable_prefix_caching=False,
             distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
         )
         prompts = ["The capital of France is", "Tell me a story."]
         replies = engine.generate(prompts, sampling, use_tqdm=False)
-        found[name] = [len(reply.outputs[0].token_ids) for reply in replies]
-        del engine
+        [scored] = engine.generate([{"prompt_token_ids": PROMPT}], scoring, use_tqdm=False)
+        pairs = zip(PROMPT[1:], scored.prompt_logprobs[1:], strict=True)
+        return {
+            "tokens": [len(reply.outputs[0].token_ids) for reply in replies],
+            "logprobs": [logprobs[token].logprob for token, logprobs in pairs],
+            "expected": expected,
+        }
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in SHAPES:
+        try:
+            found[name] = answer(name)
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
         cleanup_dist_env_and_memory()
     return found
+
+
+def disagreement(logprobs: list[float], expected: list[float]) -> float:
+    """Root mean square of the differences, in units of the standard deviation of what is expected."""
+    squares = [(a - b) ** 2 for a, b in zip(logprobs, expected, strict=True)]
+    return math.sqrt(statistics.mean(squares)) / statistics.pstdev(expected)
 
 
 if __name__ == "__main__":

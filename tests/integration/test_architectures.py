@@ -22,18 +22,27 @@ PREFIX = "/architectures"
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """Tokens in the answers of each architecture, of one process."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What each architecture answers, of one process."""
     command = [sys.executable, "-m", "tests.integration.architectures", str(tmp_path_factory.mktemp("architectures"))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    errors = {name: answer["error"] for name, answer in found.items() if "error" in answer}
+    assert not errors, done.stderr[-3000:]
     return found
 
 
 @pytest.mark.parametrize("name", architectures.SHAPES)
-def test_the_engine_answers_with_as_many_tokens_as_asked(answers: dict[str, list[int]], name: str) -> None:
-    assert answers[name] == [architectures.TOKENS, architectures.TOKENS]
+def test_the_engine_answers_with_as_many_tokens_as_asked(answers: dict[str, dict[str, Any]], name: str) -> None:
+    assert answers[name]["tokens"] == [architectures.TOKENS, architectures.TOKENS]
+
+
+@pytest.mark.parametrize("name", architectures.SHAPES)
+def test_the_engine_computes_what_transformers_does(answers: dict[str, dict[str, Any]], name: str) -> None:
+    """Models that do not agree at all differ by 1.4."""
+    found = architectures.disagreement(answers[name]["logprobs"], answers[name]["expected"])
+    assert found < architectures.MAX_DISAGREEMENT
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +85,8 @@ def test_hybrid_models_answer_with_tools_and_reasoning_parsers(http: httpx.Clien
     tool = {"type": "function", "function": {"name": "find_heron", "parameters": {"type": "object"}}}
     asked = {
         "model": model,
-        "messages": [{"role": "user", "content": "Where is the heron?"}],
+        # More tokens than a block of the cache, and than a chunk of states.
+        "messages": [{"role": "user", "content": "Where is the heron? " * 30}],
         "tools": [tool],
         "max_tokens": 16,
         "ignore_eos": True,

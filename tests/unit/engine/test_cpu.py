@@ -215,3 +215,21 @@ def test_engine_processes_load_the_libraries_that_vllm_wants_first(monkeypatch: 
     monkeypatch.setenv("LD_PRELOAD", "/opt/libiomp5.so")
     engine_cpu._preload_libraries()
     assert "libgomp" not in os.environ["LD_PRELOAD"]
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "expected"),
+    [
+        ({"model_type": "llama"}, {}, None),
+        ({"model_type": "nemotron_h"}, {}, False),
+        ({"model_type": "vision", "text_config": {"model_type": "nemotron_h"}}, {}, False),
+        ({"model_type": "nemotron_h"}, {"enable_prefix_caching": True}, True),
+        ({"model_type": "other", "text_config": None}, {}, None),
+    ],
+)
+def test_models_with_mamba_2_cache_no_prefixes(
+    tmp_path: Path, config: dict[str, Any], engine: dict[str, Any], expected: bool | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **config}))
+    changed = with_cpu_defaults(model_of(engine), tmp_path)
+    assert changed.engine_kwargs.get("enable_prefix_caching") is expected
