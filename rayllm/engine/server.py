@@ -45,6 +45,7 @@ from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
+from rayllm.sizing.consistency import find_contradiction
 from rayllm.sizing.cores import ALONE, Neighbors
 from rayllm.sources import LoggedProgress, Progress
 
@@ -103,7 +104,8 @@ class EngineServer:
             exports_to_ray: whether Ray's exporter gets the engine's metrics, unless the model's file says otherwise.
 
         Raises:
-            ConfigError: vLLM refuses the configuration.
+            ConfigError: vLLM refuses the configuration, or the weights contradict their config.json.
+            EngineError: the engine did not start.
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
         vllm_engine.check_version()
@@ -120,7 +122,13 @@ class EngineServer:
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         server_arguments = vllm_application.make_server_arguments(arguments)
         exports_to_ray = exports_to_ray and model.log_engine_metrics
-        self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments, exports_to_ray, context)
+        try:
+            self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments, exports_to_ray, context)
+        except EngineError:
+            # vLLM names the parameter of its own that a tensor does not fit, if anything.
+            if contradiction := await asyncio.to_thread(find_contradiction, weights):
+                raise ConfigError(f"model `{model.model_id}`: {contradiction.message}") from None
+            raise
         await self._build(server_arguments, weights, progress)
 
     async def warm_up(self) -> None:

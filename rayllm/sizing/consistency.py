@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rayllm.errors import ConfigError
-from rayllm.sizing.architecture import Architecture
+from rayllm.config import LocalSource
+from rayllm.errors import ConfigError, RayLLMError
+from rayllm.sizing.architecture import Architecture, read_architecture
 from rayllm.sizing.kv_cache import IndexCache, LatentCache, LayerCache
+from rayllm.sources.inspection import inspect_model
 from rayllm.sources.safetensors import Tensor
 
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|tok_embeddings|wte)\.weight$")
@@ -50,6 +52,23 @@ def check_tensors(
         )
     if architecture:
         _check_keys(architecture, own)
+
+
+def find_contradiction(folder: str) -> ConfigError | None:
+    """What the tensors of a local folder contradict in its config.json; None if nothing is found."""
+    try:
+        info = inspect_model(LocalSource(path=folder))
+    except RayLLMError:
+        return None
+    try:
+        architecture = read_architecture(info.config)
+    except ConfigError:
+        architecture = None
+    try:
+        check_tensors(info.config, info.tensors, architecture)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _check_embedding(values: Mapping[str, Any], name: str, tensor: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -300,6 +301,15 @@ def test_a_broken_model_ends_the_job_with_its_reason(service: Service, tmp_path:
     # Who finds out first says so: the engine, or who makes the prompts.
     with pytest.raises(Exception, match=r"its tokenizer cannot be read|holds no config\.json"):
         build_llm_processor(VLLMProcessorConfig(model=str(tmp_path)))(ray.data.range(1)).take_all()
+
+
+def test_weights_that_contradict_their_configuration(service: Service, tmp_path: Path) -> None:
+    folder = shutil.copytree(DEMO.parent / "rayllm-demo" / "weights", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64, "vocab_size": 3000}))
+    processor = build_llm_processor(VLLMProcessorConfig(model=str(folder), is_chat=False))
+    with pytest.raises(Exception, match=r"config\.json: vocab_size is 3,000, but the tensor"):
+        processor(ray.data.from_items([{"prompt": "Hi"}])).take_all()
 
 
 def test_an_engine_that_dies_again_and_again_ends_the_job(service: Service) -> None:

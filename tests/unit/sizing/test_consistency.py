@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import read_architecture
-from rayllm.sizing.consistency import check_tensors
+from rayllm.sizing.consistency import check_tensors, find_contradiction
 from rayllm.sizing.known_models import known_config, known_models, outline_tensors
 from rayllm.sources.safetensors import Tensor
 from tests.unit.sizing.test_architecture import LLAMA
@@ -20,6 +23,7 @@ def tensors(rows: int, columns: int, layers: int, prefix: str = "model.") -> dic
     return made | {f"{prefix}layers.{number}.norm.weight": Tensor("BF16", (columns,)) for number in range(layers)}
 
 
+DEMO = Path(__file__).parents[3] / "models" / "rayllm-demo" / "weights"
 SHAPE = {"vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 2}
 
 
@@ -81,3 +85,18 @@ def test_keys_of_another_width_are_refused() -> None:
     other = LLAMA | {"num_key_value_heads": 4}
     with pytest.raises(ConfigError, match=r"num_key_value_heads × head_dim is 512, but the tensor `model\.layers\.0\."):
         check_tensors(other, tensors_of(LLAMA), read_architecture(other))
+
+
+def test_a_folder_whose_files_contradict_each_other(tmp_path: Path) -> None:
+    assert find_contradiction(str(DEMO)) is None
+    folder = shutil.copytree(DEMO, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "unknown", "vocab_size": 7}))
+    found = find_contradiction(str(folder))
+    assert found is not None
+    assert found.message.startswith("config.json: vocab_size is 7, but the tensor `model.embed_tokens.weight`")
+
+
+def test_what_cannot_be_read_contradicts_nothing(tmp_path: Path) -> None:
+    assert find_contradiction(str(tmp_path)) is None
+    assert find_contradiction("s3://bucket/model") is None
