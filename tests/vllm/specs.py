@@ -450,15 +450,25 @@ def _planned(config: Any, specs: dict[str, Any], stages: int = 1) -> dict[str, A
 
 
 def main(root: Path) -> None:
-    """Print what vLLM plans for each model."""
+    """Print what vLLM plans for each model, or as `error` why it does not."""
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
     found: dict[str, Any] = {}
-    for name, case in CASES.items():
-        write(root / name, case.config)
-        config, found[name] = count(root / name, case)
-    config.parallel_config.tensor_parallel_size = 1
-    for name in SPARSE_CASES:
-        found[name] = count_sparse(config, name)
+    config: Any = None
+
+    def count_one(name: str) -> dict[str, Any]:
+        nonlocal config
+        if name in SPARSE_CASES:
+            config.parallel_config.tensor_parallel_size = 1
+            return count_sparse(config, name)
+        write(root / name, CASES[name].config)
+        config, counted = count(root / name, CASES[name])
+        return counted
+
+    for name in CASES | SPARSE_CASES:
+        try:
+            found[name] = count_one(name)
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(found))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rayllm.config.vllm_versions import PINNED, installed_version
 from rayllm.sizing.architecture import read_architecture
 from rayllm.sizing.weights import Weights
 from rayllm.sources.safetensors import Tensor
@@ -30,14 +31,34 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return found
 
 
+def is_locked() -> bool:
+    """Whether the installed vLLM is of the locked series, which `rayllm plan` computes for."""
+    version = installed_version()
+    return version is not None and f"{version.major}.{version.minor}" == PINNED
+
+
+def plan_of(planned: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """What vLLM plans for a model. Skips the test where a version other than the locked one does not take the model."""
+    found = planned[name]
+    if "error" in found:
+        assert not is_locked(), found["error"]
+        pytest.skip(f"vLLM {installed_version()} beside these transformers: {found['error']}")
+    return found
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_blocks_are_vllms_own(planned: dict[str, dict[str, Any]], name: str) -> None:
-    found, layout, in_flight = planned[name], *specs.computed(ALL[name])
+    found, layout, in_flight = plan_of(planned, name), *specs.computed(ALL[name])
     assert layout.block == found["block"]
     blocks = specs.CACHE_BYTES // layout.block_bytes
     assert blocks == found["blocks"]
     tokens = ALL[name].engine.get("max_model_len", specs.TOKENS)
-    assert blocks / layout.blocks_of(tokens, in_flight) == pytest.approx(found["sequences"])
+    sequences = blocks / layout.blocks_of(tokens, in_flight)
+    if is_locked():
+        assert sequences == pytest.approx(found["sequences"])
+    else:
+        # Older versions keep fewer states for the prefix cache.
+        assert 0.8 * found["sequences"] < sequences < 1.001 * found["sequences"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +92,7 @@ def test_configurations_of_transformers_are_read(name: str, kinds: dict[str, int
 
 @pytest.mark.parametrize("name", specs.CASES)
 def test_weights_are_vllms_own(planned: dict[str, dict[str, Any]], name: str) -> None:
-    case, found = specs.CASES[name], planned[name]
+    case, found = specs.CASES[name], plan_of(planned, name)
     tensors = {name: Tensor("BF16", tuple(shape)) for name, shape in found["tensors"].items()}
     weights = Weights(tensors, read_architecture(case.config), 2)
     gpus = case.engine.get("tensor_parallel_size", 1)
