@@ -101,8 +101,11 @@ def running(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def test_nothing_is_lost_or_counted_twice_when_a_replica_is_killed(running: Running, s3: S3Server) -> None:
     told = [running.ask() for _ in range(5)]
-    for replica in running.replicas():
+    replicas = running.replicas()
+    for replica in replicas:
         replica.kill()
+    # A request sent before a dead process's sockets are closed is reset.
+    psutil.wait_procs(replicas, timeout=60)
     # They are asked for the rest, once there is another: requests wait for it.
     told += [running.ask() for _ in range(5)]
     expected = {
