@@ -38,11 +38,14 @@ async def wait_until_lost(engine: Watched, stall_s: float) -> str:
     responds nor uses CPU for `stall_s` seconds.
     """
     ping: asyncio.Task[None] | None = None
-    window = _Window(engine)
+    # Only a late response has the CPU time looked at, which means a look at all processes of the machine.
+    window: _Window | None = None
     try:
         while not engine.has_died:
             if ping is None or ping.done():
                 ping = asyncio.create_task(engine.ping()) if engine.is_busy else None
+                window = None
+            elif window is None:
                 window = _Window(engine)
             elif window.is_idle(stall_s):
                 return f"hangs: it has not answered for {stall_s:g} s"

@@ -122,28 +122,25 @@ def start_engine(
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from rayllm.engine.vllm.stat_loggers import stat_loggers
+
     # A process without a GPU of its own may have cached "no device" when vLLM was imported.
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
+    # Given loggers, vLLM has stats all the same.
+    disable_log_stats = arguments.engine.get("disable_log_stats", False)
     try:
         with _forked_processes(config, context):
             return AsyncLLM.from_vllm_config(
                 config,
                 enable_log_requests=arguments.engine.get("enable_log_requests", False),
-                disable_log_stats=arguments.engine.get("disable_log_stats", False),
-                stat_loggers=[_ray_stat_logger] if exports_to_ray else None,
+                disable_log_stats=disable_log_stats,
+                stat_loggers=None if disable_log_stats else stat_loggers(exports_to_ray),
             )
     except Exception as error:
         cause = one_line(error).replace("See root cause above. ", "")
         raise EngineError(f"vLLM's engine did not start: {cause} The replica's log has the cause.") from None
-
-
-def _ray_stat_logger(config: Any, engine_index: int) -> Any:
-    """Logger of metrics to Ray's exporter. A function: given vLLM's class, vLLM drops its own page of metrics."""
-    from rayllm.engine.vllm.ray_metrics import buffered_stat_logger
-
-    return buffered_stat_logger(config, engine_index)
 
 
 @contextmanager

@@ -74,6 +74,7 @@ PRIVATE_NAMES = {
         "FinishReason.LENGTH",
         "FinishReason.STOP",
     ),
+    "vllm.v1.metrics.loggers": ("PrometheusStatLogger.record",),
     "vllm.v1.metrics.ray_wrappers": (
         "RayCounterWrapper.inc",
         "RayGaugeWrapper.set",
@@ -81,6 +82,7 @@ PRIVATE_NAMES = {
         "RayKVConnectorProm",
         "RayPerfMetricsProm",
         "RayPrometheusMetric._tags",
+        "RayPrometheusMetric.labels",
         "RayPrometheusMetric.metric",
         "RayPrometheusStatLogger._counter_cls",
         "RayPrometheusStatLogger._gauge_cls",

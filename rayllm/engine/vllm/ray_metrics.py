@@ -1,4 +1,4 @@
-"""vLLM's metrics in Ray's exporter, recorded once a second.
+"""vLLM's metrics in Ray's exporter, recorded once a second by `stat_loggers`.
 
 vLLM records each of them at every step of the engine, and some for every token. A call of Ray's takes microseconds, and
 Ray's agent repeats every observation of a histogram. Together, that was most of what metrics cost a small model.
@@ -6,104 +6,113 @@ Ray's agent repeats every observation of a histogram. Together, that was most of
 
 from __future__ import annotations
 
-import atexit
 import random
-import threading
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from vllm.v1.metrics import ray_wrappers
 
-_PERIOD_S = 1.0
 MOST_OBSERVATIONS = 100
 """Observations of one series that are recorded in a second; of more, a random sample is."""
+MOST_CHILDREN = 1000
+"""Labelled series that a metric keeps; more than that are built anew, since vLLM has labels that name adapters."""
 
 
 class MetricsBuffer:
-    """Holds what is to be recorded with Ray: the last value of gauges, the sum of counters, and observations."""
+    """Series with values that have not been recorded with Ray.
+
+    Any thread may append values while another flushes them: deques need no lock for either.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._gauges: dict[Hashable, tuple[Any, dict[str, str], float]] = {}
-        self._counters: dict[Hashable, tuple[Any, dict[str, str], float]] = {}
-        self._observations: dict[Hashable, tuple[Any, dict[str, str], list[float]]] = {}
+        self._unrecorded: deque[_Series] = deque()
 
-    def set(self, metric: Any, tags: dict[str, str], value: float) -> None:
-        """Set a gauge of Ray's."""
-        with self._lock:
-            self._gauges[_key(metric, tags)] = metric, tags, value
-
-    def add(self, metric: Any, tags: dict[str, str], value: float) -> None:
-        """Add to a counter of Ray's."""
-        key = _key(metric, tags)
-        with self._lock:
-            *_, before = self._counters.get(key, (0.0,))
-            self._counters[key] = metric, tags, before + value
-
-    def observe(self, metric: Any, tags: dict[str, str], value: float) -> None:
-        """Add an observation to a histogram of Ray's."""
-        with self._lock:
-            self._observations.setdefault(_key(metric, tags), (metric, tags, []))[2].append(value)
+    def add(self, series: _Series) -> None:
+        """Record the values of the series at the next flush."""
+        self._unrecorded.append(series)
 
     def flush(self) -> None:
         """Record what has come since the last time."""
-        with self._lock:
-            gauges, self._gauges = self._gauges, {}
-            counters, self._counters = self._counters, {}
-            observations, self._observations = self._observations, {}
-        for metric, tags, value in gauges.values():
-            metric.set(value, tags=tags)
-        for metric, tags, value in counters.values():
-            metric.inc(value, tags=tags)
-        for metric, tags, values in observations.values():
-            for value in values if len(values) <= MOST_OBSERVATIONS else random.sample(values, MOST_OBSERVATIONS):
-                metric.observe(value, tags=tags)
-
-    def flush_periodically(self) -> None:
-        """Start a thread that flushes until the process ends."""
-        is_ending = threading.Event()
-        atexit.register(is_ending.set)
-
-        def run() -> None:
-            while not is_ending.wait(_PERIOD_S):
-                self.flush()
-
-        threading.Thread(target=run, name="ray-metrics", daemon=True).start()
+        for _ in range(len(self._unrecorded)):
+            self._unrecorded.popleft().flush()
 
 
-def _key(metric: Any, tags: dict[str, str]) -> Hashable:
-    return id(metric), *tags.values()
+BUFFER = MetricsBuffer()
 
 
-def buffered_stat_logger(config: Any, engine_index: int) -> Any:
-    """vLLM's logger of metrics to Ray's exporter, with a buffer in between."""
-    buffer = MetricsBuffer()
+class _Series:
+    """What vLLM's three kinds of metrics for Ray have in common: unrecorded values, and a child for each set of labels.
 
-    class Gauge(ray_wrappers.RayGaugeWrapper):  # type: ignore[misc]  # vLLM has no types
-        def set(self, value: float) -> None:
-            buffer.set(self.metric, self._tags, value)
+    vLLM looks children up at every step; its own classes build them anew each time.
+    """
 
-    class Counter(ray_wrappers.RayCounterWrapper):  # type: ignore[misc]
-        def inc(self, value: float = 1.0) -> None:
-            if value:
-                buffer.add(self.metric, self._tags, value)
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._values: deque[float] = deque()
+        self._children: dict[Hashable, Any] = {}
 
-    class Histogram(ray_wrappers.RayHistogramWrapper):  # type: ignore[misc]
-        def observe(self, value: float) -> None:
-            buffer.observe(self.metric, self._tags, value)
+    def labels(self, *labels: str, **named: str) -> Any:
+        """The child with these labels."""
+        key = labels, *named.values()
+        child = self._children.get(key)
+        if child is None:
+            if len(self._children) >= MOST_CHILDREN:
+                self._children.clear()
+            child = self._children[key] = super().labels(*labels, **named)  # type: ignore[misc]
+            child._values = deque()
+        return child
 
-    class SpecDecoding(ray_wrappers.RaySpecDecodingProm):  # type: ignore[misc]
-        _counter_cls = Counter
+    def append(self, value: float) -> None:
+        """Keep a value until the next flush."""
+        values = self._values
+        values.append(value)
+        # Looked at only after the append: a flush in between cannot leave the value behind.
+        if len(values) == 1:
+            BUFFER.add(self)
 
-    class KvConnector(ray_wrappers.RayKVConnectorProm):  # type: ignore[misc]
-        _gauge_cls, _counter_cls, _histogram_cls = Gauge, Counter, Histogram
+    def flush(self) -> None:
+        """Record the values with Ray."""
+        if values := [self._values.popleft() for _ in range(len(self._values))]:
+            self._record(values)
 
-    class Performance(ray_wrappers.RayPerfMetricsProm):  # type: ignore[misc]
-        _counter_cls = Counter
+    def _record(self, values: Sequence[float]) -> None:
+        raise NotImplementedError
 
-    class StatLogger(ray_wrappers.RayPrometheusStatLogger):  # type: ignore[misc]
-        _gauge_cls, _counter_cls, _histogram_cls = Gauge, Counter, Histogram
-        _spec_decoding_cls, _kv_connector_cls, _perf_metrics_cls = SpecDecoding, KvConnector, Performance
 
-    buffer.flush_periodically()
-    return StatLogger(config, [engine_index])
+class Gauge(_Series, ray_wrappers.RayGaugeWrapper):  # type: ignore[misc]  # vLLM has no types
+    def set(self, value: float) -> None:
+        self.append(value)
+
+    def _record(self, values: Sequence[float]) -> None:
+        self.metric.set(values[-1], tags=self._tags)
+
+
+class Counter(_Series, ray_wrappers.RayCounterWrapper):  # type: ignore[misc]
+    def inc(self, value: float = 1.0) -> None:
+        if value:
+            self.append(value)
+
+    def _record(self, values: Sequence[float]) -> None:
+        self.metric.inc(sum(values), tags=self._tags)
+
+
+class Histogram(_Series, ray_wrappers.RayHistogramWrapper):  # type: ignore[misc]
+    def observe(self, value: float) -> None:
+        self.append(value)
+
+    def _record(self, values: Sequence[float]) -> None:
+        for value in values if len(values) <= MOST_OBSERVATIONS else random.sample(values, MOST_OBSERVATIONS):
+            self.metric.observe(value, tags=self._tags)
+
+
+class SpecDecoding(ray_wrappers.RaySpecDecodingProm):  # type: ignore[misc]
+    _counter_cls = Counter
+
+
+class KvConnector(ray_wrappers.RayKVConnectorProm):  # type: ignore[misc]
+    _gauge_cls, _counter_cls, _histogram_cls = Gauge, Counter, Histogram
+
+
+class Performance(ray_wrappers.RayPerfMetricsProm):  # type: ignore[misc]
+    _counter_cls = Counter

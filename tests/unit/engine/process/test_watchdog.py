@@ -25,8 +25,10 @@ class Engine:
         self.used: float | None = 0.0
         self.works = False
         self.pings = 0
+        self.looks = 0
 
     def cpu_seconds(self) -> float | None:
+        self.looks += 1
         if self.works and self.used is not None:
             self.used += 1.0
         return self.used
@@ -60,6 +62,8 @@ async def test_an_engine_that_neither_answers_nor_works_hangs() -> None:
     engine = Engine()
     task = await still_watching(engine)
     assert engine.pings > 1
+    # An engine that answers is not looked at.
+    assert engine.looks == 0
     engine.answers.clear()
     assert "hangs" in await asyncio.wait_for(task, 5)
 
