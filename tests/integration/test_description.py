@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -27,28 +28,38 @@ def test_replies_of_models_are_as_described(http: httpx.Client, case: Case) -> N
         check_described(http.post(case.path, json={**case.body, "stream": True} if stream else case.body), case.path)
 
 
+def test_scores_by_generation_are_as_described(http: httpx.Client) -> None:
+    body = {"model": "rayllm-demo", "query": TEXT, "items": [TEXT], "label_token_ids": [300, 301]}
+    reply = http.post("/generative_scoring", json=body)
+    assert reply.status_code == 200, reply.text
+    check_described(reply, "/generative_scoring")
+
+
 def test_replies_of_the_router_are_as_described(http: httpx.Client) -> None:
-    for path in ("/v1/models", "/health", "/ready", "/version", "/metrics", "/ui", "/v1/usage"):
-        check_described(http.get(path), path)
-    check_described(http.get("/v1/models/rayllm-demo"), "/v1/models/{name}")
+    for path in ("/v1/models", "/health", "/ready", "/version", "/metrics", "/ui"):
+        check_described(http.get(path).raise_for_status(), path)
+    check_described(http.get("/v1/models/rayllm-demo").raise_for_status(), "/v1/models/{name}")
 
 
 def test_files_and_batches_are_as_described(http: httpx.Client) -> None:
+    def ask(method: str, path: str, described: str, **fields: Any) -> str:
+        reply = http.request(method, path, **fields).raise_for_status()
+        check_described(reply, described)
+        return str(reply.json()["id"]) if method == "POST" else ""
+
     line = {"custom_id": "1", "method": "POST", "url": "/tokenize", "body": {"model": "rayllm-demo", "prompt": TEXT}}
-    uploaded = http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", json.dumps(line))})
-    check_described(uploaded, "/v1/files")
-    file = f"/v1/files/{uploaded.json()['id']}"
-    fields = {"input_file_id": uploaded.json()["id"], "endpoint": "/tokenize", "completion_window": "1h"}
-    created = http.post("/v1/batches", json=fields)
-    check_described(created, "/v1/batches")
-    batch = f"/v1/batches/{created.json()['id']}"
-    check_described(http.get("/v1/files"), "/v1/files")
-    check_described(http.get("/v1/batches"), "/v1/batches")
-    check_described(http.get(file), "/v1/files/{id}")
-    check_described(http.get(f"{file}/content"), "/v1/files/{id}/content")
-    check_described(http.get(batch), "/v1/batches/{id}")
-    check_described(http.post(f"{batch}/cancel"), "/v1/batches/{id}/cancel")
-    check_described(http.delete(file), "/v1/files/{id}")
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", json.dumps(line))}}
+    file, other = (ask("POST", "/v1/files", "/v1/files", **form) for _ in range(2))
+    ask("GET", "/v1/files", "/v1/files")
+    ask("GET", f"/v1/files/{file}", "/v1/files/{id}")
+    ask("GET", f"/v1/files/{file}/content", "/v1/files/{id}/content")
+    ask("DELETE", f"/v1/files/{other}", "/v1/files/{id}")
+    batch = {"input_file_id": file, "endpoint": "/tokenize", "completion_window": "1h"}
+    name = ask("POST", "/v1/batches", "/v1/batches", json=batch)
+    ask("GET", "/v1/batches", "/v1/batches")
+    ask("GET", f"/v1/batches/{name}", "/v1/batches/{id}")
+    # It may have ended, which is an error.
+    check_described(http.post(f"/v1/batches/{name}/cancel"), "/v1/batches/{id}/cancel")
 
 
 @pytest.mark.parametrize(
