@@ -22,6 +22,7 @@ from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.serving.cluster import metrics
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
+from rayllm.serving.router.description import FILE as DESCRIPTION
 from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,8 +68,7 @@ def with_table(path: Path, name: str, table: str, page: str | None = None) -> st
 def http_pages() -> dict[Path, str]:
     """The OpenAPI description, and the page of its fields."""
     described = description()
-    docs = ROOT / "docs"
-    return {docs / "openapi.json": openapi_json(described), docs / "http-reference.md": http_page(described)}
+    return {DESCRIPTION: openapi_json(described), ROOT / "docs" / "http-reference.md": http_page(described)}
 
 
 def ray_accelerators() -> str:

@@ -22,6 +22,7 @@ from rayllm import build_app
 from rayllm.cli.commands.keys import command
 from rayllm.config import load_model
 from tests.integration.conftest import free_port
+from tests.integration.description import check_described
 from tests.integration.service import DEMO
 from tests.integration.test_batch import processes
 from tests.integration.test_batches import create, has_ended, lines, request, wait
@@ -156,7 +157,9 @@ def test_clients_raise_their_own_error_for_other_keys(access: Access, key: str) 
     assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/ready", "/v1/requests", "/v1/files", "/version", "/none"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/metrics", "/ready", "/v1/requests", "/v1/files", "/version", "/openapi.json", "/none"]
+)
 def test_every_path_but_health_needs_a_key(access: Access, path: str) -> None:
     assert httpx.get(access.url + path).status_code == 401
     assert httpx.get(access.url + "/health").status_code == 200
@@ -201,6 +204,14 @@ def test_a_request_is_shown_to_its_key_and_to_administrators(access: Access, ali
     assert within(60, lambda: shown("alice").status_code == 200)
     assert shown("root").json()["key"] == "alice"
     assert shown("bob").status_code == 404
+    check_described(shown("root"), "/v1/requests/{request_id}")
+
+
+@pytest.mark.parametrize("path", ["/v1/requests", "/v1/usage"])
+def test_what_administrators_see_is_as_described(access: Access, path: str) -> None:
+    reply = httpx.get(access.url + path, headers={"authorization": f"Bearer {access.keys['root']}"})
+    assert reply.json()["data"]
+    check_described(reply, path)
 
 
 def outcomes(client: openai.OpenAI, count: int, **options: Any) -> list[openai.RateLimitError | None]:

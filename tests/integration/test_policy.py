@@ -16,8 +16,10 @@ import pytest
 from ray import serve
 
 from rayllm import build_app
+from rayllm.endpoints import MODERATIONS
 from tests.integration import models
 from tests.integration.conftest import free_port
+from tests.integration.description import check_described
 from tests.integration.service import DEMO
 from tests.integration.surface import tiny_model
 from tests.integration.test_access import Access
@@ -197,7 +199,9 @@ def test_streams_are_sent_in_windows_and_end_with_an_error(
 
 
 def test_openais_client_asks_for_moderations(alice: openai.OpenAI) -> None:
-    reply = alice.moderations.create(input=["hello", f"a {BOMB}"])
+    raw = alice.moderations.with_raw_response.create(input=["hello", f"a {BOMB}"])
+    check_described(raw.http_response, MODERATIONS)
+    reply = raw.parse()
     assert (reply.model, [result.flagged for result in reply.results]) == ("guard", [False, True])
     assert (reply.results[1].categories.illicit_violent, reply.results[1].category_scores.illicit_violent) == (True, 1)
     assert reply.results[1].categories.violence is False

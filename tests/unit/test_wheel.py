@@ -40,8 +40,8 @@ def test_it_holds_the_catalog_and_the_demo(names: set[str]) -> None:
     assert {"rayllm/data/models/rayllm-demo/weights/model.safetensors", "rayllm/data/serve_configs/demo.yaml"} <= names
 
 
-def test_it_holds_the_page_as_it_was_built(names: set[str]) -> None:
-    assert "rayllm/serving/router/ui/static/index.html" in names
+def test_it_holds_what_routers_serve(names: set[str]) -> None:
+    assert {"rayllm/serving/router/ui/static/index.html", "rayllm/serving/router/openapi.json"} <= names
     assert not [name for name in names if name.startswith("rayllm/serving/router/ui/source/")]
 
 

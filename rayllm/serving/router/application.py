@@ -34,6 +34,8 @@ from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
+from rayllm.serving.router.description import PATH as OPENAPI
+from rayllm.serving.router.description import describe
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.moderations import ModerationsApi
@@ -148,6 +150,7 @@ class RouterApplication:
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
         app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
+        app.router.routes.append(Route(OPENAPI, describe))
         app.router.routes.extend(self._routes)
         for path, handler in {
             "/v1/models": self.list_models,
