@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-floors test-traces test-versions test-gpu lint format generate docs ui lock bench
+.PHONY: help setup run test test-fast test-floors test-traces test-clients test-versions test-gpu lint format generate docs ui lock bench
 BIN := .venv/bin
 PYTHON ?= python3
 UI := rayllm/serving/router/ui/source
@@ -32,6 +32,10 @@ test-floors: ## run the fast tests on the lowest versions that pyproject.toml al
 test-traces: setup ## install a collector of traces and run the tests that need one
 	@[ -x .venv-collector/bin/phoenix ] || ($(BIN)/python -m venv .venv-collector && .venv-collector/bin/pip install --quiet arize-phoenix)
 	@$(BIN)/python -m pytest tests/integration/test_traces.py
+
+test-clients: setup ## install clients that people use and run docs/clients.md with them
+	@scripts/clients.sh
+	@$(BIN)/python -m pytest tests/integration/test_documented_clients.py
 
 test-gpu: setup ## run what only an NVIDIA GPU can show, and write the report to docs/gpu.md
 	@$(BIN)/python -m pytest tests/gpu --report docs/gpu.md

@@ -11,6 +11,7 @@ from pathlib import Path
 from dashboards import dashboards
 from documentation import llms_txt
 from error_codes import reference as error_reference
+from figures import readme_figures
 from manifests import manifests
 from openapi import description, http_page, openapi_json
 from python_api import reference as python_reference
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "rayllm" / "config" / "data"
 BATCH = ROOT / "docs" / "batch.md"
 OBSERVABILITY = ROOT / "docs" / "observability.md"
+README = ROOT / "README.md"
 
 
 def configuration_schema() -> str:
@@ -47,6 +49,11 @@ def observability_page() -> str:
     for name, series in (("routers", ROUTER_SERIES), ("replicas", REPLICA_SERIES)):
         page = with_table(OBSERVABILITY, name, metrics.reference(series), page)
     return page
+
+
+def readme() -> str:
+    """README.md with the figures of other pages."""
+    return with_table(README, "figures", readme_figures())
 
 
 def with_table(path: Path, name: str, table: str, page: str | None = None) -> str:
@@ -89,6 +96,7 @@ def main() -> int:
         ROOT / "docs" / "model.schema.json": configuration_schema,
         BATCH: batch_page,
         OBSERVABILITY: observability_page,
+        README: readme,
         ROOT / "docs" / "errors.md": error_reference,
         ROOT / "docs" / "python-api.md": python_reference,
     }

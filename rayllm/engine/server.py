@@ -136,6 +136,10 @@ class EngineServer:
         if self._generates():
             await vllm_engine.generate_one(self._engine)
 
+    def cache_environment(self) -> None:
+        """Have vLLM read its environment variables no more in this process; it reads some of them for every token."""
+        vllm_engine.cache_environment()
+
     async def _start_guided(self, host: str) -> GuidedService | None:
         chosen = chosen_folder(self._model.guided_decoding, os.environ)
         # NIM's variables apply to a whole node, but only models that generate take logits processors.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import re
@@ -85,7 +86,7 @@ def served(clone: Path) -> Iterator[Path]:
 
 def wait_until_ready(running: subprocess.Popen[bytes], log: Path) -> None:
     for _ in range(600):
-        if "Ready: http://127.0.0.1:8000/v1" in log.read_text():
+        if "Try:\n  curl http://127.0.0.1:8000/v1" in log.read_text():
             return
         assert running.poll() is None, log.read_text()[-4000:]
         time.sleep(0.5)
@@ -158,6 +159,14 @@ def check(page: str, folder: Path) -> str:
             elif "model_loading_config" in loaded:
                 model_from(loaded, page, (folder,))
     return "\n".join(printed)
+
+
+def test_the_picture_of_the_readme_shows_what_is_printed(served: Path) -> None:
+    drawn = re.findall(r"<text [^>]*>(.*)</text>", (ROOT / "docs" / "images" / "make-run.svg").read_text())
+    shown = "\n".join(map(html.unescape, drawn))
+    assert shown.startswith(f"$ {SERVE}\n")
+    # Which phases are printed before depends on how long they take.
+    assert "Ready: " + shown.partition("Ready: ")[2] in (served / "run.log").read_text()
 
 
 def test_the_tutorial_on_batches(served: Path) -> None:

@@ -202,6 +202,13 @@ def tokens_per_step(engine: Any) -> int:
     return int(engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
 
+def cache_environment() -> None:
+    """Have vLLM keep the present values of its environment variables, as it does in the engine's own process."""
+    from vllm.envs import enable_envs_cache
+
+    enable_envs_cache()
+
+
 def kv_use() -> float:
     """Share of the KV cache used by requests, without blocks cached for later ones.
 

@@ -24,6 +24,7 @@ PRIVATE_NAMES = {
         "CompletionRequest.to_sampling_params",
     ),
     "vllm.entrypoints.openai.responses.protocol": ("ResponsesRequest.model_fields",),
+    "vllm.envs": ("enable_envs_cache",),
     "vllm.exceptions": ("VLLMNotFoundError", "VLLMUnprocessableEntityError", "VLLMValidationError"),
     "vllm.lora.request": ("LoRARequest",),
     "vllm.platforms": ("current_platform",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 from rayllm.engine.middleware.request_limits import (
     MAX_FIELDS,
     MAX_MESSAGES,
@@ -20,6 +20,7 @@ from rayllm.errors import RequestError
 USER = {"role": "user", "content": "Hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+SERVER_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,12 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         (MESSAGES, {"tools": [{"name": "f"}, 1]}, "`tools[1]` must be an object"),
         (CHAT, {"tools": [TOOL, {"x": 1}]}, "`tools[1].function` must be an object with a `name`"),
         (CHAT, {"tools": [{"function": {"name": 7}}]}, "`tools[0].function` must be an object with a `name`"),
+        (
+            MESSAGES,
+            {"tools": [SERVER_TOOL]},
+            "`tools[0]` of the type `web_search_20250305` runs on Anthropic's servers",
+        ),
+        (COUNT_TOKENS, {"tools": [SERVER_TOOL]}, "define tools with an `input_schema`"),
         (CHAT, {"messages": [USER] * (MAX_MESSAGES + 1)}, f"`messages` has more than {MAX_MESSAGES} entries"),
         (RESPONSES, {"input": [USER] * (MAX_MESSAGES + 1)}, f"`input` has more than {MAX_MESSAGES} entries"),
         (CHAT, {"messages": [{**USER, "content": [{}] * MAX_PARTS}]}, f"more than {MAX_PARTS} messages and parts"),
@@ -73,6 +80,7 @@ def test_the_first_fault_is_named(path: str, body: dict[str, Any], said: str) ->
         (CHAT_BATCH, {"messages": [[USER], [USER, PARTS]]}),
         (RESPONSES, {"input": [USER, {"type": "reasoning"}], "tools": [{"type": "web_search"}]}),
         (MESSAGES, {"messages": [USER, PARTS], "tools": [{"name": "f", "input_schema": {}}]}),
+        (MESSAGES, {"tools": [{"type": "custom", "name": "f", "input_schema": {}}, {"type": 7}, {"name": "f"}]}),
         (COMPLETIONS, {"prompt": list(range(MAX_TEXTS + 1))}),
         (EMBEDDINGS, {"input": ["a", "b"]}),
         (EMBEDDINGS, {"input": [1] * (MAX_TEXTS + 1)}),

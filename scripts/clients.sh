@@ -1,0 +1,24 @@
+#!/bin/sh
+# Install the clients that docs/clients.md runs into .venv-clients, at the versions in tests/integration/clients. Those for
+# Node are left out where there is no npm. A second run with nothing changed does nothing.
+set -eu
+cd "$(dirname "$0")/.."
+lists=tests/integration/clients
+venv=.venv-clients
+stamp=$(cat "$lists"/*.txt "$lists"/package.json | cksum)
+[ -f $venv/installed ] && [ "$(cat $venv/installed)" = "$stamp" ] && exit 0
+
+rm -rf $venv
+.venv/bin/python -m venv $venv
+$venv/bin/pip install --quiet --disable-pip-version-check --requirement $lists/requirements.txt
+.venv/bin/python -m venv $venv/aider
+if $venv/aider/bin/pip install --quiet --disable-pip-version-check --requirement $lists/aider.txt; then
+    ln -s ../aider/bin/aider $venv/bin/aider
+else
+    echo "clients: aider was not installed, so its test is skipped" >&2
+fi
+if command -v npm >/dev/null 2>&1; then
+    cp $lists/package.json $venv/
+    npm install --prefix $venv --no-package-lock --no-audit --no-fund --silent
+fi
+echo "$stamp" > $venv/installed
