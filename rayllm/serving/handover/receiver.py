@@ -16,7 +16,7 @@ from starlette.types import Message as AsgiMessage
 from rayllm.headers import FULL
 from rayllm.request_stats import StatsSource, server_timing
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
-from rayllm.serving.handover.connection import ClientConnection
+from rayllm.serving.handover.connection import ClientConnection, WayBack
 from rayllm.sockets import socket_folder
 from rayllm.stream_journal import JournalError, StreamJournal
 
@@ -125,7 +125,10 @@ class _Exchange:
         timeout_s = message.head["send_timeout_s"]
         description = message.head.get("journal")
         self._journal = StreamJournal(message.files[1], **description) if description else None
-        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s, self._journal)
+        way_back = WayBack(**message.head["way_back"]) if message.head.get("way_back") else None
+        self._connection = ClientConnection(
+            message.files[0], message.head["keeps_alive"], timeout_s, self._journal, way_back
+        )
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
         self._is_done = self._has_begun = False
@@ -292,6 +295,8 @@ class _Exchange:
         if self._is_done:
             return
         self._is_done = True
+        if kind is Kind.DONE and not self._channel.is_open:
+            self._connection.give_back()
         self._connection.close()
         head = head or {}
         if stats := self._stats.stats:

@@ -77,7 +77,7 @@ class Sender:
 
         Args:
             file: descriptor of the client's connection; the replica gets a duplicate.
-            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
+            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `way_back` and `send_timeout_s`.
             body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
 
