@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -363,6 +365,34 @@ async def test_an_application_that_fails_before_it_answers_has_lost_the_request(
     reader, writer = await pair.connect()
     writer.write(request())
     assert (await reply(reader))[2] == b"lost"
+
+
+async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair: HandoverPair) -> None:
+    """Between requests only the router has it."""
+    reader, writer = await pair.connect()
+    writer.write(request())
+    assert (await reply(reader))[2] == b"hello"
+    while not pair.router.outcomes:
+        await asyncio.sleep(0.01)
+    [protocol] = connections_of(pair)
+    inode = os.fstat(protocol.transport.get_extra_info("socket").fileno()).st_ino
+    files = [int(name) for name in os.listdir("/proc/self/fd")]
+    assert [os.fstat(file).st_ino for file in files if is_socket(file)].count(inode) == 1
+    pair.receiver.close()
+    successor = Receiver(pair.replica)
+    successor.start()
+    pair.router.sender = Sender(str(successor.path), print, print)
+    writer.write(request())
+    assert (await reply(reader))[2] == b"hello"
+    pair.router.sender.close()
+    successor.close()
+
+
+def is_socket(file: int) -> bool:
+    """Whether it is open, and a socket."""
+    with suppress(OSError):
+        return stat.S_ISSOCK(os.fstat(file).st_mode)
+    return False
 
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
