@@ -111,13 +111,22 @@ class ClientConnection:
             on_disconnect: called when the client disconnects.
         """
         if not self._is_closed:
-            self._keeps_alive = self._keeps_alive and self._is_between_requests()
+            self._keeps_alive = self.can_be_given_back and self._is_between_requests()
             self._loop.add_reader(self._socket, self._check_disconnect, on_disconnect)
 
+    @property
+    def can_be_given_back(self) -> bool:
+        """Whether it stays open after the reply, and another router can get it if its own dies."""
+        return self._keeps_alive and self._way_back is not None
+
     def give_back(self) -> None:
-        """Pass the connection on to another router, or to the next one, after its own has died."""
-        if self._is_closed or not self._keeps_alive or not self._way_back:
-            return
+        """Pass the connection on to another router, or to the next one, after its own has died. It is closed here."""
+        if not self._is_closed and self.can_be_given_back and self._is_between_requests():
+            self._pass_on()
+        self.close()
+
+    def _pass_on(self) -> None:
+        assert self._way_back  # noqa: S101  (its caller checks it)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
             manager.setblocking(False)
             try:

@@ -135,6 +135,8 @@ class Sender:
         return self._channel
 
     def _receive(self, message: Message) -> None:
+        if message.head.get("is_kept") and self._channel:
+            self._channel.send(Message(Kind.TAKEN, message.exchange))
         if message.kind is Kind.SLOT_FREE:
             self._on_slot_free()
         elif message.kind is Kind.DRAINING:

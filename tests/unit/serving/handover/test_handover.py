@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -374,10 +373,7 @@ async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair:
     assert (await reply(reader))[2] == b"hello"
     while not pair.router.outcomes:
         await asyncio.sleep(0.01)
-    [protocol] = connections_of(pair)
-    inode = os.fstat(protocol.transport.get_extra_info("socket").fileno()).st_ino
-    files = [int(name) for name in os.listdir("/proc/self/fd")]
-    assert [os.fstat(file).st_ino for file in files if is_socket(file)].count(inode) == 1
+    assert descriptors_of_connection(pair) == 1
     pair.receiver.close()
     successor = Receiver(pair.replica)
     successor.start()
@@ -388,11 +384,15 @@ async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair:
     successor.close()
 
 
-def is_socket(file: int) -> bool:
-    """Whether it is open, and a socket."""
-    with suppress(OSError):
-        return stat.S_ISSOCK(os.fstat(file).st_mode)
-    return False
+def descriptors_of_connection(pair: HandoverPair) -> int:
+    """How many the router and the replica have together of the only connection."""
+    [protocol] = connections_of(pair)
+    link = os.readlink(f"/proc/self/fd/{protocol.transport.get_extra_info('socket').fileno()}")
+    found = 0
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += os.readlink(file) == link
+    return found
 
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
@@ -616,6 +616,56 @@ async def test_a_client_whose_router_died_asks_another_one_on_its_connection(
         for _ in range(2):
             assert (await reply(reader))[::2] == (200, b"from another router")
             writer.write(request())
+
+
+async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed hears nothing more, but its descriptors are still open for a moment."""
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+        reader, writer = await pair.connect()
+        writer.write(request())
+        await reader.readuntil(b"data: 1\n\n\r\n")
+        channel = pair.router.sender._channel
+        assert channel
+        asyncio.get_running_loop().remove_reader(channel._socket)
+        rest.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        await die(pair)
+        await other.start()
+        writer.write(request())
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+async def test_a_replica_lets_go_of_a_connection_once_its_router_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        reader, writer = await pair.connect()
+        for _ in range(3):
+            writer.write(request())
+            assert (await reply(reader))[2] == b"hello"
+        async with asyncio.timeout(10):
+            while descriptors_of_connection(pair) > 1:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_replica_that_ends_takes_no_connection_from_a_router_that_lives(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        reader, writer = await pair.connect()
+        writer.write(request())
+        assert (await reply(reader))[2] == b"hello"
+        channel = pair.router.sender._channel
+        assert channel
+        asyncio.get_running_loop().remove_reader(channel._socket)
+        writer.write(request())
+        assert (await reply(reader))[2] == b"hello"
+        # Whatever it passed on now would find nobody, and say so.
+        for path in Path(tempfile.gettempdir()).rglob("*.kept"):
+            path.unlink()
+        pair.receiver.close()
+        assert descriptors_of_connection(pair) == 1
+    assert "none can get it" not in caplog.text
 
 
 async def test_what_a_client_sends_after_its_router_died_is_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
