@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.socket_manager import FAULT, GONE, KEPT, MESSAGE, RELEASE, listen, message
+from rayllm.serving.router.listener.socket_manager import FAULT, GONE, KEPT, MESSAGE, RELEASE, TAKEN, listen, message
 from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
@@ -155,6 +155,7 @@ class SharedListener(LocalListener):
             kind, number, received = _receive(manager)
             key = self._managers, number
             if kind == KEPT and received:
+                manager.send(message(TAKEN, number))
                 await _pass(received, accepted)
             elif received:
                 self._accept_from(key, received, accepted)

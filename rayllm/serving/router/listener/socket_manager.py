@@ -14,7 +14,7 @@ the standard library only, to start fast and to stay small.
 
 Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
 says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
-`kept` comes with a client's connection instead.
+`kept` comes with a client's connection instead, and a number of its own, with which the router answers `taken`.
 A router sends `gone` when its application has been deleted.
 """
 
@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 MESSAGE = struct.Struct("!8si")
-OWN, SHARE, RELEASE, FAULT, KEPT, GONE = b"own", b"share", b"release", b"fault", b"kept", b"gone"
+OWN, SHARE, RELEASE, FAULT, KEPT, TAKEN, GONE = b"own", b"share", b"release", b"fault", b"kept", b"taken", b"gone"
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
 _RETURN_S = 1.0
@@ -82,8 +82,10 @@ class SocketManager:
         self._slots = [Slot(first)]
         self._linger_s = linger_s
         self._routers: list[socket.socket] = []
-        # Clients' connections that no router has taken yet.
+        # Clients' connections for which there is no router yet, and those given to one that has not taken them yet.
         self._kept: list[socket.socket] = []
+        self._given: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -139,10 +141,11 @@ class SocketManager:
         for connection in kept:
             if self._routers:
                 self._routers.append(self._routers.pop(0))
+                self._last_number += 1
                 # It may be behind, or have died without the selector having reported it yet.
                 with suppress(OSError):
-                    socket.send_fds(self._routers[-1], [message(KEPT, 0)], [connection.fileno()])
-                    connection.close()
+                    socket.send_fds(self._routers[-1], [message(KEPT, self._last_number)], [connection.fileno()])
+                    self._given[self._last_number] = self._routers[-1], connection
                     continue
             self._kept.append(connection)
 
@@ -157,6 +160,8 @@ class SocketManager:
             said = b""
             with suppress(OSError):
                 said = router.recv(MESSAGE.size)
+        if said.startswith(TAKEN):
+            self._given.pop(MESSAGE.unpack(said)[1])[1].close()
         is_deleted = said.startswith(GONE)
         if is_deleted or not said:
             self._remove(router)
@@ -166,6 +171,9 @@ class SocketManager:
         self._selector.unregister(router)
         self._routers.remove(router)
         router.close()
+        # It has died without having taken these.
+        for number in [number for number, (given_to, _) in self._given.items() if given_to is router]:
+            self._kept.append(self._given.pop(number)[1])
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner
             slot.sharer = None if slot.sharer is router else slot.sharer

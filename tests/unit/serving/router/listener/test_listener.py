@@ -173,6 +173,19 @@ async def test_connections_that_the_last_router_has_left_wait_for_the_next() -> 
             assert {await each for each in waiting} == {str(second.pid).encode()}
 
 
+async def test_a_connection_that_a_dying_router_was_given_goes_to_another() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    path = SharedListener("127.0.0.1", port).return_path
+    async with router(port) as first:
+        # As a process that is killed is for a moment: it reads no more, and its descriptors are open.
+        os.kill(first.pid, signal.SIGSTOP)
+        with kept_connection(path) as client, kept_connection(path) as other_client:
+            waiting = [asyncio.create_task(loop.sock_recv(each, 10)) for each in (client, other_client)]
+            async with router(port) as second:
+                first.kill()
+                assert {await each for each in waiting} == {str(second.pid).encode()}
+
+
 async def test_a_replica_that_returns_nothing_holds_up_no_router() -> None:
     port = free_port()
     async with router(port):
