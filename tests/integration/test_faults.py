@@ -9,14 +9,19 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
+from io import BufferedIOBase
 
 import httpx
+import psutil
 import pytest
 
 from benchmarks.faults.answers import Ending
 from benchmarks.faults.application import MODEL, Address, running
 from benchmarks.faults.cluster import Cluster
 from benchmarks.faults.experiment import Experiment
+
+# Of a stream, after its last event.
+END = b"\r\n0\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -76,27 +81,54 @@ async def test_routers_that_die_refuse_nobody(address: Address) -> None:
     assert answers == {"The capital of Italy is Rome."}
 
 
-def test_a_stream_outlives_its_router(address: Address) -> None:
-    """Deterministically: the router that took the request is killed in the middle of a long answer."""
-    cluster = Cluster()
+@pytest.mark.parametrize("survivors", [1, 0])
+def test_a_stream_outlives_its_router(address: Address, survivors: int) -> None:
+    """Deterministically: the router that took the request is killed in the middle of a long answer, alone or with the
+    other one, and the client asks again on the same connection.
+    """
     url = httpx.URL(address.url)
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
-    body |= {"max_tokens": 300, "min_tokens": 300, "ignore_eos": True}
-    with socket.create_connection((url.host, url.port or 0), timeout=60) as connection:
-        raw = json.dumps(body).encode()
-        head = f"POST {url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
-        head += f"authorization: Bearer {address.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
-        connection.sendall(head.encode() + raw)
-        received = connection.recv(1000)
-        assert b"200 OK" in received
-        taken_by = [
-            router
-            for router in cluster.routers()
-            if any(one.raddr and one.raddr.port == connection.getsockname()[1] for one in router.net_connections())
-        ]
-        assert len(taken_by) == 1
-        taken_by[0].kill()
-        while piece := connection.recv(65536):
-            received += piece
-    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-    assert b'"finish_reason":"length"' in received
+    with socket.create_connection((url.host, url.port or 0), timeout=120) as connection:
+        reader = connection.makefile("rb")
+        connection.sendall(request(address, "Tell me a story.", 300))
+        head = read_to(reader, b"\r\n\r\n")
+        assert b"200 OK" in head
+        assert b"connection: close" not in head
+        received = read_to(reader, b"\n\n")
+        taken_by, others = routers_of(connection)
+        for router in [taken_by, *others[survivors:]]:
+            router.kill()
+            router.wait()
+        received += read_to(reader, END)
+        assert received.endswith(b"data: [DONE]\n\n" + END)
+        assert b'"finish_reason":"length"' in received
+        for _ in range(2):
+            connection.sendall(request(address, "What is the capital of Italy?", 3))
+            assert b"200 OK" in read_to(reader, b"\r\n\r\n")
+            assert read_to(reader, END).endswith(b"data: [DONE]\n\n" + END)
+        assert routers_of(connection)[0] != taken_by
+
+
+def request(address: Address, question: str, tokens: int) -> bytes:
+    """A request for a stream of so many tokens."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "stream": True}
+    raw = json.dumps({**body, "max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}).encode()
+    head = f"POST {httpx.URL(address.url).path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    head += f"authorization: Bearer {address.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
+    return head.encode() + raw
+
+
+def read_to(reader: BufferedIOBase, end: bytes) -> bytes:
+    """What is on the connection up to an end, that included."""
+    received = b""
+    while not received.endswith(end):
+        line = reader.readline()
+        assert line, f"the connection was closed after {received!r}"
+        received += line
+    return received
+
+
+def routers_of(connection: socket.socket) -> tuple[psutil.Process, list[psutil.Process]]:
+    """The router that has a client's connection, and the others."""
+    client, routers = connection.getsockname(), Cluster().routers()
+    [taken_by] = [router for router in routers if client in (each.raddr for each in router.net_connections())]
+    return taken_by, [router for router in routers if router != taken_by]

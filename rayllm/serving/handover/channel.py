@@ -37,7 +37,9 @@ class Kind(IntEnum):
     STARTED = 3
     """To a router: the reply has started."""
     DONE = 4
-    """To a router: the reply is complete; the connection is the router's again."""
+    """To a router: the reply is complete; the connection is the router's again. If `is_kept`, the replica keeps it as
+    well until it hears that the router knows.
+    """
     BROKEN = 5
     """To a router: the reply has started and cannot be completed."""
     REFUSED = 6
@@ -46,6 +48,8 @@ class Kind(IntEnum):
     """To a router that was refused for want of a slot: one is free."""
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
+    TAKEN = 9
+    """To a replica: the router has the connection that was kept."""
 
 
 class Interruption(StrEnum):

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
 import socket
+import struct
+import termios
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.stream_journal import LARGEST_WRITE, StreamJournal
 
+logger = logging.getLogger(__name__)
+
+# Source: linux/tcp.h, `struct tcp_info`.
+_BYTES_RECEIVED = struct.Struct("=128xQ")
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """How a connection gets to another router if its own dies.
+
+    Args:
+        path: Unix socket of the process that passes it on.
+        bytes_read: what the router had read from the connection, up to the end of the request.
+    """
+
+    path: str
+    bytes_read: int
 
 
 class ClientConnection:
@@ -21,16 +43,23 @@ class ClientConnection:
         keeps_alive: whether the client may send another request after this one.
         send_timeout_s: seconds after which a client that does not read is disconnected.
         journal: the journal of the reply, if it is recorded.
+        way_back: how it gets to another router; None if it ends with its own.
     """
 
     def __init__(
-        self, file: int, keeps_alive: bool, send_timeout_s: float, journal: StreamJournal | None = None
+        self,
+        file: int,
+        keeps_alive: bool,
+        send_timeout_s: float,
+        journal: StreamJournal | None = None,
+        way_back: WayBack | None = None,
     ) -> None:
         self._socket = socket.socket(fileno=file)
         self._loop = asyncio.get_running_loop()
         self._keeps_alive = keeps_alive
         self._send_timeout_s = send_timeout_s
         self._journal = journal
+        self._way_back = way_back
         self._writable: asyncio.Future[None] | None = None
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
@@ -76,14 +105,35 @@ class ClientConnection:
             await self._send(self._journal.rest(self._socket))
 
     def take_over(self, on_disconnect: Callable[[], None]) -> None:
-        """Own the connection after its router has died: it ends with this reply.
+        """Own the connection after its router has died. Unless it can be given back, it ends with this reply.
 
         Args:
             on_disconnect: called when the client disconnects.
         """
         if not self._is_closed:
-            self._keeps_alive = False
+            self._keeps_alive = self.can_be_given_back and self._is_between_requests()
             self._loop.add_reader(self._socket, self._check_disconnect, on_disconnect)
+
+    @property
+    def can_be_given_back(self) -> bool:
+        """Whether it stays open after the reply, and another router can get it if its own dies."""
+        return self._keeps_alive and self._way_back is not None
+
+    def give_back(self) -> None:
+        """Pass the connection on to another router, or to the next one, after its own has died. It is closed here."""
+        if not self._is_closed and self.can_be_given_back and self._is_between_requests():
+            self._pass_on()
+        self.close()
+
+    def _pass_on(self) -> None:
+        assert self._way_back  # noqa: S101  (its caller checks it)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
+            manager.setblocking(False)
+            try:
+                manager.connect(self._way_back.path)
+                socket.send_fds(manager, [b"\0"], [self._socket.fileno()])
+            except OSError as error:
+                logger.warning("A connection whose router has died is closed, since none can get it: %r", error)
 
     def close(self) -> None:
         """Stop using the connection, and fail a pending write. It stays open for the router."""
@@ -98,6 +148,10 @@ class ClientConnection:
     @property
     def _is_closed(self) -> bool:
         return self._socket.fileno() < 0
+
+    def _is_between_requests(self) -> bool:
+        """Whether its router has read nothing of the client's next request."""
+        return self._way_back is not None and bytes_read(self._socket) == self._way_back.bytes_read
 
     async def _write(self, data: bytes, body: bytes, is_last: bool) -> None:
         if self._journal:
@@ -137,10 +191,26 @@ class ClientConnection:
             return
         except OSError:
             is_disconnected = True
-        # Whatever else the client sends is ignored, since the connection ends with this reply.
+        # Whatever else the client sends is for the next router.
         self._loop.remove_reader(self._socket)
         if is_disconnected:
             on_disconnect()
+
+
+def bytes_read(connection: socket.socket) -> int:
+    """Bytes that have been read from a TCP connection, by whichever process, since it was opened."""
+    received = _bytes_received(connection)
+    while True:
+        unread = struct.unpack("=i", fcntl.ioctl(connection, termios.FIONREAD, b"\0\0\0\0"))[0]
+        before, received = received, _bytes_received(connection)
+        if before == received:
+            return received - int(unread)
+
+
+def _bytes_received(connection: socket.socket) -> int:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
+    value: int = _BYTES_RECEIVED.unpack(info)[0]
+    return value
 
 
 def _closed_here() -> ConnectionAbortedError:

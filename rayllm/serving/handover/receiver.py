@@ -16,7 +16,7 @@ from starlette.types import Message as AsgiMessage
 from rayllm.headers import FULL
 from rayllm.request_stats import StatsSource, server_timing
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
-from rayllm.serving.handover.connection import ClientConnection
+from rayllm.serving.handover.connection import ClientConnection, WayBack
 from rayllm.sockets import socket_folder
 from rayllm.stream_journal import JournalError, StreamJournal
 
@@ -38,6 +38,8 @@ class Receiver:
         self.path = socket_folder() / f"{uuid.uuid4().hex}.sock"
         # Exchanges by number, by the channel to their router.
         self._channels: dict[Channel, dict[int, _Exchange]] = {}
+        # Connections whose router may not know yet that the reply on them has ended, by number.
+        self._kept: dict[Channel, dict[int, ClientConnection]] = {}
         self._refused: dict[Channel, None] = {}
         self._socket: socket.socket | None = None
 
@@ -66,6 +68,9 @@ class Receiver:
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort(Interruption.MOVED)
+            # The router lives, and has them.
+            for connection in self._kept.pop(channel).values():
+                connection.close()
             channel.close()
 
     def notify_slot_free(self) -> None:
@@ -80,28 +85,34 @@ class Receiver:
     def _accept(self) -> None:
         assert self._socket  # noqa: S101 (called only while it listens)
         try:
-            connection, _ = self._socket.accept()
+            accepted, _ = self._socket.accept()
         except OSError:
             return
         exchanges: dict[int, _Exchange] = {}
+        kept: dict[int, ClientConnection] = {}
 
         def receive(message: Message) -> None:
             if message.kind is Kind.REQUEST:
-                exchange = exchanges[message.exchange] = _Exchange(message, channel, partial(self._full, channel))
+                exchange = exchanges[message.exchange] = _Exchange(message, channel, partial(self._full, channel), kept)
                 exchange.task = asyncio.create_task(exchange.run(self._app))
                 exchange.task.add_done_callback(lambda _: exchanges.pop(message.exchange, None))
             elif message.kind is Kind.ABORT and (aborted := exchanges.get(message.exchange)):
                 aborted.abort()
+            elif message.kind is Kind.TAKEN and (taken := kept.pop(message.exchange, None)):
+                taken.close()
 
         def closed() -> None:
             self._channels.pop(channel, None)
             self._refused.pop(channel, None)
             # The router has died, but its clients' connections are still open here.
+            for connection in self._kept.pop(channel, {}).values():
+                connection.give_back()
             for exchange in exchanges.values():
                 exchange.take_over()
 
-        channel = Channel(connection, receive, closed)
+        channel = Channel(accepted, receive, closed)
         self._channels[channel] = exchanges
+        self._kept[channel] = kept
 
     def _full(self, channel: Channel) -> None:
         self._refused[channel] = None
@@ -114,18 +125,25 @@ class _Exchange:
         message: the request.
         channel: the channel to the router.
         on_full: called if the replica had no slot for the request.
+        kept: gets the connection after the reply, if another router can get it when this one dies.
     """
 
-    def __init__(self, message: Message, channel: Channel, on_full: Callable[[], None]) -> None:
+    def __init__(
+        self, message: Message, channel: Channel, on_full: Callable[[], None], kept: dict[int, ClientConnection]
+    ) -> None:
         self._number = message.exchange
         self._head = message.head
         self._body: bytes | None = message.body
         self._channel = channel
         self._on_full = on_full
+        self._kept = kept
         timeout_s = message.head["send_timeout_s"]
         description = message.head.get("journal")
         self._journal = StreamJournal(message.files[1], **description) if description else None
-        self._connection = ClientConnection(message.files[0], message.head["keeps_alive"], timeout_s, self._journal)
+        way_back = WayBack(**message.head["way_back"]) if message.head.get("way_back") else None
+        self._connection = ClientConnection(
+            message.files[0], message.head["keeps_alive"], timeout_s, self._journal, way_back
+        )
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
         self._is_done = self._has_begun = False
@@ -292,8 +310,15 @@ class _Exchange:
         if self._is_done:
             return
         self._is_done = True
-        self._connection.close()
         head = head or {}
+        if kind is Kind.DONE and self._connection.can_be_given_back and self._channel.is_open:
+            # A process that is killed is dead before its end of the channel closes: nobody may read this.
+            self._kept[self._number] = self._connection
+            head["is_kept"] = True
+        elif kind is Kind.DONE and not self._channel.is_open:
+            self._connection.give_back()
+        else:
+            self._connection.close()
         if stats := self._stats.stats:
             head["stats"] = stats.as_json()
         self._tell(kind, head, body)

@@ -8,6 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.stream_journal import JournalError, StreamJournal
 
@@ -28,12 +29,14 @@ class Connection:
         cycle: uvicorn's `RequestResponseCycle` of this request.
         transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
+        return_path: Unix socket that passes the connection on to another router if this one dies; "" for none.
     """
 
-    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float) -> None:
+    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float, return_path: str = "") -> None:
         self._cycle = cycle
         self._transport = transport
         self.send_timeout_s = send_timeout_s
+        self._return_path = return_path
         self.reply_headers: dict[str, str] = {}
         self._is_interrupted = False
 
@@ -49,6 +52,14 @@ class Connection:
     def keeps_alive(self) -> bool:
         """Whether the client may send more requests on this connection."""
         return bool(self._cycle.keep_alive)
+
+    @property
+    def way_back(self) -> dict[str, Any] | None:
+        """The arguments of a `WayBack`; None if the connection ends with this router."""
+        protocol: Any = self._transport.get_protocol()
+        if not self._return_path or protocol.has_read_ahead:
+            return None
+        return {"path": self._return_path, "bytes_read": bytes_read(self._transport.get_extra_info("socket"))}
 
     @property
     def file(self) -> int:

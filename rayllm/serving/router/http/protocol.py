@@ -49,6 +49,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_started_at = 0.0
         self._body_timer: TimerHandle | None = None
 
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether the next request has begun to arrive before the current one is answered."""
+        return self._is_in_head or bool(self.pipeline)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request head."""
         super().connection_made(transport)

@@ -54,6 +54,7 @@ class HttpServer:
         refused: Callable[[RayLLMError], None] = lambda error: None,
     ) -> None:
         self._listener = listener
+        self._return_path = listener.return_path
         self._in_progress = 0
         self._limits = limits
         self._app = app
@@ -117,7 +118,7 @@ class HttpServer:
         await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
-        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s, self._return_path)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""

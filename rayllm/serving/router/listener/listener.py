@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.socket_manager import FAULT, GONE, MESSAGE, RELEASE, listen, message
+from rayllm.serving.router.listener.socket_manager import FAULT, GONE, KEPT, MESSAGE, RELEASE, TAKEN, listen, message
 from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,11 @@ class LocalListener:
         """The port, once it listens."""
         [(listening, _)] = self._accepting.values()
         return int(listening.getsockname()[1])
+
+    @property
+    def return_path(self) -> str:
+        """Unix socket that passes a client's connection on if this process has died; "" for none."""
+        return ""
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -88,6 +93,11 @@ class SharedListener(LocalListener):
         self._manager: socket.socket | None = None
         self._managers = 0
         self._following: asyncio.Task[None] | None = None
+
+    @property
+    def return_path(self) -> str:
+        """The manager's socket for replicas."""
+        return socket_manager.return_path(str(_path(*self._address)))
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -137,13 +147,18 @@ class SharedListener(LocalListener):
                 await asyncio.sleep(_RETRY_S)
 
     async def _share(self, manager: socket.socket, accepted: Accepted) -> None:
-        """Accept from sockets of other routers for as long as the manager says; raises OSError when it has ended."""
+        """Accept from sockets of other routers for as long as the manager says, and take connections that died routers
+        have left; raises OSError when it has ended.
+        """
         while True:
             await _readable(manager)
-            kind, number, listening = _receive(manager)
+            kind, number, received = _receive(manager)
             key = self._managers, number
-            if listening:
-                self._accept_from(key, listening, accepted)
+            if kind == KEPT and received:
+                manager.send(message(TAKEN, number))
+                await _pass(received, accepted)
+            elif received:
+                self._accept_from(key, received, accepted)
             elif kind == RELEASE and key in self._accepting:
                 await self._release(key)
 
@@ -159,13 +174,17 @@ async def _accept(listening: socket.socket, accepted: Accepted) -> None:
                 logger.warning("Cannot accept a connection: %s.", error.strerror)
                 await asyncio.sleep(_RETRY_S)
             continue
-        try:
-            connection.setblocking(False)
-            await accepted(connection)
-        except Exception:
-            # It costs one client: the next ones are accepted.
-            logger.warning("A connection failed when it was accepted.", exc_info=True)
-            connection.close()
+        await _pass(connection, accepted)
+
+
+async def _pass(connection: socket.socket, accepted: Accepted) -> None:
+    try:
+        connection.setblocking(False)
+        await accepted(connection)
+    except Exception:
+        # It costs one client: the next ones are accepted.
+        logger.warning("A connection failed when it was accepted.", exc_info=True)
+        connection.close()
 
 
 async def _readable(connection: socket.socket) -> None:

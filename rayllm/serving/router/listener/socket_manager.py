@@ -6,11 +6,15 @@ Routers connect to the Unix socket at PATH. Each gets a listening socket of its 
 balances clients among them. When a router goes away, another one accepts from its socket as well, until a new router
 takes the socket over. While there is no router, clients wait in the socket's queue.
 
+When a router dies while a replica answers on a client's connection, the replica passes that connection on through
+another Unix socket, at `return_path(PATH)`. Routers get these in turn; without any, they wait for the next one.
+
 The process ends a minute after the last router, or with it if that router says that the application is gone. It uses
 the standard library only, to start fast and to stay small.
 
 Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
 says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
+`kept` comes with a client's connection instead, and a number of its own, with which the router answers `taken`.
 A router sends `gone` when its application has been deleted.
 """
 
@@ -26,8 +30,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 MESSAGE = struct.Struct("!8si")
-OWN, SHARE, RELEASE, FAULT, GONE = b"own", b"share", b"release", b"fault", b"gone"
+OWN, SHARE, RELEASE, FAULT, KEPT, TAKEN, GONE = b"own", b"share", b"release", b"fault", b"kept", b"taken", b"gone"
 LINGER_S = 60.0
+# Seconds to wait for what a replica sends as soon as it has connected.
+_RETURN_S = 1.0
+# Seconds after which a connection that a router did not take is offered to the next one.
+_RETRY_S = 0.1
 _BACKLOG = 4096
 
 
@@ -51,6 +59,7 @@ class SocketManager:
 
     Args:
         control: a listening Unix socket, to which routers connect.
+        returns: a listening Unix socket, by which replicas pass on clients' connections.
         host: address that clients connect to.
         port: port that clients connect to.
         first: the first listening socket of that address.
@@ -58,29 +67,44 @@ class SocketManager:
     """
 
     def __init__(
-        self, control: socket.socket, host: str, port: int, first: socket.socket, linger_s: float = LINGER_S
+        self,
+        control: socket.socket,
+        returns: socket.socket,
+        host: str,
+        port: int,
+        first: socket.socket,
+        linger_s: float = LINGER_S,
     ) -> None:
         self._control = control
+        self._returns = returns
         self._host = host
         self._port = port
         self._slots = [Slot(first)]
         self._linger_s = linger_s
         self._routers: list[socket.socket] = []
+        # Clients' connections for which there is no router yet, and those given to one that has not taken them yet.
+        self._kept: list[socket.socket] = []
+        self._given: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Serve routers until the last one has been gone for `linger_s`, or its application has."""
         self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._returns, selectors.EVENT_READ)
         ends_at = time.monotonic() + self._linger_s
         while self._routers or time.monotonic() < ends_at:
-            timeout_s = None if self._routers else max(0.0, ends_at - time.monotonic())
+            timeout_s = (_RETRY_S if self._kept else None) if self._routers else max(0.0, ends_at - time.monotonic())
             for key, _ in self._selector.select(timeout_s):
                 if key.fileobj is self._control:
                     self._add(self._control.accept()[0])
+                elif key.fileobj is self._returns:
+                    self._take_back(self._returns.accept()[0])
                 elif isinstance(key.fileobj, socket.socket):
                     is_deleted = self._receive(key.fileobj)
                     if not self._routers:
                         ends_at = time.monotonic() + (0.0 if is_deleted else self._linger_s)
+            self._pass_on()
 
     def _add(self, router: socket.socket) -> None:
         router.setblocking(False)
@@ -104,6 +128,27 @@ class SocketManager:
         self._slots.append(Slot(listen(self._host, self._port)))
         return self._slots[-1]
 
+    def _take_back(self, replica: socket.socket) -> None:
+        """Take a client's connection from a replica."""
+        with replica, suppress(OSError):
+            replica.settimeout(_RETURN_S)
+            _, files, _, _ = socket.recv_fds(replica, MESSAGE.size, 1)
+            self._kept += [socket.socket(fileno=file) for file in files]
+
+    def _pass_on(self) -> None:
+        """Give the clients' connections to routers in turn. Those that the next router does not take are kept."""
+        kept, self._kept = self._kept, []
+        for connection in kept:
+            if self._routers:
+                self._routers.append(self._routers.pop(0))
+                self._last_number += 1
+                # It may be behind, or have died without the selector having reported it yet.
+                with suppress(OSError):
+                    socket.send_fds(self._routers[-1], [message(KEPT, self._last_number)], [connection.fileno()])
+                    self._given[self._last_number] = self._routers[-1], connection
+                    continue
+            self._kept.append(connection)
+
     def _receive(self, router: socket.socket) -> bool:
         """Take in what a router says; returns whether its application has been deleted."""
         try:
@@ -115,6 +160,8 @@ class SocketManager:
             said = b""
             with suppress(OSError):
                 said = router.recv(MESSAGE.size)
+        if said.startswith(TAKEN):
+            self._given.pop(MESSAGE.unpack(said)[1])[1].close()
         is_deleted = said.startswith(GONE)
         if is_deleted or not said:
             self._remove(router)
@@ -124,6 +171,9 @@ class SocketManager:
         self._selector.unregister(router)
         self._routers.remove(router)
         router.close()
+        # It has died without having taken these.
+        for number in [number for number, (given_to, _) in self._given.items() if given_to is router]:
+            self._kept.append(self._given.pop(number)[1])
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner
             slot.sharer = None if slot.sharer is router else slot.sharer
@@ -144,6 +194,11 @@ class SocketManager:
 def message(kind: bytes, number: int) -> bytes:
     """A message of this protocol."""
     return MESSAGE.pack(kind, number)
+
+
+def return_path(path: str) -> str:
+    """Where replicas return clients' connections to the manager at `path`."""
+    return f"{path}.kept"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -171,19 +226,28 @@ def main(path: str, host: str, port: int) -> int:
         first = listen(host, port)
     except OSError as error:
         return error.errno or 1
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    control.bind(path)
-    control.listen(128)
+    # What an earlier manager has left.
+    with suppress(FileNotFoundError):
+        os.unlink(return_path(path))
+    returns, control = _listen_unix(return_path(path)), _listen_unix(path)
     if os.fork():
         return 0
     os.setsid()
     os.chdir("/")
     try:
-        SocketManager(control, host, port, first).run()
+        SocketManager(control, returns, host, port, first).run()
     finally:
-        # Before the socket is closed, when no router can have started another process at this path.
+        # Before the sockets are closed, when no router can have started another process at this path.
+        os.unlink(return_path(path))
         os.unlink(path)
     return 0
+
+
+def _listen_unix(path: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(path)
+    listening.listen(_BACKLOG)
+    return listening
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
+from rayllm.serving.router.listener.listener import LocalListener, SharedListener
 from tests.unit.serving.clients import Clients
 
 
@@ -98,6 +101,7 @@ class Router:
             "headers": {"content-type": "application/json"},
             "reply_headers": connection.reply_headers,
             "keeps_alive": connection.keeps_alive,
+            "way_back": connection.way_back,
             "send_timeout_s": self.send_timeout_s,
         }
         handover = self.sender.hand_over(connection.file, head, body)
@@ -126,8 +130,8 @@ class Router:
 class HandoverPair:
     """A router's server, a replica, and clients."""
 
-    def __init__(self, port: int, router: Router, replica: Replica, receiver: Receiver) -> None:
-        self.port, self.router, self.replica, self.receiver = port, router, replica, receiver
+    def __init__(self, port: int, front: HttpServer, router: Router, replica: Replica, receiver: Receiver) -> None:
+        self.port, self.front, self.router, self.replica, self.receiver = port, front, router, replica, receiver
         self.clients = Clients()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -135,15 +139,15 @@ class HandoverPair:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[HandoverPair]:
+async def opened(listener: LocalListener | None = None) -> AsyncIterator[HandoverPair]:
     replica = Replica()
     receiver = Receiver(replica)
     receiver.start()
     router = Router(str(receiver.path))
-    listener = LocalListener("127.0.0.1", 0)
+    listener = listener or LocalListener("127.0.0.1", 0)
     front = HttpServer(router, listener, "", ClientLimits.of(RouterConfig()))
     await front.start()
-    pair = HandoverPair(listener.port, router, replica, receiver)
+    pair = HandoverPair(listener.port, front, router, replica, receiver)
     try:
         yield pair
     finally:
@@ -362,6 +366,35 @@ async def test_an_application_that_fails_before_it_answers_has_lost_the_request(
     assert (await reply(reader))[2] == b"lost"
 
 
+async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair: HandoverPair) -> None:
+    """Between requests only the router has it."""
+    reader, writer = await pair.connect()
+    writer.write(request())
+    assert (await reply(reader))[2] == b"hello"
+    while not pair.router.outcomes:
+        await asyncio.sleep(0.01)
+    assert descriptors_of_connection(pair) == 1
+    pair.receiver.close()
+    successor = Receiver(pair.replica)
+    successor.start()
+    pair.router.sender = Sender(str(successor.path), print, print)
+    writer.write(request())
+    assert (await reply(reader))[2] == b"hello"
+    pair.router.sender.close()
+    successor.close()
+
+
+def descriptors_of_connection(pair: HandoverPair) -> int:
+    """How many the router and the replica have together of the only connection."""
+    [protocol] = connections_of(pair)
+    link = os.readlink(f"/proc/self/fd/{protocol.transport.get_extra_info('socket').fileno()}")
+    found = 0
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += os.readlink(file) == link
+    return found
+
+
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
     with pytest.raises(ReplicaGoneError):
         Sender("/nowhere.sock", print, print).hand_over(0, {}, b"")
@@ -522,6 +555,218 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(
     answered, headers, said = await reply(reader)
     assert (answered, said, headers["connection"]) == (status, body, "close")
     writer.close()
+
+
+@asynccontextmanager
+async def one_of_two_routers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[HandoverPair, HttpServer]]:
+    """A router with the manager of its address, and the server of another one that starts when it is told to."""
+    monkeypatch.setattr(sender, "_ABORT_TIMEOUT_S", 0.01)
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        async with opened(SharedListener("127.0.0.1", port)) as pair:
+            other = HttpServer(plain_app, SharedListener("127.0.0.1", port), "", ClientLimits.of(RouterConfig()))
+            try:
+                yield pair, other
+            finally:
+                await other.stop(5)
+
+
+async def plain_app(scope: Any, receive: Any, send: Any) -> None:
+    await plain(200, b"from another router")(receive, send)
+
+
+async def die(pair: HandoverPair) -> None:
+    """Leave the router's connections as `kill -9` does: its descriptors are closed, and nobody reads any more."""
+    await pair.front.stop(0, is_deleted=False)
+    for protocol in connections_of(pair):
+        protocol.transport.abort()
+    await vanish(pair)
+
+
+def connections_of(pair: HandoverPair) -> list[Any]:
+    return list(pair.front._server.server_state.connections)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_a_client_whose_router_died_asks_another_one_on_its_connection(
+    is_ready: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+        reader, writer = await pair.connect()
+        # An earlier request on the connection, so that its bytes are counted from its beginning.
+        writer.write(request(b"{}"))
+        rest.set()
+        await reply(reader)
+        rest.clear()
+        writer.write(request(b"x" * 100_000))
+        await reader.readuntil(b"data: 1\n\n\r\n")
+        await die(pair)
+        if is_ready:
+            await other.start()
+        rest.set()
+        assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+        writer.write(request())
+        if not is_ready:
+            await other.start()
+        for _ in range(2):
+            assert (await reply(reader))[::2] == (200, b"from another router")
+            writer.write(request())
+
+
+async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed hears nothing more, but its descriptors are still open for a moment."""
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+        reader, writer = await pair.connect()
+        writer.write(request())
+        await reader.readuntil(b"data: 1\n\n\r\n")
+        channel = pair.router.sender._channel
+        assert channel
+        asyncio.get_running_loop().remove_reader(channel._socket)
+        rest.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        await die(pair)
+        await other.start()
+        writer.write(request())
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+async def test_a_replica_lets_go_of_a_connection_once_its_router_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        reader, writer = await pair.connect()
+        for _ in range(3):
+            writer.write(request())
+            assert (await reply(reader))[2] == b"hello"
+        async with asyncio.timeout(10):
+            while descriptors_of_connection(pair) > 1:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_replica_that_ends_takes_no_connection_from_a_router_that_lives(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        reader, writer = await pair.connect()
+        writer.write(request())
+        assert (await reply(reader))[2] == b"hello"
+        channel = pair.router.sender._channel
+        assert channel
+        asyncio.get_running_loop().remove_reader(channel._socket)
+        writer.write(request())
+        assert (await reply(reader))[2] == b"hello"
+        # Whatever it passed on now would find nobody, and say so.
+        for path in Path(tempfile.gettempdir()).rglob("*.kept"):
+            path.unlink()
+        pair.receiver.close()
+        assert descriptors_of_connection(pair) == 1
+    assert "none can get it" not in caplog.text
+
+
+async def test_what_a_client_sends_after_its_router_died_is_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+        reader, writer = await pair.connect()
+        writer.write(request())
+        await reader.readuntil(b"data: 1\n\n\r\n")
+        await die(pair)
+        await other.start()
+        writer.write(request(b"x" * 10_000))
+        await writer.drain()
+        rest.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+async def test_a_reply_that_begins_after_its_router_died_leaves_the_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rest = asyncio.Event()
+
+    async def late(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await plain(200, b"hello")(receive, send)
+
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = late
+        reader, writer = await pair.connect()
+        writer.write(request())
+        while not pair.replica.seen:
+            await asyncio.sleep(0.01)
+        await die(pair)
+        await other.start()
+        rest.set()
+        _, headers, body = await reply(reader)
+        assert body == b"hello"
+        assert "connection" not in headers
+        writer.write(request())
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+@pytest.mark.parametrize(
+    "more", [b"POST /v1", request(), request(b"x" * 100_000)[:-1]], ids=["part of a head", "whole", "part of a body"]
+)
+async def test_a_connection_whose_next_request_a_dead_router_has_read_is_closed(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another router would take the rest of that request for a request."""
+    rest, is_read_first = asyncio.Event(), more == request()
+
+    async def late(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await plain(200, b"hello")(receive, send)
+
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = late
+        reader, writer = await pair.connect()
+        writer.write(request() + (more if is_read_first else b""))
+        while not pair.replica.seen:
+            await asyncio.sleep(0.01)
+        if not is_read_first:
+            # After the handover.
+            writer.write(more)
+            await writer.drain()
+            [protocol] = connections_of(pair)
+            while not protocol.has_read_ahead:
+                await asyncio.sleep(0.01)
+        await die(pair)
+        await other.start()
+        rest.set()
+        _, headers, body = await reply(reader)
+        assert (body, headers["connection"]) == (b"hello", "close")
+        assert await read_to_end(reader) == b""
+
+
+async def test_without_the_manager_a_connection_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+        reader, writer = await pair.connect()
+        writer.write(request())
+        await reader.readuntil(b"data: 1\n\n\r\n")
+        await pair.front.stop(0, is_deleted=True)
+        await die(pair)
+        async with asyncio.timeout(10):
+            while list(Path(tempfile.gettempdir()).rglob("*.kept")):
+                await asyncio.sleep(0.01)
+        rest.set()
+        assert await reader.read() == b"0\r\n\r\n"
+    assert "none can get it" in caplog.text
+
+
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes before the connection is closed; closing with unread bytes resets it."""
+    with suppress(ConnectionResetError):
+        return await reader.read()
+    return b""
 
 
 async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> None:

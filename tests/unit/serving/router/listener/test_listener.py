@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -132,6 +132,85 @@ async def test_other_routers_accept_what_waits_for_one_that_died() -> None:
     await other.stop()
 
 
+@contextmanager
+def kept_connection(returned_to: str) -> Iterator[socket.socket]:
+    """The client's end of a connection that a replica returns, as its router has died."""
+    client, ours = socket.socketpair()
+    with client, ours, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
+        manager.connect(returned_to)
+        socket.send_fds(manager, [b"\0"], [ours.fileno()])
+        ours.close()
+        client.setblocking(False)
+        yield client
+
+
+async def test_connections_that_a_dead_router_has_left_go_to_the_others_in_turn() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    both = [SharedListener("127.0.0.1", port) for _ in range(2)]
+    async with router(port):
+        for name, listener in zip((b"1", b"2"), both, strict=True):
+            await listener.start(Answers(name))
+    with ExitStack() as clients:
+        left = [clients.enter_context(kept_connection(both[0].return_path)) for _ in range(10)]
+        answers = [await loop.sock_recv(client, 10) for client in left]
+    assert answers.count(b"1") == answers.count(b"2") == 5
+    for listener in both:
+        await listener.stop()
+
+
+async def test_connections_that_the_last_router_has_left_wait_for_the_next() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    async with router(port):
+        pass
+    with ExitStack() as clients:
+        path = SharedListener("127.0.0.1", port).return_path
+        # More than a socket has room for.
+        left = [clients.enter_context(kept_connection(path)) for _ in range(400)]
+        waiting = [asyncio.create_task(loop.sock_recv(client, 10)) for client in left]
+        await asyncio.sleep(0.1)
+        assert not any(each.done() for each in waiting)
+        async with router(port) as second:
+            assert {await each for each in waiting} == {str(second.pid).encode()}
+
+
+async def test_a_connection_that_a_dying_router_was_given_goes_to_another() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    path = SharedListener("127.0.0.1", port).return_path
+    async with router(port) as first:
+        # As a process that is killed is for a moment: it reads no more, and its descriptors are open.
+        os.kill(first.pid, signal.SIGSTOP)
+        with kept_connection(path) as client, kept_connection(path) as other_client:
+            waiting = [asyncio.create_task(loop.sock_recv(each, 10)) for each in (client, other_client)]
+            async with router(port) as second:
+                first.kill()
+                assert {await each for each in waiting} == {str(second.pid).encode()}
+
+
+async def test_a_replica_that_returns_nothing_holds_up_no_router() -> None:
+    port = free_port()
+    async with router(port):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(SharedListener("127.0.0.1", port).return_path)
+            async with asyncio.timeout(30), router(port):
+                pass
+
+
+async def test_a_manager_that_died_leaves_nothing_in_the_way_of_the_next(folder: Path) -> None:
+    port = free_port()
+    async with router(port):
+        pass
+    [manager] = managers()
+    manager.kill()
+    listener = SharedListener("127.0.0.1", port)
+    await listener.start(Answers(b"me"))
+    with kept_connection(listener.return_path) as client:
+        assert await asyncio.get_running_loop().sock_recv(client, 10) == b"me"
+    await listener.stop()
+    while managers():
+        await asyncio.sleep(0.01)
+    assert not [path for path in folder.rglob("*") if path.is_socket()]
+
+
 async def test_a_router_goes_on_when_the_manager_dies(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     listener = SharedListener("127.0.0.1", port)
@@ -187,12 +266,13 @@ async def test_the_address_stays_while_another_router_may_come() -> None:
 
 
 def test_the_manager_ends_when_no_router_comes() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-        control.bind(f"{tempfile.gettempdir()}/control")
-        control.listen()
-        first = socket_manager.listen("127.0.0.1", 0)
-        socket_manager.SocketManager(control, "127.0.0.1", first.getsockname()[1], first, linger_s=0.05).run()
-        first.close()
+    control, returns = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    with control, returns, socket_manager.listen("127.0.0.1", 0) as first:
+        for listening, name in ((control, "control"), (returns, "returns")):
+            listening.bind(f"{tempfile.gettempdir()}/{name}")
+            listening.listen()
+        port = first.getsockname()[1]
+        socket_manager.SocketManager(control, returns, "127.0.0.1", port, first, linger_s=0.05).run()
 
 
 @pytest.mark.parametrize("listener", [LocalListener, SharedListener])
