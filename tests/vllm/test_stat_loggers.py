@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.metrics.loggers import StatLoggerManager
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from rayllm.engine.vllm.stat_loggers import BatchedStatLogger, StepBuffer, stat_loggers
+from rayllm.engine.vllm.stat_loggers import StepBuffer, stat_loggers
+
+DEMO = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
 
 def test_a_page_has_all_steps_that_were_before_it() -> None:
@@ -33,9 +38,10 @@ def test_a_step_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> N
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_vllm_leaves_out_its_own_logger_and_keeps_ours() -> None:
-    prometheus, ray = stat_loggers(exports_to_ray=True)
-    assert prometheus is BatchedStatLogger
-    assert issubclass(BatchedStatLogger, PrometheusStatLogger)
-    assert not isinstance(ray, type)
-    assert stat_loggers(exports_to_ray=False) == [BatchedStatLogger]
+@pytest.mark.parametrize("exports_to_ray", [False, True])
+def test_a_step_is_on_the_page(exports_to_ray: bool) -> None:
+    config = AsyncEngineArgs(model=str(DEMO), dtype="float32", max_model_len=64).create_engine_config()
+    manager = StatLoggerManager(config, [0], stat_loggers(exports_to_ray), enable_default_loggers=False)
+    manager.record(SchedulerStats(num_running_reqs=3), IterationStats())
+    [running] = [line for line in generate_latest().splitlines() if line.startswith(b"vllm:num_requests_running{")]
+    assert running.endswith(b" 3.0")

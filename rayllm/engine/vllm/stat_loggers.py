@@ -101,7 +101,8 @@ def stat_loggers(exports_to_ray: bool) -> list[Callable[..., Any]]:
     Args:
         exports_to_ray: whether Ray's exporter gets the metrics as well.
     """
-    return [BatchedStatLogger, _ray_stat_logger] if exports_to_ray else [BatchedStatLogger]
+    # Each logger of vLLM's drops its metrics from Prometheus' client; so the one that registers them is last.
+    return [_ray_stat_logger, BatchedStatLogger] if exports_to_ray else [BatchedStatLogger]
 
 
 def _ray_stat_logger(config: Any, engine_index: int) -> Any:
