@@ -22,7 +22,7 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
 
 _TRIES = 3
-# Seconds until a request is sent once more to a replica that it was lost with, if that is still the only one.
+# Seconds until a request is sent once more to a replica that failed to answer it, if that is still the only one.
 _DYING_S = 0.1
 T = TypeVar("T")
 
@@ -84,9 +84,7 @@ class Dispatcher:
                 losses = len(search.lost_with)
                 if losses > 2 or (losses == 2 and search.was_only_suspect):
                     raise SuspectError from None
-                if replica.id in search.tried:
-                    # It is about to die: its socket is still there.
-                    await asyncio.sleep(_DYING_S)
+                await _wait_if_tried(replica, search)
             except ReplicaFailedError:
                 failures += 1
                 if failures > 1:
@@ -95,5 +93,12 @@ class Dispatcher:
                 replica.mark_draining()
             except ReplicaUnreachableError:
                 unreachable += 1
+                await _wait_if_tried(replica, search)
             search.tried.append(replica.id)
         raise UnavailableError(f"No replica of the model `{model_id}` could be reached.", "model", retry_after_s=2)
+
+
+async def _wait_if_tried(replica: Replica, search: ReplicaSearch) -> None:
+    """Wait for the end of a replica that is dying: some of its sockets outlive others for a moment."""
+    if replica.id in search.tried:
+        await asyncio.sleep(_DYING_S)

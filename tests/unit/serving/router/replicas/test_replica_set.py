@@ -302,6 +302,19 @@ async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(er
     assert [await replicas.ask() for _ in range(10)] == ["r1"] * 10
 
 
+@pytest.mark.parametrize("error", [ReplicaLostError, ReplicaUnreachableError])
+async def test_a_request_waits_for_the_next_replica_while_the_only_one_dies(error: type[Exception]) -> None:
+    replicas = Replicas(10)
+    replicas.failing["r0"] = error
+    asked = asyncio.create_task(replicas.ask())
+    await settle()
+    assert replicas.sent["r0"] == 2
+    [dying] = replicas.dispatcher.replicas("m")
+    dying.mark_draining()
+    replicas.replica_set.update([replica_update("r0", 10), replica_update("new", 10)])
+    assert await asked == "new"
+
+
 async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_next() -> None:
     replicas = Replicas(10)
     replicas.failing["r0"] = ReplicaDrainingError
