@@ -52,7 +52,7 @@ def _figures() -> Iterator[tuple[str, str, str, str]]:
     cpu = row("performance", "serving-paced", load="1 stream", measure="CPU s / 1000 tokens")
     yield (
         "one stream of that engine",
-        f"{ratio(cpu['RayLLM'])} of vLLM's CPU time per token: Ray's daemons take a tenth of a core at any load",
+        f"{ratio(cpu['RayLLM'])} of vLLM's CPU time per token: Ray's daemons use CPU at any load",
         "serving",
         paced,
     )

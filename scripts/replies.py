@@ -62,7 +62,7 @@ class ModelCard(BaseModel):
 
 
 class DeletedFile(BaseModel):
-    """What is left of a file."""
+    """Confirmation that a file was deleted."""
 
     id: str
     object: Literal["file"]
@@ -70,7 +70,7 @@ class DeletedFile(BaseModel):
 
 
 class ModerationResult(BaseModel):
-    """Of one text."""
+    """The result for one text."""
 
     flagged: bool
     categories: dict[str, bool]
@@ -79,7 +79,7 @@ class ModerationResult(BaseModel):
 
 
 class Moderation(BaseModel):
-    """Of all texts."""
+    """The results for all texts."""
 
     id: str
     model: str
@@ -87,13 +87,13 @@ class Moderation(BaseModel):
 
 
 class Health(BaseModel):
-    """Of the router's process."""
+    """Liveness of the router's process."""
 
     status: Literal["ok"]
 
 
 class Ready(BaseModel):
-    """Of all models."""
+    """Readiness and the phase of every model."""
 
     status: Literal["ready"]
     models: list[str]
@@ -101,7 +101,7 @@ class Ready(BaseModel):
 
 
 class Versions(BaseModel):
-    """Of what serves."""
+    """Versions of the service and its parts."""
 
     version: str
     ray: str

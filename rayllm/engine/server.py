@@ -137,7 +137,7 @@ class EngineServer:
             await vllm_engine.generate_one(self._engine)
 
     def cache_environment(self) -> None:
-        """Have vLLM read its environment variables no more in this process; it reads some of them for every token."""
+        """Cache vLLM's environment variables in this process; without that, vLLM reads some of them for every token."""
         vllm_engine.cache_environment()
 
     async def _start_guided(self, host: str) -> GuidedService | None:

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ import yaml
 from scripts.documentation import Block, blocks
 from tests.integration.conftest import free_port
 from tests.integration.service import DEMO, ROOT
-from tests.integration.test_traces import running
+from tests.integration.test_traces import running, wait_until_ready
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
 pytestmark = pytest.mark.skipif(not (CLIENTS / "bin" / "python").exists(), reason="needs clients: `make test-clients`")
@@ -84,11 +83,7 @@ def url(folder: Path) -> Iterator[str]:
     config.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))
     command = [sys.executable, "-m", "rayllm", "run", str(config), "--port", str(port)]
     with running(command, log) as process:
-        until = time.monotonic() + 300
-        while "Ready: " not in log.read_text():
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until, log.read_text()[-4000:]
-            time.sleep(0.5)
+        wait_until_ready(process, log)
         yield f"http://127.0.0.1:{port}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.integration.conftest import free_port
 from tests.integration.service import ROOT
+from tests.integration.test_traces import wait_until_ready
 
 WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
 
@@ -26,11 +26,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     with log.open("w") as output:
         running = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        until = time.monotonic() + 300
-        while "Ready: " not in log.read_text():
-            assert running.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until, log.read_text()[-4000:]
-            time.sleep(0.5)
+        wait_until_ready(running, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         running.send_signal(signal.SIGINT)

@@ -40,6 +40,16 @@ def running(command: list[str], log: Path, **variables: str) -> Iterator[subproc
         process.wait(90)
 
 
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until `rayllm run`, which prints to `log`, has its models ready."""
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()[-4000:]
+        return "Ready: " in log.read_text()
+
+    assert within(300, is_ready), log.read_text()[-4000:]
+
+
 @pytest.fixture(scope="module")
 def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, str]]:
     """The collector's API, and where it takes traces by gRPC."""
@@ -73,11 +83,7 @@ def url(collector: tuple[httpx.Client, str], tmp_path_factory: pytest.TempPathFa
     log, port = tmp_path_factory.mktemp("traced") / "log", free_port()
     command = [sys.executable, "-m", "rayllm", "run", str(DEMO), "--port", str(port)]
     with running(command, log, OTEL_EXPORTER_OTLP_ENDPOINT=collector[1], OTEL_SERVICE_NAME="tested") as process:
-        until = time.monotonic() + 300
-        while "Ready: " not in log.read_text():
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < until, log.read_text()[-4000:]
-            time.sleep(0.5)
+        wait_until_ready(process, log)
         yield f"http://127.0.0.1:{port}"
 
 

@@ -89,7 +89,7 @@ def _check_tools(path: str, tools: Any) -> None:
 
 
 def _check_server_tools(tools: list[Body]) -> None:
-    """Refuse tools that Anthropic's own service runs; vLLM only misses their schema."""
+    """Refuse tools that Anthropic's own service runs. vLLM would only report that their schema is missing."""
     for index, tool in enumerate(tools):
         kind = tool.get("type")
         if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:

@@ -122,20 +122,22 @@ def start_engine(
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from rayllm.engine.vllm.stat_loggers import stat_loggers
+    from rayllm.engine.vllm.stat_loggers import flush_periodically, stat_loggers
 
     # A process without a GPU of its own may have cached "no device" when vLLM was imported.
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
-    # Given loggers, vLLM has stats all the same.
     disable_log_stats = arguments.engine.get("disable_log_stats", False)
+    if not disable_log_stats:
+        flush_periodically()
     try:
         with _forked_processes(config, context):
             return AsyncLLM.from_vllm_config(
                 config,
                 enable_log_requests=arguments.engine.get("enable_log_requests", False),
                 disable_log_stats=disable_log_stats,
+                # vLLM collects stats for any logger that it is given, whatever `disable_log_stats` says.
                 stat_loggers=None if disable_log_stats else stat_loggers(exports_to_ray),
             )
     except Exception as error:
@@ -203,7 +205,7 @@ def tokens_per_step(engine: Any) -> int:
 
 
 def cache_environment() -> None:
-    """Have vLLM keep the present values of its environment variables, as it does in the engine's own process."""
+    """Cache the values of vLLM's environment variables, as vLLM itself does in the engine's process."""
     from vllm.envs import enable_envs_cache
 
     enable_envs_cache()

@@ -16,11 +16,11 @@ from vllm.v1.metrics import ray_wrappers
 MOST_OBSERVATIONS = 100
 """Observations of one series that are recorded in a second; of more, a random sample is."""
 MOST_CHILDREN = 1000
-"""Labelled series that a metric keeps; more than that are built anew, since vLLM has labels that name adapters."""
+"""Labelled series that a metric caches. Some of vLLM's labels list adapters, so there may be any number of them."""
 
 
 class MetricsBuffer:
-    """Series with values that have not been recorded with Ray.
+    """Series with values that Ray has not recorded yet.
 
     Any thread may append values while another flushes them: deques need no lock for either.
     """
@@ -33,7 +33,7 @@ class MetricsBuffer:
         self._unrecorded.append(series)
 
     def flush(self) -> None:
-        """Record what has come since the last time."""
+        """Record all values so far with Ray."""
         for _ in range(len(self._unrecorded)):
             self._unrecorded.popleft().flush()
 
@@ -42,9 +42,9 @@ BUFFER = MetricsBuffer()
 
 
 class _Series:
-    """What vLLM's three kinds of metrics for Ray have in common: unrecorded values, and a child for each set of labels.
+    """Mixin for vLLM's three kinds of Ray metrics, which buffers values and caches a child for each set of labels.
 
-    vLLM looks children up at every step; its own classes build them anew each time.
+    vLLM looks children up at every step, and its own classes build a new one each time.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -53,7 +53,7 @@ class _Series:
         self._children: dict[Hashable, Any] = {}
 
     def labels(self, *labels: str, **named: str) -> Any:
-        """The child with these labels."""
+        """Return the child with these labels."""
         key = labels, *named.values()
         child = self._children.get(key)
         if child is None:
@@ -67,7 +67,7 @@ class _Series:
         """Keep a value until the next flush."""
         values = self._values
         values.append(value)
-        # Looked at only after the append: a flush in between cannot leave the value behind.
+        # Checked after the append, so that a flush in between cannot leave the value behind.
         if len(values) == 1:
             BUFFER.add(self)
 

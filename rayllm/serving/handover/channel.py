@@ -37,8 +37,8 @@ class Kind(IntEnum):
     STARTED = 3
     """To a router: the reply has started."""
     DONE = 4
-    """To a router: the reply is complete; the connection is the router's again. If `is_kept`, the replica keeps it as
-    well until it hears that the router knows.
+    """To a router: the reply is complete; the connection is the router's again. With `is_kept`, the replica keeps its
+    duplicate until the router acknowledges the message.
     """
     BROKEN = 5
     """To a router: the reply has started and cannot be completed."""
@@ -48,8 +48,8 @@ class Kind(IntEnum):
     """To a router that was refused for want of a slot: one is free."""
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
-    TAKEN = 9
-    """To a replica: the router has the connection that was kept."""
+    ACKNOWLEDGED = 9
+    """To a replica: the router has received `DONE` and has the connection that the replica kept."""
 
 
 class Interruption(StrEnum):

@@ -23,12 +23,12 @@ _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() 
 
 
 @dataclass(frozen=True)
-class WayBack:
-    """How a connection gets to another router if its own dies.
+class ReturnRoute:
+    """How a replica returns a connection to another router if its own router dies.
 
     Args:
-        path: Unix socket of the process that passes it on.
-        bytes_read: what the router had read from the connection, up to the end of the request.
+        path: Unix socket of the process that assigns the connection to a router.
+        bytes_read: bytes that the router had read from the connection, up to the end of the request.
     """
 
     path: str
@@ -43,7 +43,7 @@ class ClientConnection:
         keeps_alive: whether the client may send another request after this one.
         send_timeout_s: seconds after which a client that does not read is disconnected.
         journal: the journal of the reply, if it is recorded.
-        way_back: how it gets to another router; None if it ends with its own.
+        return_route: how to return it to another router; None to close it if its own router dies.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class ClientConnection:
         keeps_alive: bool,
         send_timeout_s: float,
         journal: StreamJournal | None = None,
-        way_back: WayBack | None = None,
+        return_route: ReturnRoute | None = None,
     ) -> None:
         self._socket = socket.socket(fileno=file)
         self._loop = asyncio.get_running_loop()
         self._keeps_alive = keeps_alive
         self._send_timeout_s = send_timeout_s
         self._journal = journal
-        self._way_back = way_back
+        self._return_route = return_route
         self._writable: asyncio.Future[None] | None = None
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
@@ -105,35 +105,37 @@ class ClientConnection:
             await self._send(self._journal.rest(self._socket))
 
     def take_over(self, on_disconnect: Callable[[], None]) -> None:
-        """Own the connection after its router has died. Unless it can be given back, it ends with this reply.
+        """Own the connection after its router has died. Close it after this reply unless it is returnable.
 
         Args:
             on_disconnect: called when the client disconnects.
         """
         if not self._is_closed:
-            self._keeps_alive = self.can_be_given_back and self._is_between_requests()
+            self._keeps_alive = self.is_returnable and self._is_between_requests()
             self._loop.add_reader(self._socket, self._check_disconnect, on_disconnect)
 
     @property
-    def can_be_given_back(self) -> bool:
-        """Whether it stays open after the reply, and another router can get it if its own dies."""
-        return self._keeps_alive and self._way_back is not None
+    def is_returnable(self) -> bool:
+        """Whether it stays open after the reply and can be returned to another router."""
+        return self._keeps_alive and self._return_route is not None
 
-    def give_back(self) -> None:
-        """Pass the connection on to another router, or to the next one, after its own has died. It is closed here."""
-        if not self._is_closed and self.can_be_given_back and self._is_between_requests():
-            self._pass_on()
+    def return_to_router(self) -> None:
+        """Return the connection to another router, or to the next one to start, and close it here."""
+        if not self._is_closed and self.is_returnable and self._is_between_requests():
+            self._send_to_manager()
         self.close()
 
-    def _pass_on(self) -> None:
-        assert self._way_back  # noqa: S101  (its caller checks it)
+    def _send_to_manager(self) -> None:
+        assert self._return_route  # noqa: S101  (its caller checks it)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
             manager.setblocking(False)
             try:
-                manager.connect(self._way_back.path)
+                manager.connect(self._return_route.path)
                 socket.send_fds(manager, [b"\0"], [self._socket.fileno()])
             except OSError as error:
-                logger.warning("A connection whose router has died is closed, since none can get it: %r", error)
+                logger.warning(
+                    "Closing a connection whose router has died, since it cannot be returned to another one: %r", error
+                )
 
     def close(self) -> None:
         """Stop using the connection, and fail a pending write. It stays open for the router."""
@@ -151,7 +153,7 @@ class ClientConnection:
 
     def _is_between_requests(self) -> bool:
         """Whether its router has read nothing of the client's next request."""
-        return self._way_back is not None and bytes_read(self._socket) == self._way_back.bytes_read
+        return self._return_route is not None and bytes_read(self._socket) == self._return_route.bytes_read
 
     async def _write(self, data: bytes, body: bytes, is_last: bool) -> None:
         if self._journal:
@@ -191,14 +193,14 @@ class ClientConnection:
             return
         except OSError:
             is_disconnected = True
-        # Whatever else the client sends is for the next router.
+        # Leave whatever else the client sends to the next router.
         self._loop.remove_reader(self._socket)
         if is_disconnected:
             on_disconnect()
 
 
 def bytes_read(connection: socket.socket) -> int:
-    """Bytes that have been read from a TCP connection, by whichever process, since it was opened."""
+    """Bytes that all processes have read from a TCP connection since it was opened."""
     received = _bytes_received(connection)
     while True:
         unread = struct.unpack("=i", fcntl.ioctl(connection, termios.FIONREAD, b"\0\0\0\0"))[0]

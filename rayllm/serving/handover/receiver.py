@@ -16,7 +16,7 @@ from starlette.types import Message as AsgiMessage
 from rayllm.headers import FULL
 from rayllm.request_stats import StatsSource, server_timing
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
-from rayllm.serving.handover.connection import ClientConnection, WayBack
+from rayllm.serving.handover.connection import ClientConnection, ReturnRoute
 from rayllm.sockets import socket_folder
 from rayllm.stream_journal import JournalError, StreamJournal
 
@@ -38,7 +38,7 @@ class Receiver:
         self.path = socket_folder() / f"{uuid.uuid4().hex}.sock"
         # Exchanges by number, by the channel to their router.
         self._channels: dict[Channel, dict[int, _Exchange]] = {}
-        # Connections whose router may not know yet that the reply on them has ended, by number.
+        # Connections whose reply has ended, until the router acknowledges it, by the number of the exchange.
         self._kept: dict[Channel, dict[int, ClientConnection]] = {}
         self._refused: dict[Channel, None] = {}
         self._socket: socket.socket | None = None
@@ -68,7 +68,7 @@ class Receiver:
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort(Interruption.MOVED)
-            # The router lives, and has them.
+            # The router is alive and has them.
             for connection in self._kept.pop(channel).values():
                 connection.close()
             channel.close()
@@ -98,15 +98,15 @@ class Receiver:
                 exchange.task.add_done_callback(lambda _: exchanges.pop(message.exchange, None))
             elif message.kind is Kind.ABORT and (aborted := exchanges.get(message.exchange)):
                 aborted.abort()
-            elif message.kind is Kind.TAKEN and (taken := kept.pop(message.exchange, None)):
-                taken.close()
+            elif message.kind is Kind.ACKNOWLEDGED and (acknowledged := kept.pop(message.exchange, None)):
+                acknowledged.close()
 
         def closed() -> None:
             self._channels.pop(channel, None)
             self._refused.pop(channel, None)
             # The router has died, but its clients' connections are still open here.
             for connection in self._kept.pop(channel, {}).values():
-                connection.give_back()
+                connection.return_to_router()
             for exchange in exchanges.values():
                 exchange.take_over()
 
@@ -125,7 +125,7 @@ class _Exchange:
         message: the request.
         channel: the channel to the router.
         on_full: called if the replica had no slot for the request.
-        kept: gets the connection after the reply, if another router can get it when this one dies.
+        kept: holds the connection after the reply until the router acknowledges it.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class _Exchange:
         timeout_s = message.head["send_timeout_s"]
         description = message.head.get("journal")
         self._journal = StreamJournal(message.files[1], **description) if description else None
-        way_back = WayBack(**message.head["way_back"]) if message.head.get("way_back") else None
+        return_route = ReturnRoute(**message.head["return_route"]) if message.head.get("return_route") else None
         self._connection = ClientConnection(
-            message.files[0], message.head["keeps_alive"], timeout_s, self._journal, way_back
+            message.files[0], message.head["keeps_alive"], timeout_s, self._journal, return_route
         )
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
@@ -311,12 +311,12 @@ class _Exchange:
             return
         self._is_done = True
         head = head or {}
-        if kind is Kind.DONE and self._connection.can_be_given_back and self._channel.is_open:
-            # A process that is killed is dead before its end of the channel closes: nobody may read this.
+        if kind is Kind.DONE and self._connection.is_returnable and self._channel.is_open:
+            # A killed process stops reading before its end of the channel closes, so the router may never read this.
             self._kept[self._number] = self._connection
             head["is_kept"] = True
         elif kind is Kind.DONE and not self._channel.is_open:
-            self._connection.give_back()
+            self._connection.return_to_router()
         else:
             self._connection.close()
         if stats := self._stats.stats:

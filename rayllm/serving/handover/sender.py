@@ -77,7 +77,7 @@ class Sender:
 
         Args:
             file: descriptor of the client's connection; the replica gets a duplicate.
-            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `way_back` and `send_timeout_s`.
+            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `return_route` and `send_timeout_s`.
             body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
 
@@ -136,7 +136,7 @@ class Sender:
 
     def _receive(self, message: Message) -> None:
         if message.head.get("is_kept") and self._channel:
-            self._channel.send(Message(Kind.TAKEN, message.exchange))
+            self._channel.send(Message(Kind.ACKNOWLEDGED, message.exchange))
         if message.kind is Kind.SLOT_FREE:
             self._on_slot_free()
         elif message.kind is Kind.DRAINING:

@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the OpenAPI description of what a router answers."""
+"""`GET /openapi.json`: the OpenAPI description of the router's endpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("openapi.json")
 
 
 async def describe(request: Request) -> Response:
-    """Answer `GET` with the description, compressed where the client takes it."""
+    """Answer `GET` with the description, compressed if the client accepts gzip."""
     body, headers = await asyncio.to_thread(_compressed), {"vary": "accept-encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
@@ -27,5 +27,5 @@ async def describe(request: Request) -> Response:
 
 @cache
 def _compressed() -> bytes:
-    # The text has half a megabyte.
+    # Half a megabyte uncompressed.
     return gzip.compress(FILE.read_bytes(), mtime=0)

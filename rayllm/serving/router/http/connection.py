@@ -29,7 +29,7 @@ class Connection:
         cycle: uvicorn's `RequestResponseCycle` of this request.
         transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
-        return_path: Unix socket that passes the connection on to another router if this one dies; "" for none.
+        return_path: Unix socket that returns the connection to another router if this one dies; "" for none.
     """
 
     def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float, return_path: str = "") -> None:
@@ -54,8 +54,8 @@ class Connection:
         return bool(self._cycle.keep_alive)
 
     @property
-    def way_back(self) -> dict[str, Any] | None:
-        """The arguments of a `WayBack`; None if the connection ends with this router."""
+    def return_route(self) -> dict[str, Any] | None:
+        """Arguments of `ReturnRoute`; None if the connection cannot outlive this router."""
         protocol: Any = self._transport.get_protocol()
         if not self._return_path or protocol.has_read_ahead:
             return None

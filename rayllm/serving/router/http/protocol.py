@@ -51,7 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def has_read_ahead(self) -> bool:
-        """Whether the next request has begun to arrive before the current one is answered."""
+        """Whether part of the next request was read before the current one is answered."""
         return self._is_in_head or bool(self.pipeline)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

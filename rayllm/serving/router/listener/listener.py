@@ -17,7 +17,16 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.socket_manager import FAULT, GONE, KEPT, MESSAGE, RELEASE, TAKEN, listen, message
+from rayllm.serving.router.listener.socket_manager import (
+    ACK,
+    CLIENT,
+    FAULT,
+    GONE,
+    MESSAGE,
+    RELEASE,
+    listen,
+    message,
+)
 from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
@@ -51,7 +60,7 @@ class LocalListener:
 
     @property
     def return_path(self) -> str:
-        """Unix socket that passes a client's connection on if this process has died; "" for none."""
+        """Unix socket that returns a client's connection to another router if this process dies; "" for none."""
         return ""
 
     async def start(self, accepted: Accepted) -> None:
@@ -96,7 +105,7 @@ class SharedListener(LocalListener):
 
     @property
     def return_path(self) -> str:
-        """The manager's socket for replicas."""
+        """The Unix socket through which replicas return connections to the manager."""
         return socket_manager.return_path(str(_path(*self._address)))
 
     async def start(self, accepted: Accepted) -> None:
@@ -147,15 +156,15 @@ class SharedListener(LocalListener):
                 await asyncio.sleep(_RETRY_S)
 
     async def _share(self, manager: socket.socket, accepted: Accepted) -> None:
-        """Accept from sockets of other routers for as long as the manager says, and take connections that died routers
-        have left; raises OSError when it has ended.
+        """Accept from sockets of other routers for as long as the manager says, and adopt connections of dead routers;
+        raises OSError when the manager has ended.
         """
         while True:
             await _readable(manager)
             kind, number, received = _receive(manager)
             key = self._managers, number
-            if kind == KEPT and received:
-                manager.send(message(TAKEN, number))
+            if kind == CLIENT and received:
+                manager.send(message(ACK, number))
                 await _pass(received, accepted)
             elif received:
                 self._accept_from(key, received, accepted)

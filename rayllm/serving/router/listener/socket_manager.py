@@ -6,15 +6,15 @@ Routers connect to the Unix socket at PATH. Each gets a listening socket of its 
 balances clients among them. When a router goes away, another one accepts from its socket as well, until a new router
 takes the socket over. While there is no router, clients wait in the socket's queue.
 
-When a router dies while a replica answers on a client's connection, the replica passes that connection on through
-another Unix socket, at `return_path(PATH)`. Routers get these in turn; without any, they wait for the next one.
+When a router dies while a replica answers on a client's connection, the replica returns that connection through another
+Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one.
 
 The process ends a minute after the last router, or with it if that router says that the application is gone. It uses
 the standard library only, to start fast and to stay small.
 
 Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
 says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
-`kept` comes with a client's connection instead, and a number of its own, with which the router answers `taken`.
+`client` comes with a client's connection and a number of its own, which the router sends back in `ack`.
 A router sends `gone` when its application has been deleted.
 """
 
@@ -30,11 +30,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 MESSAGE = struct.Struct("!8si")
-OWN, SHARE, RELEASE, FAULT, KEPT, TAKEN, GONE = b"own", b"share", b"release", b"fault", b"kept", b"taken", b"gone"
+OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
 _RETURN_S = 1.0
-# Seconds after which a connection that a router did not take is offered to the next one.
+# Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
 
@@ -59,7 +59,7 @@ class SocketManager:
 
     Args:
         control: a listening Unix socket, to which routers connect.
-        returns: a listening Unix socket, by which replicas pass on clients' connections.
+        returns: a listening Unix socket, through which replicas return clients' connections.
         host: address that clients connect to.
         port: port that clients connect to.
         first: the first listening socket of that address.
@@ -82,9 +82,9 @@ class SocketManager:
         self._slots = [Slot(first)]
         self._linger_s = linger_s
         self._routers: list[socket.socket] = []
-        # Clients' connections for which there is no router yet, and those given to one that has not taken them yet.
-        self._kept: list[socket.socket] = []
-        self._given: dict[int, tuple[socket.socket, socket.socket]] = {}
+        # Returned connections without a router, and those sent to a router that has not acknowledged them, by number.
+        self._unassigned: list[socket.socket] = []
+        self._unacknowledged: dict[int, tuple[socket.socket, socket.socket]] = {}
         self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
@@ -94,17 +94,19 @@ class SocketManager:
         self._selector.register(self._returns, selectors.EVENT_READ)
         ends_at = time.monotonic() + self._linger_s
         while self._routers or time.monotonic() < ends_at:
-            timeout_s = (_RETRY_S if self._kept else None) if self._routers else max(0.0, ends_at - time.monotonic())
+            timeout_s = (
+                (_RETRY_S if self._unassigned else None) if self._routers else max(0.0, ends_at - time.monotonic())
+            )
             for key, _ in self._selector.select(timeout_s):
                 if key.fileobj is self._control:
                     self._add(self._control.accept()[0])
                 elif key.fileobj is self._returns:
-                    self._take_back(self._returns.accept()[0])
+                    self._receive_connection(self._returns.accept()[0])
                 elif isinstance(key.fileobj, socket.socket):
                     is_deleted = self._receive(key.fileobj)
                     if not self._routers:
                         ends_at = time.monotonic() + (0.0 if is_deleted else self._linger_s)
-            self._pass_on()
+            self._assign_connections()
 
     def _add(self, router: socket.socket) -> None:
         router.setblocking(False)
@@ -128,26 +130,26 @@ class SocketManager:
         self._slots.append(Slot(listen(self._host, self._port)))
         return self._slots[-1]
 
-    def _take_back(self, replica: socket.socket) -> None:
-        """Take a client's connection from a replica."""
+    def _receive_connection(self, replica: socket.socket) -> None:
+        """Receive a client's connection from a replica."""
         with replica, suppress(OSError):
             replica.settimeout(_RETURN_S)
             _, files, _, _ = socket.recv_fds(replica, MESSAGE.size, 1)
-            self._kept += [socket.socket(fileno=file) for file in files]
+            self._unassigned += [socket.socket(fileno=file) for file in files]
 
-    def _pass_on(self) -> None:
-        """Give the clients' connections to routers in turn. Those that the next router does not take are kept."""
-        kept, self._kept = self._kept, []
-        for connection in kept:
+    def _assign_connections(self) -> None:
+        """Send returned connections to the routers in turn. Keep those that cannot be sent now."""
+        unassigned, self._unassigned = self._unassigned, []
+        for connection in unassigned:
             if self._routers:
                 self._routers.append(self._routers.pop(0))
                 self._last_number += 1
-                # It may be behind, or have died without the selector having reported it yet.
+                # Its buffer may be full, or it may have died and the selector has not reported it yet.
                 with suppress(OSError):
-                    socket.send_fds(self._routers[-1], [message(KEPT, self._last_number)], [connection.fileno()])
-                    self._given[self._last_number] = self._routers[-1], connection
+                    socket.send_fds(self._routers[-1], [message(CLIENT, self._last_number)], [connection.fileno()])
+                    self._unacknowledged[self._last_number] = self._routers[-1], connection
                     continue
-            self._kept.append(connection)
+            self._unassigned.append(connection)
 
     def _receive(self, router: socket.socket) -> bool:
         """Take in what a router says; returns whether its application has been deleted."""
@@ -160,8 +162,8 @@ class SocketManager:
             said = b""
             with suppress(OSError):
                 said = router.recv(MESSAGE.size)
-        if said.startswith(TAKEN):
-            self._given.pop(MESSAGE.unpack(said)[1])[1].close()
+        if said.startswith(ACK) and (sent := self._unacknowledged.pop(MESSAGE.unpack(said)[1], None)):
+            sent[1].close()
         is_deleted = said.startswith(GONE)
         if is_deleted or not said:
             self._remove(router)
@@ -171,9 +173,8 @@ class SocketManager:
         self._selector.unregister(router)
         self._routers.remove(router)
         router.close()
-        # It has died without having taken these.
-        for number in [number for number, (given_to, _) in self._given.items() if given_to is router]:
-            self._kept.append(self._given.pop(number)[1])
+        for number in [number for number, (sent_to, _) in self._unacknowledged.items() if sent_to is router]:
+            self._unassigned.append(self._unacknowledged.pop(number)[1])
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner
             slot.sharer = None if slot.sharer is router else slot.sharer
@@ -198,7 +199,7 @@ def message(kind: bytes, number: int) -> bytes:
 
 def return_path(path: str) -> str:
     """Where replicas return clients' connections to the manager at `path`."""
-    return f"{path}.kept"
+    return f"{path}.return"
 
 
 def listen(host: str, port: int) -> socket.socket:

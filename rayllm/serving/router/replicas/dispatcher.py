@@ -99,6 +99,6 @@ class Dispatcher:
 
 
 async def _wait_if_tried(replica: Replica, search: ReplicaSearch) -> None:
-    """Wait for the end of a replica that is dying: some of its sockets outlive others for a moment."""
+    """Wait a moment before sending to the same replica again: a dying one does not close all its sockets at once."""
     if replica.id in search.tried:
         await asyncio.sleep(_DYING_S)

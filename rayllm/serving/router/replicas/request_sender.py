@@ -131,7 +131,7 @@ def _start_handover(
         "headers": {**replica_request.headers, "content-length": str(len(raw))},
         "reply_headers": {**connection.reply_headers, **client.reply_headers},
         "keeps_alive": connection.keeps_alive,
-        "way_back": connection.way_back,
+        "return_route": connection.return_route,
         "send_timeout_s": connection.send_timeout_s,
     }
     if client.wants_timing:

@@ -101,7 +101,7 @@ class Router:
             "headers": {"content-type": "application/json"},
             "reply_headers": connection.reply_headers,
             "keeps_alive": connection.keeps_alive,
-            "way_back": connection.way_back,
+            "return_route": connection.return_route,
             "send_timeout_s": self.send_timeout_s,
         }
         handover = self.sender.hand_over(connection.file, head, body)
@@ -574,6 +574,15 @@ async def one_of_two_routers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[t
                 await other.stop(5)
 
 
+async def begin_stream(pair: HandoverPair, rest: asyncio.Event) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for a stream and read its first event; it ends once `rest` is set."""
+    pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+    reader, writer = await pair.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 1\n\n\r\n")
+    return reader, writer
+
+
 async def plain_app(scope: Any, receive: Any, send: Any) -> None:
     await plain(200, b"from another router")(receive, send)
 
@@ -622,10 +631,7 @@ async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.Mon
     """A process that is killed hears nothing more, but its descriptors are still open for a moment."""
     rest = asyncio.Event()
     async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
-        reader, writer = await pair.connect()
-        writer.write(request())
-        await reader.readuntil(b"data: 1\n\n\r\n")
+        reader, writer = await begin_stream(pair, rest)
         channel = pair.router.sender._channel
         assert channel
         asyncio.get_running_loop().remove_reader(channel._socket)
@@ -661,20 +667,17 @@ async def test_a_replica_that_ends_takes_no_connection_from_a_router_that_lives(
         writer.write(request())
         assert (await reply(reader))[2] == b"hello"
         # Whatever it passed on now would find nobody, and say so.
-        for path in Path(tempfile.gettempdir()).rglob("*.kept"):
+        for path in Path(tempfile.gettempdir()).rglob("*.return"):
             path.unlink()
         pair.receiver.close()
         assert descriptors_of_connection(pair) == 1
-    assert "none can get it" not in caplog.text
+    assert "cannot be returned" not in caplog.text
 
 
 async def test_what_a_client_sends_after_its_router_died_is_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = asyncio.Event()
     async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
-        reader, writer = await pair.connect()
-        writer.write(request())
-        await reader.readuntil(b"data: 1\n\n\r\n")
+        reader, writer = await begin_stream(pair, rest)
         await die(pair)
         await other.start()
         writer.write(request(b"x" * 10_000))
@@ -748,18 +751,15 @@ async def test_without_the_manager_a_connection_is_closed(
 ) -> None:
     rest = asyncio.Event()
     async with one_of_two_routers(monkeypatch) as (pair, _):
-        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
-        reader, writer = await pair.connect()
-        writer.write(request())
-        await reader.readuntil(b"data: 1\n\n\r\n")
+        reader, _writer = await begin_stream(pair, rest)
         await pair.front.stop(0, is_deleted=True)
         await die(pair)
         async with asyncio.timeout(10):
-            while list(Path(tempfile.gettempdir()).rglob("*.kept")):
+            while list(Path(tempfile.gettempdir()).rglob("*.return")):
                 await asyncio.sleep(0.01)
         rest.set()
         assert await reader.read() == b"0\r\n\r\n"
-    assert "none can get it" in caplog.text
+    assert "cannot be returned" in caplog.text
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
