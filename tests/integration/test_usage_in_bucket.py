@@ -100,8 +100,9 @@ def running(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_nothing_is_lost_or_counted_twice_when_a_replica_is_killed(running: Running, s3: S3Server) -> None:
-    told = [running.ask() for _ in range(5)]
     replicas = running.replicas()
+    told = [running.ask() for _ in range(5)]
+    # At once: what a client has got is in the ledger by then.
     for replica in replicas:
         replica.kill()
     # A request sent before a dead process's sockets are closed is reset.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm import headers
 from rayllm.access.usage import UsageEntry
@@ -20,7 +21,8 @@ from rayllm.stream_journal import StreamJournal
 class UsageMeter:
     """ASGI middleware that writes the usage of each request that a key has sent.
 
-    If another replica goes on with a stream, that one writes the usage of the whole.
+    It is written before the last part of the reply is sent: a client that has its reply is counted, even if this
+    process is killed next. If another replica goes on with a stream, that one writes the usage of the whole.
 
     Args:
         app: the next application.
@@ -59,12 +61,25 @@ class UsageMeter:
         if not key or source is None:
             await self._app(scope, receive, send)
             return
-        try:
-            await self._app(scope, receive, send)
-        finally:
+        is_due = True
+
+        def write() -> None:
+            nonlocal is_due
             journal = StreamJournal.of(scope)
-            if self._writer and not (journal and journal.continues_elsewhere):
+            if self._writer and is_due and not (journal and journal.continues_elsewhere):
                 self._writer.write(self._entry(scope, key, source.read() or RequestStats()))
+            is_due = False
+
+        def send_counted(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                write()
+            return send(message)
+
+        try:
+            await self._app(scope, receive, send_counted)
+        finally:
+            # If it has broken off.
+            write()
 
     def _entry(self, scope: Scope, key: str, stats: RequestStats) -> UsageEntry:
         return UsageEntry(

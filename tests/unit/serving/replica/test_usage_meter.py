@@ -16,6 +16,16 @@ from rayllm.stream_journal import JournalFile
 STATS = RequestStats(prompt_tokens=3, generated_tokens=5)
 
 
+def scope_of_alice() -> dict[str, Any]:
+    scope: dict[str, Any] = {"type": "http", "headers": [(headers.USAGE.encode(), b"alice")]}
+    StatsSource().add_to(scope)
+    return scope
+
+
+def written(folder: Path) -> str:
+    return "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
+
+
 async def ledger_after(folder: Path, fault: str, is_continuable: bool) -> str:
     """The lines of the ledger after one stream."""
     journal = JournalFile.create().open()
@@ -30,12 +40,11 @@ async def ledger_after(folder: Path, fault: str, is_continuable: bool) -> str:
 
     meter = UsageMeter(app, "m", "replica")
     meter.write_to(UsageLedger.of(str(folder), "app"))
-    scope: dict[str, Any] = {"type": "http", "headers": [(headers.USAGE.encode(), b"alice")]}
-    StatsSource().add_to(scope)
+    scope = scope_of_alice()
     journal.add_to(scope)
     await meter(scope, None, None)  # type: ignore[arg-type]
     await meter.close()
-    return "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
+    return written(folder)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +57,24 @@ async def test_a_stream_that_goes_on_elsewhere_is_counted_there(
 ) -> None:
     written = await ledger_after(tmp_path, fault, is_continuable)
     assert ("alice" in written) is is_written
+
+
+async def test_it_is_written_once_and_before_the_client_has_all_of_its_reply(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        source = StatsSource.of(scope)
+        assert source
+        source.read = lambda: STATS
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+        await send({"type": "http.response.body", "body": b"}"})
+
+    lines: list[int] = []
+
+    async def send(message: Any) -> None:
+        lines.append(written(tmp_path).count("alice"))
+
+    meter = UsageMeter(app, "m", "replica")
+    meter.write_to(UsageLedger.of(str(tmp_path), "app"))
+    await meter(scope_of_alice(), None, send)  # type: ignore[arg-type]
+    await meter.close()
+    assert (lines, written(tmp_path).count("alice")) == ([0, 0, 1], 1)
