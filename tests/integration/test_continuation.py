@@ -43,6 +43,8 @@ HANDED_OVER: Mapping[str, str] = {}
 WAYS: dict[str, Mapping[str, str]] = {"handed over": HANDED_OVER, "relayed": {"origin": "http://elsewhere"}}
 # Two answers to one request, long ones.
 TWO = {"n": 2, "temperature": 1, "min_tokens": 900, "ignore_eos": True}
+# The path of each stream that has ended.
+ENDED: list[str] = []
 USAGE = re.compile(r'"usage":\{[^}]*')
 
 
@@ -133,14 +135,22 @@ def stream(
         received = next(pieces)
         if interrupt:
             interrupt()
-        return received + "".join(pieces)
+        received += "".join(pieces)
+        ENDED.append(path)
+        return received
 
 
 def continuations(url: str) -> int:
     """How many streams have gone on in another replica so far, by the application's metrics."""
-    page = httpx.get(f"{url}/metrics", timeout=60).text
-    counts = re.findall(r"^rayllm_continuations_total\{[^}]*\} (\S+)", page, re.MULTILINE)
-    return sum(int(float(count)) for count in counts)
+
+    def count(name: str) -> int:
+        page = httpx.get(f"{url}/metrics", timeout=60).text
+        counts = re.findall(rf"^{name}\{{[^}}]*\}} (\S+)", page, re.MULTILINE)
+        return sum(int(float(count)) for count in counts)
+
+    # A router counts a stream only after its client has got the end.
+    assert within(60, lambda: count("rayllm_requests_total") == len(ENDED))
+    return count("rayllm_continuations_total")
 
 
 def test_streams_outlive_their_replica(url: str, processes: Cluster) -> None:
