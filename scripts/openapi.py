@@ -120,6 +120,7 @@ OWN = (
         "Requests and tokens of a key, or of all for administrators.",
         query=("group_by", "since", "until"),
     ),
+    _Own("get", "/v1/keys", "What a key may do, or all keys for administrators.", query=("limit", "after")),
     _Own("get", "/v1/requests", "Where the time of recent requests went; for administrators.", query=("limit",)),
     _Own("get", "/v1/requests/{request_id}", "Where the time of one request went, by its `x-request-id`."),
     _Own("get", "/metrics", "Metrics of all processes, for Prometheus."),

@@ -24,6 +24,7 @@ from rayllm.endpoints import (
 )
 from rayllm.serving.batch_api.objects.batch import Batch
 from rayllm.serving.batch_api.objects.file import File
+from rayllm.serving.router.access.keys_api import KeyDescription
 from rayllm.serving.router.description import PATH as OPENAPI
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
@@ -130,6 +131,7 @@ def replies() -> dict[tuple[str, str], Reply]:
         ("post", "/v1/load_lora_adapter"): Reply(others=(_TEXT,)),
         ("post", "/v1/unload_lora_adapter"): Reply(others=(_TEXT,)),
         ("get", "/v1/usage"): Reply(_usage()),
+        ("get", "/v1/keys"): Reply(_list_of(KeyDescription, **_PAGE)),
         ("get", "/v1/requests"): Reply(_list_of(record)),
         ("get", "/v1/requests/{request_id}"): Reply(record),
         ("get", "/metrics"): Reply(others=(_TEXT, "application/openmetrics-text")),

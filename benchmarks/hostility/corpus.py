@@ -41,6 +41,7 @@ _OTHER_PATHS = (
     "/v1/files",
     "/v1/requests",
     "/v1/usage",
+    "/v1/keys",
 )
 # fmt: off
 _FIELDS = [

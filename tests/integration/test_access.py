@@ -127,7 +127,7 @@ def test_the_page_needs_no_key_and_what_it_asks_for_does(access: Access) -> None
     assert "default-src 'none'" in page.headers["content-security-policy"]
     [script] = re.findall(r'src="(ui/[^"]+)"', page.text)
     assert httpx.get(f"{access.url}/{script}").status_code == 200
-    for path in ("/v1/models", "/ready", "/metrics", "/v1/usage", "/v1/requests", "/ui/none.js"):
+    for path in ("/v1/models", "/ready", "/metrics", "/v1/usage", "/v1/keys", "/v1/requests", "/ui/none.js"):
         assert httpx.get(access.url + path).status_code == 401, path
 
 
@@ -207,11 +207,28 @@ def test_a_request_is_shown_to_its_key_and_to_administrators(access: Access, ali
     check_described(shown("root"), "/v1/requests/{request_id}")
 
 
-@pytest.mark.parametrize("path", ["/v1/requests", "/v1/usage"])
+@pytest.mark.parametrize("path", ["/v1/requests", "/v1/usage", "/v1/keys"])
 def test_what_administrators_see_is_as_described(access: Access, path: str) -> None:
     reply = httpx.get(access.url + path, headers={"authorization": f"Bearer {access.keys['root']}"})
     assert reply.json()["data"]
     check_described(reply, path)
+
+
+def test_keys_are_listed_for_administrators_and_a_key_sees_itself(access: Access) -> None:
+    def listed(name: str) -> dict[str, dict[str, Any]]:
+        reply = httpx.get(f"{access.url}/v1/keys", headers={"authorization": f"Bearer {access.keys[name]}"})
+        return {key["name"]: key for key in reply.json()["data"]}
+
+    assert list(listed("alice")) == ["alice"]
+    keys = listed("root")
+    assert (keys["root"]["admin"], keys["bob"]["models"]) == (True, [ADAPTER])
+    assert (keys["carol"]["tenant"], keys["alice"]["labels"]) == ("alice", {"team": "search"})
+    access.create("short", "--requests-per-minute", "7")
+    assert within(SECONDS, lambda: listed("root").get("short", {}).get("requests_per_minute") == 7)
+    access.run("revoke", "short")
+    del access.keys["short"]
+    # Each of the routers reads the file for itself.
+    assert within(SECONDS, lambda: not any("short" in listed("root") for _ in range(20)))
 
 
 def outcomes(client: openai.OpenAI, count: int, **options: Any) -> list[openai.RateLimitError | None]:

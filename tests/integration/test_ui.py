@@ -176,7 +176,7 @@ def test_no_accessibility_fault_on_the_real_stack(browser: Browser, service: Ser
         expect(person.tab.get_by_text("Talk to rayllm-demo")).to_be_visible()
         person.asks(FRANCE)
         person.sees_no_accessibility_fault()
-        for view in ("Models", "Requests", "Usage"):
+        for view in ("Models", "Requests", "Usage", "Keys"):
             person.goes_to(view)
             expect(person.tab.get_by_role("heading", name=view, level=1)).to_be_visible()
             person.sees_no_accessibility_fault()

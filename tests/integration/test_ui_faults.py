@@ -97,6 +97,13 @@ def used(key: str, requests: int, prompt: int, cached: int, completion: int) -> 
     return {"key": key, "model": "small", "requests": requests, **tokens}
 
 
+def described(name: str, **fields: Any) -> dict[str, Any]:
+    """A key of `GET /v1/keys`."""
+    limits = dict.fromkeys(("requests_per_minute", "tokens_per_minute", "tokens_per_day", "max_concurrent"))
+    rights = {"models": None, "priority": "standard", "expires": None, "labels": {}, "admin": False}
+    return {"object": "key", "name": name, "tenant": name, "status": "active", **limits, **rights, **fields}
+
+
 def test_an_attack_in_pieces_does_no_harm(server: PageServer, person: Person) -> None:
     says(server, *"Before. <img src=x onerror=window.harm=1><script>window.harm=1</script> After.")
     assert person.asks("x") == "Before. <img src=x onerror=window.harm=1><script>window.harm=1</script> After."
@@ -406,12 +413,69 @@ def test_models_replicas_and_usage_are_shown(server: PageServer, person: Person)
     expect(person.tab.locator("tfoot")).to_have_text("Total82,1019686")
 
 
+def test_keys_are_shown_with_what_they_may_do_and_have_used(server: PageServer, person: Person) -> None:
+    person.goes_to("Keys")
+    expect(person.tab.get_by_role("status").filter(has_text="This is for administrators.")).to_be_visible()
+    limits = {"tokens_per_day": 200_000, "max_concurrent": 4}
+    server.keys = [
+        described("root", admin=True),
+        described("alice", tenant="research", models=["small", "small:*"], labels={"team": "search"}, **limits),
+        described("bob", status="expired", expires="2026-01-31T00:00:00Z", priority="batch"),
+    ]
+    server.usage = [used("alice", 7, 2100, 96, 84)]
+    # A page that was refused asks rarely.
+    person.tab.reload()
+    rows = person.tab.get_by_role("region", name="List of keys").locator("tbody tr")
+    expect(rows).to_have_text(
+        [
+            "rootactive administratorrootallnonestandard–0",
+            "aliceactive researchsmall, small:*200,000 tokens/day, 4 at oncestandardteam=search2,184",
+            "bobexpired until 2026-01-31 00:00 UTCboballnonebatch–0",
+        ]
+    )
+    person.sets("Find", "team=search small")
+    expect(rows).to_have_count(1)
+    person.sets("Find", "nobody")
+    expect(person.tab.get_by_text("There are no such keys.")).to_be_visible()
+
+
+def test_a_conversation_is_kept_over_a_reload(server: PageServer, person: Person) -> None:
+    assert person.asks("x") == "It is Paris."
+    facts = person.tab.locator(".foot .facts").inner_text()
+    server.script(Script(status=429, body={"error": {"message": "Too much."}}))
+    person.writes("y")
+    expect(person.alert).to_contain_text("Too much.")
+    server.script(Script(events=(chunk(content="It is"), chunk(content=" Par")), waits=True))
+    person.writes("z")
+    expect(person.answer).to_have_text("It is Par")
+    person.tab.reload()
+    expect(person.tab.locator(".asked p")).to_have_text(["x", "y", "z"])
+    expect(person.tab.locator(".answered .markdown").first).to_have_text("It is Paris.")
+    expect(person.tab.locator(".foot .facts").first).to_have_text(facts)
+    expect(person.alert).to_contain_text("Too much.")
+    # The answer ended with the page, and the conversation goes on.
+    expect(person.answer).to_have_text("It is Par")
+    expect(person.tab.get_by_text("Stopped.", exact=True)).to_be_visible()
+    assert person.asks("w") == "It is Paris."
+    assert [each["content"].strip() for each in server.got[-1].body["messages"][:2]] == ["x", "It is Paris."]
+    person.button("New chat").click()
+    person.tab.reload()
+    expect(person.tab.get_by_text("Talk to small")).to_be_visible()
+
+
+def test_what_another_version_of_the_page_has_kept_breaks_nothing(server: PageServer, person: Person) -> None:
+    person.tab.add_init_script("""sessionStorage['rayllm.conversations'] = '{"panes": [{}]}'""")
+    person.tab.reload()
+    assert person.asks("x") == "It is Paris."
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1360, 860), (390, 800)])
 def test_no_view_has_an_accessibility_fault(
     browser: Browser, server: PageServer, scheme: str, size: tuple[int, int]
 ) -> None:
     server.usage = [used("alice", 7, 2100, 96, 84)]
+    server.keys = [described("alice"), described("bob", status="expired", expires="2026-01-31T00:00:00Z")]
     server.phases["little"] = "load"
     with Person(browser, server.page, scheme, size) as person:
         expect(person.tab.get_by_text("Talk to small")).to_be_visible()
@@ -439,7 +503,7 @@ def test_no_view_has_an_accessibility_fault(
         person.button("Show as code").click()
         person.sees_no_accessibility_fault()
         person.tab.keyboard.press("Escape")
-        for view in ("Models", "Requests", "Usage"):
+        for view in ("Models", "Requests", "Usage", "Keys"):
             person.goes_to(view)
             expect(person.tab.get_by_role("heading", name=view, level=1)).to_be_visible()
             person.sees_no_accessibility_fault()

@@ -37,6 +37,7 @@ class PageServer(OpenAIServer):
         self.phases = {"small": "running", "little": "running"}
         self.records: dict[str, dict[str, Any]] = {}
         self.usage: list[dict[str, Any]] | None = None
+        self.keys: list[dict[str, Any]] | None = None
         self._page = Starlette(routes=list(page_routes()))
         self._scrapes = 0
 
@@ -81,6 +82,10 @@ class PageServer(OpenAIServer):
             if self.usage is None:
                 return _refused(403, "This is for administrators.")
             return web.json_response({"object": "list", "since": "", "until": "", "data": self.usage})
+        if path == "/v1/keys":
+            if self.keys is None:
+                return _refused(403, "This is for administrators.")
+            return web.json_response({"object": "list", "data": self.keys, "has_more": False})
         return None
 
 

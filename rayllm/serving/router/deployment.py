@@ -41,6 +41,7 @@ from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.credentials import Credentials
+from rayllm.serving.router.access.keys_api import KeysApi
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.access.usage_api import Sums, UsageApi, read_sums
 from rayllm.serving.router.application import RouterApplication
@@ -149,7 +150,7 @@ class Router:
             self._credentials,
             self._quarantine,
             self._hooks,
-            [*self._batch_service.routes, *self._telemetry_routes(admin_keys, config.router.usage is not None)],
+            [*self._batch_service.routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
             page_routes() if serves_page(config.router, hosts) else (),
         ).app
         self._log_requests(config.router.log_requests)
@@ -184,7 +185,7 @@ class Router:
         answer = await call(self._current, path, body, headers, user=caller)
         return answer.status, answer.headers, answer.body
 
-    def _telemetry_routes(self, admin_keys: AdminKeys, is_shared: bool) -> list[Route]:
+    def _administration_routes(self, admin_keys: AdminKeys, is_shared: bool) -> list[Route]:
         page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
         recent = RecentRequestsApi(
             partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
@@ -194,6 +195,7 @@ class Router:
         return [
             Route("/metrics", page.answer),
             Route("/v1/usage", usage.get),
+            Route("/v1/keys", KeysApi(lambda: self._credentials.keyring, admin_keys).list),
             Route("/v1/requests", recent.list),
             Route("/v1/requests/{request_id:path}", recent.get),
         ]

@@ -7,6 +7,7 @@ import { Icon, Mark, type IconName } from "./parts/icon";
 import { Notice, Prose, explained } from "./parts/notice";
 import { usePolled } from "./parts/poll";
 import { KeyDialog } from "./views/key-dialog";
+import { Keys } from "./views/keys";
 import { Models } from "./views/models";
 import { Requests } from "./views/requests";
 import { Usage } from "./views/usage";
@@ -16,6 +17,7 @@ const VIEWS: readonly { id: string; label: string; icon: IconName }[] = [
   { id: "models", label: "Models", icon: "models" },
   { id: "requests", label: "Requests", icon: "requests" },
   { id: "usage", label: "Usage", icon: "usage" },
+  { id: "keys", label: "Keys", icon: "key" },
 ];
 
 /** What the page knows about the service. */
@@ -101,6 +103,7 @@ export function App() {
         {view === "models" && <Models service={service.value} />}
         {view === "requests" && <Requests detail={detail} />}
         {view === "usage" && <Usage />}
+        {view === "keys" && <Keys />}
       </main>
       {asksKey && <KeyDialog isRefused={isRefused && hasKey} onClose={() => setAsksKey(false)} />}
     </>

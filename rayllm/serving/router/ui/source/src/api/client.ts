@@ -144,6 +144,31 @@ export function usage(groups: string[], since: string, until: string, signal?: A
   return getJson(`/v1/usage?${query}`, signal);
 }
 
+/** What a key may do: `GET /v1/keys`. */
+export interface ApiKey {
+  name: string;
+  tenant: string;
+  status: "active" | "expired";
+  models: string[] | null;
+  requests_per_minute: number | null;
+  tokens_per_minute: number | null;
+  tokens_per_day: number | null;
+  max_concurrent: number | null;
+  priority: string;
+  expires: string | null;
+  labels: Record<string, string>;
+  admin: boolean;
+}
+
+export interface KeyPage {
+  data: ApiKey[];
+  has_more: boolean;
+}
+
+export function listKeys(limit: number, signal?: AbortSignal): Promise<KeyPage> {
+  return getJson(`/v1/keys?limit=${limit}`, signal);
+}
+
 export async function metricsPage(signal?: AbortSignal): Promise<string> {
   return (await call("/metrics", signal ? { signal } : {})).text();
 }

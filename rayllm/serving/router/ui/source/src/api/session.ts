@@ -1,4 +1,4 @@
-/** What this tab remembers: the key, and settings. Nothing of it outlives the tab. */
+/** What this tab remembers: the key, settings and conversations. Nothing of it outlives the tab. */
 
 const KEY = "rayllm.key";
 
@@ -31,10 +31,16 @@ export function recall<T extends object>(name: string, fallback: T): T {
   }
 }
 
+/** Keep a value for later loads of this tab. */
 export function remember(name: string, value: object): void {
   try {
     sessionStorage.setItem(`rayllm.${name}`, JSON.stringify(value));
   } catch {
     // Full, or switched off: the tab then remembers nothing, and works.
+    try {
+      sessionStorage.removeItem(`rayllm.${name}`);
+    } catch {
+      // Switched off.
+    }
   }
 }

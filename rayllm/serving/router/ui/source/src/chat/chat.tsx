@@ -6,6 +6,7 @@ import { recall, remember } from "../api/session";
 import { Icon } from "../parts/icon";
 import { Composer } from "./composer";
 import { Conversation, requestOf, type UserTurn } from "./conversation";
+import { saveConversations, savedConversations } from "./history";
 import { Pane } from "./pane";
 import { DEFAULTS, fieldsOf, type Settings } from "./settings";
 import { SettingsPanel } from "./settings-panel";
@@ -16,12 +17,13 @@ const NARROW = "(max-width: 1000px)";
 /** A chat with a model, or with two side by side. It stays as it is while another view is shown. */
 export function Chat({ isShown, service, askKey, hasKey }: { isShown: boolean; service: Service | null; askKey: () => void; hasKey: boolean }) {
   const [settings, setSettings] = useState<Settings>(() => recall("settings", DEFAULTS));
-  const [panes, setPanes] = useState(() => [new Conversation(recall("model", { id: "" }).id)]);
+  const [panes, setPanes] = useState(savedConversations);
   const [hasPanel, setHasPanel] = useState(() => !matchMedia(NARROW).matches);
   const [snippet, setSnippet] = useState<Record<string, unknown> | null>(null);
   const [draft, setDraft] = useState<UserTurn>({ role: "user", text: "", pictures: [] });
   const [said, setSaid] = useState("");
   useChanges(panes);
+  useSaving(panes);
 
   const models = useMemo(() => (service?.models ?? []).filter(chats), [service]);
   const { fields, faults } = useMemo(() => fieldsOf(settings), [settings]);
@@ -161,6 +163,24 @@ function useChanges(panes: readonly Conversation[]): void {
   useEffect(() => {
     const stops = panes.map((pane) => pane.onChange(() => setCount((count) => count + 1)));
     return () => stops.forEach((stop) => stop());
+  }, [panes]);
+}
+
+/** Save the conversations whenever the page may be about to go. */
+function useSaving(panes: readonly Conversation[]): void {
+  useEffect(() => {
+    // The browser is about to cut the answer off, which would look as if the service had gone away.
+    const stop = () => panes.forEach((pane) => pane.stop());
+    const save = () => saveConversations(panes);
+    const onHidden = () => document.hidden && save();
+    window.addEventListener("beforeunload", stop);
+    window.addEventListener("pagehide", save);
+    document.addEventListener("visibilitychange", onHidden);
+    return () => {
+      window.removeEventListener("beforeunload", stop);
+      window.removeEventListener("pagehide", save);
+      document.removeEventListener("visibilitychange", onHidden);
+    };
   }, [panes]);
 }
 

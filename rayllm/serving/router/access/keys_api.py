@@ -1,0 +1,99 @@
+"""`GET /v1/keys`: the keys of the service, and what each may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rayllm.access import Keyring, caller_of
+from rayllm.access.key import Key
+from rayllm.errors import RequestError
+from rayllm.scheduling import PriorityName
+from rayllm.serving.router.http.admin_keys import AdminKeys
+
+_MOST_LISTED = 1000
+_PARAMETERS = ("limit", "after")
+
+
+class KeyDescription(BaseModel):
+    """A key as administrators see it; for the meaning of the fields see `rayllm.access.key.Key`."""
+
+    object: Literal["key"] = "key"
+    name: str
+    tenant: str
+    status: Literal["active", "expired"]
+    models: tuple[str, ...] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    tokens_per_day: int | None
+    max_concurrent: int | None
+    priority: PriorityName
+    expires: datetime | None
+    labels: dict[str, str]
+    admin: bool
+
+    @classmethod
+    def of(cls, key: Key) -> KeyDescription:
+        """Describe a key. Its hash is not told."""
+        status = "expired" if key.has_expired else "active"
+        kept = {name: value for name, value in key if name != "hash"}
+        return cls.model_validate({**kept, "tenant": key.tenant or key.name, "status": status})
+
+
+class KeysApi:
+    """The endpoint: a key sees itself, and an administrator all keys of the file. Tokens of an issuer are not listed.
+
+    Args:
+        keyring: returns the keys in force.
+        admin_keys: the administrators' keys.
+    """
+
+    def __init__(self, keyring: Callable[[], Keyring], admin_keys: AdminKeys) -> None:
+        self._keyring = keyring
+        self._admin_keys = admin_keys
+
+    async def list(self, request: Request) -> Response:
+        """`GET /v1/keys?limit=100&after=alice`: in the order of the file."""
+        caller = caller_of(request.scope)
+        if not caller.name:
+            self._admin_keys.check(request)
+        query = request.query_params
+        for name in query.keys() - set(_PARAMETERS):
+            raise RequestError(f"`{name[:100]}` is not known; use {' and '.join(_PARAMETERS)}.", name[:100])
+        limit = _limit(query.get("limit", "100"))
+        keys = self._keyring().keys
+        if caller.name and not caller.is_admin:
+            keys = tuple(key for key in keys if key.name == caller.name)
+        start = _start(keys, query.get("after"))
+        page = keys[start : start + limit]
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [KeyDescription.of(key).model_dump(mode="json") for key in page],
+                "first_id": page[0].name if page else None,
+                "last_id": page[-1].name if page else None,
+                "has_more": len(keys) > start + limit,
+            }
+        )
+
+
+def _limit(text: str) -> int:
+    # Python refuses to parse thousands of digits.
+    if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= _MOST_LISTED:
+        raise RequestError(f"`limit` must be a number from 1 to {_MOST_LISTED}.", "limit")
+    return int(text)
+
+
+def _start(keys: Sequence[Key], after: str | None) -> int:
+    """The index of the first key to list."""
+    if after is None:
+        return 0
+    found = next((index for index, key in enumerate(keys) if key.name == after), None)
+    if found is None:
+        raise RequestError(f"`after` must be the name of a key; there is no `{after[:64]}`.", "after")
+    return found + 1
