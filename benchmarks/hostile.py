@@ -25,6 +25,7 @@ from hypothesis.strategies import SearchStrategy
 from benchmarks.compare import PAGE, publish
 from benchmarks.hostility.attacks import ATTACKS
 from benchmarks.hostility.corpus import HostileRequest, requests
+from benchmarks.hostility.description import described_requests
 from benchmarks.hostility.judge import Judge
 from benchmarks.load import Seen, run
 from benchmarks.processes import titled
@@ -118,11 +119,7 @@ def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int
 
 
 def _made(by_description: bool) -> SearchStrategy[HostileRequest]:
-    if not by_description:
-        return requests(MODEL)
-    from benchmarks.hostility.description import described_requests  # imports vLLM
-
-    return described_requests(MODEL)
+    return described_requests(MODEL) if by_description else requests(MODEL)
 
 
 def _held(server: Server) -> str:

@@ -40,6 +40,9 @@ _ERROR: Schema = {
         }
     },
 }
+_KEY: Schema = {"type": "http", "scheme": "bearer", "description": "A key, or a token of the configured issuer."}
+# Answered without a key.
+_OPEN = ("/health", UI)
 _REFERENCE: Schema = {"$ref": "#/components/schemas/Error"}
 _TEXT: Schema = {"type": "string"}
 _EVENTS = "text/event-stream"
@@ -150,12 +153,21 @@ def description() -> Schema:
         schema = schemas[name]
         if "model" in schema.get("properties", {}):
             schema["required"] = list(dict.fromkeys(["model", *schema.get("required", ())]))
+    for path in _OPEN:
+        paths[path]["get"]["security"] = []
     used = _used(paths, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "RayLLM", "version": "1", "description": "What a router of RayLLM answers."},
+        # Beside this description, wherever the application's route prefix puts it.
+        "servers": [{"url": "./"}],
+        # The empty one is for services without keys.
+        "security": [{"key": []}, {}],
         "paths": paths,
-        "components": {"schemas": {"Error": _ERROR} | {name: schemas[name] for name in sorted(used - {"Error"})}},
+        "components": {
+            "securitySchemes": {"key": _KEY},
+            "schemas": {"Error": _ERROR} | {name: schemas[name] for name in sorted(used - {"Error"})},
+        },
     }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from argparse import Namespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +14,7 @@ from schemathesis.generation import GenerationMode
 
 from benchmarks.hostility.corpus import HostileRequest, make_request
 from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, ENDPOINTS, RESPONSES
+from rayllm.serving.router.description import FILE
 
 _SHORT = {
     CHAT: {"max_tokens": 3, "max_completion_tokens": 3},
@@ -26,20 +25,10 @@ _SHORT = {
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI description of vLLM's application, but only of the paths that a router offers. Imports vLLM."""
-    from vllm.entrypoints.launchers.app import build_app
-    from vllm.entrypoints.launchers.cli_args import FrontendArgs
-
-    defaults = {one.name: _default(one) for one in dataclasses.fields(FrontendArgs)}
-    described: dict[str, Any] = build_app(Namespace(**defaults), ("generate",), None).openapi()
+    """The router's OpenAPI description, but only of the endpoints of models that take JSON."""
+    described: dict[str, Any] = json.loads(FILE.read_text())
     offered = {endpoint.path for endpoint in ENDPOINTS if not endpoint.is_form}
     return {**described, "paths": {path: what for path, what in described["paths"].items() if path in offered}}
-
-
-def _default(field: Any) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def described_requests(model: str) -> SearchStrategy[HostileRequest]:
