@@ -8,7 +8,7 @@ import secrets
 import time
 from datetime import UTC, datetime
 
-from pydantic import Field, field_validator
+from pydantic import AliasChoices, Field, field_validator
 
 from rayllm.access.caller import Caller
 from rayllm.access.limits import Limits
@@ -57,8 +57,9 @@ class Key(Frozen):
     """Most tokens in any 24 hours; null is no limit."""
     max_concurrent: int | None = Field(None, ge=1)
     """Most requests in progress at once; null is no limit."""
-    priority: PriorityName = "standard"
-    """Class of the key's requests: `interactive` ones go first, `batch` ones use what others leave idle."""
+    priority: PriorityName = Field("standard", validation_alias=AliasChoices("priority", "class"))
+    """Class of the key's requests: `interactive` ones go first, `batch` ones use what others leave idle. `class` is
+    another name of this field."""
     expires: datetime | None = None
     """When the key stops working, with a time zone; null is never."""
     labels: dict[str, str] = Field({}, max_length=MOST_LABELS)

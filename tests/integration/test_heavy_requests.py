@@ -167,6 +167,26 @@ def test_paths_below_responses_say_what_is_not_there(http: httpx.Client, name: s
     assert said in reply.json()["error"]["message"]
 
 
+PARIS, PAR, IS = ({"type": "output_text", "text": text, "annotations": []} for text in ("Paris", "Par", "is"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [([], ""), ([{"type": "refusal", "refusal": "No."}], "No."), ([PARIS], "Paris"), ([PAR, IS], "Paris")],
+)
+def test_all_of_an_earlier_answer_is_read(http: httpx.Client, parts: list[dict[str, Any]], text: str) -> None:
+    """vLLM's own server takes the first part only, and fails on a refusal and on none."""
+
+    def tokens(**answer: Any) -> int:
+        items = [USER, {"role": "assistant", **answer}, USER]
+        reply = http.post("/v1/responses", json={"model": "rayllm-demo", "max_output_tokens": 1, "input": items})
+        assert reply.status_code == 200, reply.text
+        return int(reply.json()["usage"]["input_tokens"])
+
+    answer = {"type": "message", "id": "msg_1", "status": "completed", "content": parts}
+    assert tokens(**answer) == tokens(content=text)
+
+
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 SYSTEM, DEVELOPER = {"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}
 

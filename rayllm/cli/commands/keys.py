@@ -67,6 +67,8 @@ def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--max-concurrent", type=_COUNT, metavar="N", help="Most requests in progress at once.")
 @click.option(
     "--priority",
+    "--class",
+    "priority",
     type=click.Choice(get_args(PriorityName)),
     default="standard",
     show_default=True,

@@ -47,6 +47,8 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
     _check_backend(path, rewritten, plan)
     if path == RESPONSES:
         _check_stateless(rewritten)
+        if isinstance(items := rewritten.get("input"), list):
+            rewritten["input"] = [whole_answer(item) for item in items]
     if path not in _STOPS:
         return rewritten
     if "tool_choice" in rewritten and rewritten["tool_choice"] is None:
@@ -130,6 +132,22 @@ def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
     own = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else [] if stop is None else None
     if plan.stop and own is not None:
         body[field] = [*own, *(text for text in plan.stop if text not in own)]
+
+
+def whole_answer(item: Body) -> Body:
+    """An item of the Responses API's input. The parts of an earlier answer become one text.
+
+    vLLM takes only the first part, and fails if that is a refusal or if there is none.
+    """
+    parts = item.get("content")
+    if item.get("role") != "assistant" or not isinstance(parts, list):
+        return item
+    found = [part.get("text", part.get("refusal")) if isinstance(part, dict) else None for part in parts]
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) < len(parts):
+        # vLLM says what is wrong with it.
+        return item
+    return {"role": "assistant", "content": "".join(texts)}
 
 
 def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:

@@ -41,6 +41,21 @@ def test_a_key_finds_its_caller() -> None:
     assert keyring.named("bob") == keyring.find("b")
 
 
+@pytest.mark.parametrize("name", ["priority", "class"])
+def test_a_class_has_two_names_in_the_file(tmp_path: Path, name: str) -> None:
+    entry = {"name": "alice", "hash": "0" * 64, name: "batch"}
+    path = tmp_path / "keys.yaml"
+    path.write_text(yaml.safe_dump({"salt": SALT, "keys": [entry]}))
+    file = KeyFile(str(path))
+    # Also once the file has been written anew.
+    with file.change():
+        assert file.load().keys[0].priority == "batch"
+    assert file.load().keys[0].priority == "batch"
+    path.write_text(yaml.safe_dump({"salt": SALT, "keys": [entry | {"priority": "batch", "class": "batch"}]}))
+    with pytest.raises(ConfigError, match=r"keys\.0\.class"):
+        file.load()
+
+
 @pytest.mark.parametrize("presented", ["", "c", "a ", "A", "ä", "\0", "a" * (LONGEST_KEY + 1), "a" * 1_000_000])
 def test_other_keys_are_refused_and_not_repeated(presented: str) -> None:
     with pytest.raises(AuthenticationError) as caught:

@@ -237,3 +237,30 @@ def test_the_models_file_says_which() -> None:
 
 def test_a_default_of_the_models_own_is_not_the_clients() -> None:
     assert rewrite_request(CHAT, {}, RequestPlan(defaults={"priority": 3}))["priority"] == 3
+
+
+TEXT, REFUSAL = {"type": "output_text", "text": "Paris", "annotations": []}, {"type": "refusal", "refusal": "No."}
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [([TEXT], "Paris"), ([TEXT, {"type": "text", "text": "!"}], "Paris!"), ([REFUSAL, TEXT], "No.Paris"), ([], "")],
+)
+def test_the_parts_of_an_earlier_answer_become_one_text(parts: list[Any], text: str) -> None:
+    user = {"role": "user", "content": [{"type": "input_text", "text": "a"}]}
+    answer = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": parts}
+    items = rewrite_request(RESPONSES, {"input": [user, answer]}, PLAN)["input"]
+    assert items == [user, {"role": "assistant", "content": text}]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": [{"type": "output_text"}]},
+        {"role": "assistant", "content": ["a"]},
+        {"type": "reasoning", "summary": []},
+    ],
+)
+def test_what_is_no_list_of_texts_is_left_to_vllm(item: dict[str, Any]) -> None:
+    assert rewrite_request(RESPONSES, {"input": [item]}, PLAN)["input"] == [item]
