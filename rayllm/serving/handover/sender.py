@@ -33,6 +33,8 @@ class Outcome(Enum):
     """The replica failed on the request before it sent anything."""
     BROKEN = "broken"
     """The replica died or failed in the middle of the reply."""
+    DETACHED = "detached"
+    """This router stops, and the replica answers by itself: the router must not write to the client any more."""
 
 
 class ReplicaGoneError(Exception):
@@ -115,7 +117,9 @@ class Sender:
         self._is_closed = True
         pending, self._handovers = self._handovers, {}
         for handover in pending.values():
-            handover.outcome.cancel()
+            if not handover.outcome.done():
+                handover.outcome.set_result(Outcome.DETACHED)
+                handover.started.set()
         if self._channel is not None:
             self._channel.close()
 

@@ -158,14 +158,14 @@ async def _await_outcome(
             client.record.began()
         # Shielded: after a cancellation the replica still reports its outcome.
         outcome = await asyncio.shield(handover.outcome)
-        if outcome in (Outcome.ANSWERED, Outcome.BROKEN):
+        if outcome in (Outcome.ANSWERED, Outcome.BROKEN, Outcome.DETACHED):
             client.record.began()
         return outcome
     except asyncio.CancelledError:
         stopped = await sender.abort(handover)
         if stopped is Outcome.ANSWERED:
             connection.answered()
-        elif stopped is Outcome.BROKEN:
+        elif stopped in (Outcome.BROKEN, Outcome.DETACHED):
             connection.break_off(b"")
         else:
             raise
@@ -179,6 +179,10 @@ async def _conclude(
 ) -> bool:
     if outcome is Outcome.ANSWERED:
         connection.answered()
+        return True
+    if outcome is Outcome.DETACHED:
+        # Closes this process's descriptor. The replica has its own.
+        connection.break_off(b"")
         return True
     if outcome is Outcome.BROKEN:
         if handover.interruption and client.interrupt(connection):

@@ -753,6 +753,35 @@ async def test_a_model_that_leaves_while_it_answers_answers_to_the_end() -> None
         assert await anext(chunks) == b"data: 2\n\n"
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_router_that_stops_writes_nothing_into_a_reply_that_a_replica_finishes(has_begun: bool) -> None:
+    rest = asyncio.Event()
+    answer = Answer(b"data: 1\n\n", b"data: 2\n\n", waits_for=rest)
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        answer.scopes.append(scope)
+        await rest.wait()
+        await answer(scope, receive, send)
+
+    async with (
+        Replica(answer if has_begun else late).listening() as replica,
+        service("handover", {"m": [replica]}) as found,
+    ):
+        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await until(lambda: answer.scopes)
+        if has_begun:
+            [asked] = found.replica_sets["m"].replicas.values()
+            assert asked.sender
+            [handover] = asked.sender._handovers.values()
+            await handover.started.wait()
+        found.replica_sets["m"].close()
+        # The router's own part of the request ends.
+        await until(lambda: found.records)
+        rest.set()
+        reply = await asking
+        assert (reply.status_code, reply.text) == (200, "data: 1\n\ndata: 2\n\n")
+
+
 def test_router_options_have_finite_defaults() -> None:
     config = RouterConfig()
     assert config.request_timeout_s == 600
