@@ -27,8 +27,8 @@ CHAT = "/v1/chat/completions"
 # The longest answer that the model was taught: beyond it, tokens are so close to each other that rounding decides.
 STORY = "Tell me a story."
 MESSAGES = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 900}
-# A chat as well.
-STRUCTURED = "structured output"
+# Chats as well.
+STRUCTURED, PENALTY = "structured output", "repetition penalty"
 PROMPT = f"<|im_start|>user\n{STORY}<|im_end|>\n<|im_start|>assistant\n"
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {**MESSAGES, "stream_options": {"include_usage": True}},
@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": STORY, "max_output_tokens": 900},
     # All of the text is fixed, and the grammar has to know how much of it is there.
     STRUCTURED: {**MESSAGES, "structured_outputs": {"regex": "(Paris and Berlin, ){60}"}},
+    PENALTY: {**MESSAGES, "repetition_penalty": 1.01},
 }
 # A browser's request from another origin is relayed, as all are whose replica is on another node.
 HANDED_OVER: Mapping[str, str] = {}
@@ -128,7 +129,7 @@ def stream(
     body = {"model": MODEL, "stream": True, "temperature": 0, **BODIES[path], **more}
     with (
         httpx.Client(timeout=120, headers=headers) as client,
-        client.stream("POST", url + (CHAT if path == STRUCTURED else path), json=body) as reply,
+        client.stream("POST", url + (path if path.startswith("/") else CHAT), json=body) as reply,
     ):
         assert reply.status_code == 200, reply.read()
         pieces = reply.iter_text()

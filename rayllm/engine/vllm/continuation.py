@@ -57,8 +57,11 @@ def _starts_with_grammar(engine: Any) -> bool:
 
 
 def _is_continuable(params: Any, resumes_grammar: bool) -> bool:
-    """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself."""
-    has_penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
+    """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself.
+
+    `repetition_penalty` is for tokens of the prompt, too; the other penalties count generated ones only.
+    """
+    has_penalties = params.frequency_penalty or params.presence_penalty
     has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
     if _has_grammar(params) and not resumes_grammar:
         return False
