@@ -20,5 +20,17 @@ fi
 if command -v npm >/dev/null 2>&1; then
     cp $lists/package.json $venv/
     npm install --prefix $venv --no-package-lock --no-audit --no-fund --silent
+    # n8n takes 3 GB. Scripts of its packages fetch and build much that its test does not need; it needs sqlite3.
+    node=node-$(node -p 'process.platform + "-" + process.arch')
+    mkdir $venv/n8n
+    modules=$PWD/$venv/n8n/node_modules
+    if npm install --prefix $venv/n8n --ignore-scripts --no-package-lock --no-audit --no-fund --silent \
+        $(sed "/^#/d; s/^node@/$node@/" $lists/n8n.txt) &&
+        PATH="$modules/$node/bin:$PATH" npm_config_nodedir="$modules/$node" npm rebuild --prefix $venv/n8n --silent sqlite3; then
+        printf '#!/bin/sh\nPATH="%s:$PATH" exec "%s" "$@"\n' "$modules/$node/bin" "$modules/.bin/n8n" > $venv/bin/n8n
+        chmod +x $venv/bin/n8n
+    else
+        echo "clients: n8n was not installed, so its test is skipped" >&2
+    fi
 fi
 echo "$stamp" > $venv/installed

@@ -64,7 +64,9 @@ def _section(block: Block) -> str:
 
 
 LIBRARIES = [example for example in examples() if example.code.language == "python"]
-AGENTS = [example for example in examples() if example.code.language == "sh"]
+COMMANDS = [example for example in examples() if example.code.language == "sh"]
+AGENTS = [example for example in COMMANDS if example.section != "n8n"]
+APPLICATIONS = [example for example in COMMANDS if example.section == "n8n"]
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +143,21 @@ def test_a_library_prints_what_the_page_says(example: Example, url: str, tmp_pat
     assert run(example, tmp_path, url).strip() == example.printed.strip()
 
 
-@pytest.mark.parametrize("example", AGENTS, ids=lambda example: example.section)
-def test_an_agent_is_answered(example: Example, url: str, folder: Path, tmp_path: Path) -> None:
+def skip_without_its_program(example: Example) -> None:
     program = example.code.code.splitlines()[-1].split()[0]
     if shutil.which(program, path=PATH) is None:
         pytest.skip(f"`make test-clients` could not install {program}")
+
+
+@pytest.mark.parametrize("example", APPLICATIONS, ids=lambda example: example.section)
+def test_an_application_is_answered(example: Example, url: str, tmp_path: Path) -> None:
+    skip_without_its_program(example)
+    assert example.printed.strip() in run(example, tmp_path, url)
+
+
+@pytest.mark.parametrize("example", AGENTS, ids=lambda example: example.section)
+def test_an_agent_is_answered(example: Example, url: str, folder: Path, tmp_path: Path) -> None:
+    skip_without_its_program(example)
     kept = folder / "requests.jsonl"
     kept.unlink(missing_ok=True)
     assert example.printed.strip() in run(example, tmp_path, url)

@@ -42,7 +42,7 @@ SHELLS = ("sh", "bash", "console")
 PROGRAMS = {
     *("base64", "cat", "cd", "cp", "docker", "echo", "export", "git", "helm", "kind", "kubectl", "litellm", "ls"),
     *("mkdir", "ollama", "pip", "ray", "rm", "sed"),
-    *("aider", "claude", "cn", "codex", "opencode"),
+    *("aider", "claude", "cn", "codex", "n8n", "opencode"),
 }
 # Modules that only `make test-clients` installs, which runs the blocks with them.
 CLIENTS = {
