@@ -80,13 +80,17 @@ class Job:
         folder: keeps what is answered.
         life: of the process.
         pause: the job waits for it before each answer.
+        stopped: set when the job is stopped.
     """
 
-    def __init__(self, lines: list[str], folder: Folder, life: Life, pause: Callable[[], None]) -> None:
+    def __init__(
+        self, lines: list[str], folder: Folder, life: Life, pause: Callable[[], None], stopped: threading.Event
+    ) -> None:
         self._lines = lines
         self._folder = folder
         self._life = life
         self._pause = pause
+        self._stopped = stopped
         self._is_stopped = False
         self.counts = Counts()
         self.error: Exception | None = None
@@ -112,6 +116,7 @@ class Job:
 
     def stop(self) -> None:
         self._is_stopped = True
+        self._stopped.set()
 
     def finish(self, unfinished: Fault | None = None) -> Counts:
         self._life.step()
@@ -139,6 +144,7 @@ class Runners:
     life: Life = field(default_factory=Life)
     deadly: set[str] = field(default_factory=set)
     pause: Callable[[], None] = lambda: None
+    stopped: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
     started: list[str] = field(default_factory=list)
     deaths: Counter[str] = field(default_factory=Counter)
@@ -172,6 +178,6 @@ class Runners:
             raise KilledError
         with self.stores.files.open(batch.input_file_id) as content:
             lines = content.read().decode().splitlines()
-        job = Job(lines, self.stores.batches.job_folder(batch.id), self.life, self.pause)
+        job = Job(lines, self.stores.batches.job_folder(batch.id), self.life, self.pause, self.stopped)
         job.error = self.error
         return job

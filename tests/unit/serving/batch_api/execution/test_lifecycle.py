@@ -145,8 +145,8 @@ def test_a_job_that_breaks_off_keeps_what_it_has(
     assert content(stores, batch.error_file_id) == "".join(f'{{"line": {n}, "error": "{code}"}}\n' for n in (2, 3, 4))
 
 
-def at(pauses: int, act: Callable[[], object]) -> Callable[[], None]:
-    """A pause of a job's that does something at the n-th answer, and lets the watch see it."""
+def at(pauses: int, stopped: threading.Event, act: Callable[[], object]) -> Callable[[], None]:
+    """A pause of a job's that does something at the n-th answer, and waits until the job is stopped for it."""
     seen = 0
 
     def pause() -> None:
@@ -154,14 +154,14 @@ def at(pauses: int, act: Callable[[], object]) -> Callable[[], None]:
         seen += 1
         if seen == pauses:
             act()
-            threading.Event().wait(0.3)
+            assert stopped.wait(60)
 
     return pause
 
 
 def test_a_cancelled_batch_keeps_what_is_done(runners: Runners, stores: Stores, clock: Clock, storage: str) -> None:
     made = create(stores)
-    runners.pause = at(3, lambda: stores.batches.cancel(made.id))
+    runners.pause = at(3, runners.stopped, lambda: stores.batches.cancel(made.id))
     runners.run(made.id)
     batch = stores.batches.get(made.id)
     assert (batch.status, counts(batch)) == ("cancelled", (4, 2, 0))
@@ -187,7 +187,7 @@ def test_a_batch_that_is_cancelled_while_it_waits_is_never_begun(
 
 def test_an_expired_batch_tells_what_was_not_done(runners: Runners, stores: Stores, clock: Clock) -> None:
     made = create(stores, window="1h")
-    runners.pause = at(3, lambda: setattr(clock, "now", clock.now + 3600))
+    runners.pause = at(3, runners.stopped, lambda: setattr(clock, "now", clock.now + 3600))
     runners.run(made.id)
     batch = stores.batches.get(made.id)
     assert (batch.status, counts(batch), batch.expired_at) == ("expired", (4, 2, 2), int(clock.now))
@@ -264,11 +264,11 @@ def test_a_runner_may_die_at_every_step(stores: Stores, storage: str, clock: Clo
         made = create(stores, ["{}", "nonsense"] if ending == "failed" else LINES, window="1h")
         first = mortal(storage, clock, steps)
         if ending == "cancelled":
-            first.pause = at(3, lambda made=made: stores.batches.cancel(made.id))  # type: ignore[misc]
+            first.pause = at(3, first.stopped, lambda made=made: stores.batches.cancel(made.id))  # type: ignore[misc]
         elif ending == "expired":
-            first.pause = at(3, lambda: setattr(clock, "now", clock.now + 3600))
+            first.pause = at(3, first.stopped, lambda: setattr(clock, "now", clock.now + 3600))
         has_died = died(first, made.id)
-        second = Runners(stores, pause=first.pause)
+        second = Runners(stores, pause=first.pause, stopped=first.stopped)
         second.run(made.id)
         batch = stores.batches.get(made.id)
         assert batch.status == ending
