@@ -192,7 +192,8 @@ def _check_weights(models: Sequence[ModelConfig]) -> None:
     for model in models:
         if isinstance(model.source, LocalSource) and Path(model.source.path).exists():
             try:
-                find_weights(Path(model.source.path), model.model_loading_config.allow_pickle_weights, model.model_id)
+                pickle = model.model_loading_config.allow_pickle_weights
+                find_weights(Path(model.source.path), pickle, model.model_id, model.engine_kwargs)
             except ConfigError as error:
                 faults.append(error.message)
     if faults:

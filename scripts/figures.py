@@ -58,7 +58,7 @@ def _figures() -> Iterator[tuple[str, str, str, str]]:
     )
     faults = row("reliability", "faults", fault="all")
     yield (
-        f"{faults['times']} faults under load, such as `kill -9` of a replica",
+        f"{faults['times']} faults and changes under load, such as `kill -9` of a replica",
         f"{faults['right']} of {faults['sent']} requests right, {faults['wrong']} wrong, {faults['lost']} lost; "
         f"{faults['of them right']} of {faults['under way']} streams that had begun ended right",
         "faults",

@@ -63,14 +63,18 @@ class ModelProfile:
         )
 
 
-def profile_model(model: ModelConfig) -> ModelProfile:
+def profile_model(model: ModelConfig, arguments: Mapping[str, Any] | None = None) -> ModelProfile:
     """Inspect a model at its source.
+
+    Args:
+        model: the model.
+        arguments: `engine_kwargs` that its file will have; their formats say which weights are inspected.
 
     Raises:
         UnreachableError: the source cannot be reached.
         SourceError, ConfigError: access is denied, or it holds no model.
     """
-    info, is_outline = inspect_or_outline(model.source, FILES)
+    info, is_outline = inspect_or_outline(model.source, FILES, arguments)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
     measured, reason = _measure(info, is_outline)

@@ -215,9 +215,10 @@ def _cache(model: ModelConfig, weights: Path, neighbors: Neighbors) -> dict[str,
 
 def _measured(model: ModelConfig, weights: Path) -> Measured | None:
     try:
-        return measure(LocalSource(path=str(weights)), str(model.engine_kwargs.get("dtype", "auto")))
+        arguments = model.engine_kwargs
+        return measure(LocalSource(path=str(weights)), str(arguments.get("dtype", "auto")), arguments)
     except (ConfigError, SourceError):
-        # An architecture that we cannot compute, or weights that are streamed.
+        # An architecture or arguments that we cannot compute, or weights that are streamed.
         return None
 
 

@@ -126,7 +126,7 @@ class EngineServer:
             self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments, exports_to_ray, context)
         except EngineError:
             # vLLM names the parameter of its own that a tensor does not fit, if anything.
-            if contradiction := await asyncio.to_thread(find_contradiction, weights):
+            if contradiction := await asyncio.to_thread(find_contradiction, weights, model.engine_kwargs):
                 raise ConfigError(f"model `{model.model_id}`: {contradiction.message}") from None
             raise
         await self._build(server_arguments, weights, progress)

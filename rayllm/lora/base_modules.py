@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from rayllm.sources.mistral_format import usual_names
 from rayllm.sources.safetensors import read_complete_file
+from rayllm.sources.selection import is_mistral
 
 _WEIGHT = ".weight"
 # Types whose stored shape is the layer's; quantized weights are packed.
@@ -41,7 +43,7 @@ class BaseModules:
             except (OSError, ValueError):
                 # Left to the engine to report; adapters are only validated less strictly.
                 continue
-            for name, tensor in tensors.items():
+            for name, tensor in (usual_names(tensors) if is_mistral([path.name]) else tensors).items():
                 shapes.setdefault(name.rpartition(".")[0], None)
                 if name.endswith(_WEIGHT) and len(tensor.shape) == 2 and tensor.dtype in _FLOATS:
                     out_size, in_size = tensor.shape

@@ -12,12 +12,14 @@ from math import ceil
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.cache_settings import CacheSettings
+from rayllm.sizing.compressed_cache import CompressedCache, ReplicatedWindowCache
 from rayllm.sizing.kv_cache import ChunkedCache, IndexCache, LatentCache, LayerCache, SlidingCache
 from rayllm.sizing.layers import Cache
 from rayllm.sizing.state_space import StateCache
 
-# The kernels of sparse attention, and of latent attention beside states, need blocks of at least so many tokens.
-_SPARSE_BLOCK, _LATENT_HYBRID_BLOCK = 64, 128
+# The kernels of latent attention beside states need blocks of at least so many tokens.
+_LATENT_HYBRID_BLOCK = 128
+_COMPRESSED_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,12 @@ def cache_layout(caches: Sequence[Cache], settings: CacheSettings) -> CacheLayou
     if settings.keeps_all_tokens:
         caches = [_without_window(cache) for cache in caches]
     block = attention_block(caches, settings)
-    counts = Counter(Page(cache, block, cache.page_bytes(block, settings)) for cache in caches)
+    counts = Counter(_page(cache, block, settings) for cache in caches)
     if len({page.kind for page in counts}) == 1:
         size = sum(_per_stage(count, settings) * page.bytes for page, count in counts.items())
         return CacheLayout(block, size, (next(iter(counts)),), settings)
+    if any(isinstance(cache, CompressedCache) for cache in caches):
+        return _packed(counts, block, settings)
     counts = _unified(counts)
     group = _group_size(list(counts.values()))
     groups = [page for page, count in counts.items() for _ in range(ceil(count / group))]
@@ -83,9 +87,9 @@ def cache_layout(caches: Sequence[Cache], settings: CacheSettings) -> CacheLayou
 
 def attention_block(caches: Sequence[Cache], settings: CacheSettings) -> int:
     """Tokens per block of attention: beside states, as many as make a block at least as large as a state."""
-    block = settings.block
-    if any(isinstance(cache, IndexCache) for cache in caches):
-        block = max(block, _SPARSE_BLOCK)
+    block = max([settings.block, *(cache.least_block for cache in caches if isinstance(cache, IndexCache))])
+    if any(isinstance(cache, CompressedCache) for cache in caches):
+        return max(block, _COMPRESSED_BLOCK)
     attention = [cache for cache in caches if isinstance(cache, LayerCache)]
     state = max((cache.page_bytes(block, settings) for cache in caches if isinstance(cache, StateCache)), default=0)
     if not attention or not state:
@@ -95,11 +99,49 @@ def attention_block(caches: Sequence[Cache], settings: CacheSettings) -> int:
     return block * ceil(state / attention[0].page_bytes(block, settings))
 
 
+def _page(cache: Cache, block: int, settings: CacheSettings) -> Page:
+    if isinstance(cache, ReplicatedWindowCache):
+        block = cache.block
+    return Page(cache, block, cache.page_bytes(block, settings))
+
+
 def _without_window(cache: Cache) -> Cache:
     """The cache if blocks are kept for all tokens."""
+    if isinstance(cache, ReplicatedWindowCache):
+        raise ConfigError(
+            "engine_kwargs.disable_hybrid_kv_cache_manager: vLLM 0.32 cannot keep all tokens beside compressed ones."
+        )
     if isinstance(cache, SlidingCache | ChunkedCache):
         return LayerCache(cache.heads, cache.key, cache.value)
     return cache
+
+
+def _packed(counts: Counter[Page], block: int, settings: CacheSettings) -> CacheLayout:
+    """Pages of several sizes side by side in each block, with as little padding as possible.
+
+    Layers of one kind make one group; where they have as many pages of each size, they may be split into several.
+
+    Source: vLLM 0.32, `_get_packed_kv_cache_groups`.
+    """
+    kinds: dict[Hashable, Counter[Page]] = {}
+    for page, count in counts.items():
+        kinds.setdefault(page.kind, Counter())[page] += count
+    even = [pages for pages in kinds.values() if len(set(pages.values())) == 1]
+    fewest = max((max(pages.values()) for pages in even if len(pages) > 1), default=1)
+    group = _least_padded([max(pages.values()) for pages in even], fewest)
+    groups: list[Page] = []
+    size = 0
+    for pages in kinds.values():
+        split = ceil(max(pages.values()) / group) if pages in even else 1
+        size = max(size, sum(page.bytes * _per_stage(ceil(count / split), settings) for page, count in pages.items()))
+        groups += [next(iter(pages))] * split
+    return CacheLayout(block, size, tuple(groups), settings)
+
+
+def _least_padded(counts: Sequence[int], fewest: int) -> int:
+    """Layers per group, at least `fewest`, that pad `counts` the least; more of them rather than fewer."""
+    sizes = range(fewest, max(counts) + 1)
+    return min(sizes, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def _unified(counts: Counter[Page]) -> Counter[Page]:

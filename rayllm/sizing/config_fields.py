@@ -7,6 +7,19 @@ from typing import Any
 
 from rayllm.errors import ConfigError
 
+# The parts within each other, the outermost first: Qwen's models of speech have one more, and drafts in the format of
+# the speculators library another.
+_PARTS = ("thinker_config", "text_config", "transformer_layer_config")
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that describes the decoder of text; all of it if it has no parts."""
+    for name in _PARTS:
+        part = config.get(name)
+        if part and isinstance(part, Mapping):
+            config = part
+    return config
+
 
 class Fields:
     """The values of a configuration.
@@ -49,6 +62,20 @@ class Fields:
     def attention(self) -> tuple[int, int]:
         """Number of key-value heads, and the size of one."""
         heads = self.required("num_attention_heads")
-        return self.optional("num_key_value_heads") or heads, self.optional("head_dim") or self.required(
-            "hidden_size"
-        ) // heads
+        return self.optional("num_key_value_heads") or heads, self.optional("head_dim") or self.head_size()
+
+    def head_size(self, hiddens: int = 1) -> int:
+        """The size of a head where the configuration has none: those of attention divide what it reads.
+
+        Args:
+            hiddens: how many times the hidden size attention reads.
+
+        Raises:
+            ConfigError: there are more heads than can be.
+        """
+        hidden, heads = self.required("hidden_size"), self.required("num_attention_heads")
+        if hiddens * hidden < heads:
+            raise ConfigError(
+                f"config.json: num_attention_heads: {heads} heads cannot share a hidden_size of {hidden}."
+            )
+        return hiddens * hidden // heads

@@ -9,6 +9,7 @@ from typing import Any
 from rayllm.config import LocalSource
 from rayllm.errors import ConfigError, RayLLMError
 from rayllm.sizing.architecture import Architecture, read_architecture
+from rayllm.sizing.config_fields import text_part
 from rayllm.sizing.kv_cache import IndexCache, LatentCache, LayerCache
 from rayllm.sources.inspection import inspect_model
 from rayllm.sources.safetensors import Tensor
@@ -35,8 +36,7 @@ def check_tensors(
     Raises:
         ConfigError: names the key, and the tensor that contradicts it.
     """
-    text = config.get("text_config")
-    values = text if isinstance(text, Mapping) else config
+    values = text_part(config)
     own = {name: tensor for name, tensor in tensors.items() if not _OTHER_PARTS.search(name)}
     for name, tensor in own.items():
         if _EMBEDDING.search(name) and tensor.is_float and len(tensor.shape) == 2:
@@ -54,10 +54,15 @@ def check_tensors(
         _check_keys(architecture, own)
 
 
-def find_contradiction(folder: str) -> ConfigError | None:
-    """What the tensors of a local folder contradict in its config.json; None if nothing is found."""
+def find_contradiction(folder: str, arguments: Mapping[str, Any] | None = None) -> ConfigError | None:
+    """What the tensors of a local folder contradict in its config.json; None if nothing is found.
+
+    Args:
+        folder: the folder.
+        arguments: `engine_kwargs`; its formats say which tensors are loaded.
+    """
     try:
-        info = inspect_model(LocalSource(path=folder))
+        info = inspect_model(LocalSource(path=folder), arguments=arguments)
     except RayLLMError:
         return None
     try:

@@ -13,6 +13,8 @@ from rayllm.sizing.fit import UTILIZATION, EngineSettings
 
 # vLLM's data type of the cache → bytes per element; `auto` is the model's own.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# vLLM's data type of an index → bits per element.
+_INDEX_BITS = {"mxfp4": 4, "fp8": 8, "bf16": 16}
 # Engine arguments that change memory use in ways that are not computed.
 _NOT_COUNTED = (
     "cpu_offload_gb",
@@ -20,10 +22,13 @@ _NOT_COUNTED = (
     "decode_context_parallel_size",
     "kv_cache_dtype_skip_layers",
     "kv_cache_memory_bytes",
-    "load_format",
     "num_gpu_blocks_override",
     "use_replayssm",
 )
+# Formats of weights whose files are read as vLLM reads them. Others store or change weights in ways of their own.
+_COUNTED_FORMATS = ("auto", "hf", "safetensors", "mistral")
+# Kernels that lay out the caches of DeepSeek V4 in another way than those that vLLM selects.
+_OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
 
 
 def engine_settings(arguments: Mapping[str, Any], architecture: Architecture, element_bytes: int) -> EngineSettings:
@@ -51,6 +56,7 @@ def engine_settings(arguments: Mapping[str, Any], architecture: Architecture, el
         draft_tokens=draft_tokens(arguments),
         keeps_prefixes=bool(arguments.get("enable_prefix_caching", architecture.heads > 0)),
         keeps_all_tokens=bool(arguments.get("disable_hybrid_kv_cache_manager")),
+        index_bits=_INDEX_BITS.get(str(_attention(arguments).get("indexer_kv_dtype"))),
         block=int(number(arguments, "block_size")) or BLOCK,
         overlaps_steps=arguments.get("async_scheduling") is not False,
         captures_graphs=not arguments.get("enforce_eager"),
@@ -60,7 +66,10 @@ def engine_settings(arguments: Mapping[str, Any], architecture: Architecture, el
 def not_counted(arguments: Mapping[str, Any]) -> list[str]:
     """The arguments that are set and change memory use in ways that are not computed."""
     names = [name for name in _NOT_COUNTED if arguments.get(name) not in (None, False)]
-    return [*names, *(["mamba_cache_mode"] if arguments.get("mamba_cache_mode") == "all" else [])]
+    names += [] if (arguments.get("load_format") or "auto") in _COUNTED_FORMATS else ["load_format"]
+    names += ["mamba_cache_mode"] if arguments.get("mamba_cache_mode") == "all" else []
+    backend = arguments.get("attention_backend") or _attention(arguments).get("backend")
+    return [*names, *(["attention_backend"] if backend == _OTHER_LAYOUT else [])]
 
 
 def draft_tokens(arguments: Mapping[str, Any]) -> int:
@@ -100,6 +109,13 @@ def _cache_bytes(arguments: Mapping[str, Any]) -> int | None:
         supported = ", ".join(("auto", *_CACHE_TYPES))
         raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` is not supported here; use {supported}.")
     return _CACHE_TYPES.get(name)
+
+
+def _attention(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    attention = arguments.get("attention_config") or {}
+    if not isinstance(attention, Mapping):
+        raise ConfigError("engine_kwargs.attention_config: must be a mapping.")
+    return attention
 
 
 def _state_bytes(arguments: Mapping[str, Any], name: str) -> int | None:

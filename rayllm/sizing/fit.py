@@ -29,9 +29,9 @@ class EngineSettings:
     `tensor_parallel` × `pipeline_parallel` GPUs hold one replica; `utilization` is the share of a GPU's memory that the
     engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU;
     `cache_element_bytes` is the size of one element of the cache, `state_element_bytes` and `matrix_element_bytes` are
-    those of recurrent states (see `CacheSettings`, also for `draft_tokens`, `keeps_prefixes`, `keeps_all_tokens` and
-    `block`); `overlaps_steps` is false without asynchronous scheduling; memory for `adapter_slots` of `adapter_rank` is
-    reserved; `captures_graphs` is false with `enforce_eager`.
+    those of recurrent states (see `CacheSettings`, also for `draft_tokens`, `keeps_prefixes`, `keeps_all_tokens`,
+    `index_bits` and `block`); `overlaps_steps` is false without asynchronous scheduling; memory for
+    `adapter_slots` of `adapter_rank` is reserved; `captures_graphs` is false with `enforce_eager`.
     """
 
     tensor_parallel: int = 1
@@ -45,6 +45,7 @@ class EngineSettings:
     draft_tokens: int = 0
     keeps_prefixes: bool = True
     keeps_all_tokens: bool = False
+    index_bits: int | None = None
     block: int = BLOCK
     overlaps_steps: bool = True
     adapter_slots: int = 0
@@ -76,6 +77,7 @@ class EngineSettings:
             draft_tokens=self.draft_tokens,
             keeps_prefixes=self.keeps_prefixes,
             keeps_all_tokens=self.keeps_all_tokens,
+            index_bits=self.index_bits,
             block=self.block,
         )
 

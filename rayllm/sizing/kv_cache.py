@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 from rayllm.sizing.cache_settings import CacheSettings
 
@@ -120,8 +121,31 @@ class LatentCache(LayerCache):
 
 @dataclass(frozen=True)
 class IndexCache(LayerCache):
-    """The index of sparse attention: one 8-bit key per token with its scales, replicated on every GPU."""
+    """The index of sparse attention: one 8-bit key per token with its scales, replicated on every GPU.
+
+    `least_block` is the least number of tokens in a block that its kernels take.
+    """
+
+    least_block: ClassVar[int] = 64
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
         """See `LayerCache.token_bytes`; the same for all types of the cache."""
         return self.key + self.key // _SCALED * _SCALE_BYTES
+
+
+@dataclass(frozen=True)
+class BlockIndexCache(IndexCache):
+    """The index of attention to blocks of 128 tokens (MiniMax M3): one key per token, without scales.
+
+    Source: vLLM 0.32, `vllm/models/minimax_m3/common/indexer.py`.
+    """
+
+    least_block: ClassVar[int] = 128
+
+    def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
+        """See `LayerCache.token_bytes`; in 16 bits, whatever the type of the cache."""
+        return 2 * self.key
+
+    def page_bytes(self, block: int, settings: CacheSettings) -> int:
+        """See `LayerCache.page_bytes`."""
+        return block * self.key * (settings.index_bits or 16) // 8

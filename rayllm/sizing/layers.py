@@ -5,15 +5,33 @@ Source: vLLM 0.29, `get_kv_cache_spec` of its layers, and the classes of `vllm/m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rayllm.errors import ConfigError
+from rayllm.sizing.compressed_cache import (
+    VECTOR_BYTES,
+    CompressedCache,
+    CompressedIndexCache,
+    compressor_state,
+    window_cache,
+)
 from rayllm.sizing.config_fields import Fields
-from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, LatentCache, LayerCache, SlidingCache
+from rayllm.sizing.kv_cache import (
+    BlockIndexCache,
+    ChunkedCache,
+    CrossCache,
+    IndexCache,
+    LatentCache,
+    LayerCache,
+    SlidingCache,
+)
 from rayllm.sizing.state_space import (
     StateCache,
     declared_bytes,
     gated_delta_net,
+    kimi_delta,
+    kimi_delta_attention,
+    linear_attention,
     mamba_1,
     mamba_2,
     short_convolution,
@@ -140,6 +158,16 @@ def _latent(fields: Fields) -> Caches:
     return tuple(kept for layer in range(count) for kept in ((cache, index) if _indexes(fields, layer) else (cache,)))
 
 
+def _expanded(fields: Fields) -> Caches:
+    """Latent attention of transformers' modules, which keep the keys and values of all heads (Mistral Small 4).
+
+    vLLM 0.32 has no modules of its own for this configuration: it loads Mistral's own format as DeepSeek V3.
+    """
+    key = fields.required("qk_nope_head_dim") + fields.required("qk_rope_head_dim")
+    cache = LayerCache(fields.required("num_attention_heads"), key, key)
+    return (cache,) * fields.required("num_hidden_layers")
+
+
 def _indexes(fields: Fields, layer: int) -> bool:
     """Whether a layer has an index of its own. Others use that of an earlier layer."""
     pattern = fields.values.get("index_topk_pattern")
@@ -148,6 +176,39 @@ def _indexes(fields: Fields, layer: int) -> bool:
     offset = fields.optional("index_skip_topk_offset")
     since = max(layer - (2 if offset is None else offset) + 1, 0)
     return since % (fields.optional("index_topk_freq") or 1) == 0
+
+
+def _minimax_m3(fields: Fields) -> Caches:
+    """Keys and values of all tokens. Layers with sparse attention, whose flags are set, have an index beside them."""
+    section, count = fields.values.get("sparse_attention_config"), fields.required("num_hidden_layers")
+    flags = section.get("sparse_attention_freq") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(flags, list) or len(flags) != count:
+        raise ConfigError(f"config.json: sparse_attention_config.sparse_attention_freq must list {count} flags.")
+    full, index = _attention(fields), BlockIndexCache(1, Fields(section).required("sparse_index_dim"), 0)
+    return tuple(cache for flag in flags for cache in ((full, index) if flag else (full,)))
+
+
+def _compressed(fields: Fields) -> Caches:
+    """DeepSeek V4: a window in each layer, compressed attention in those with a rate, and an index at the rate 4."""
+    window, count = window_cache(fields.required("sliding_window")), fields.required("num_hidden_layers")
+    head, index = fields.required("head_dim"), fields.required("index_head_dim")
+    kinds: dict[int, Caches] = {
+        **dict.fromkeys((0, 1), (window,)),
+        4: (
+            window,
+            CompressedCache(1, VECTOR_BYTES, 0, 4),
+            compressor_state(head, 4),
+            CompressedIndexCache(1, index, 0, 4),
+            compressor_state(index, 4),
+        ),
+        128: (window, CompressedCache(1, VECTOR_BYTES, 0, 128), compressor_state(head, 128)),
+    }
+    rates = fields.values.get("compress_ratios")
+    # Those beyond are of layers for multi-token prediction.
+    rates = rates[:count] if isinstance(rates, list) else []
+    if len(rates) < count or 4 not in rates or any(rate not in tuple(kinds) for rate in rates):
+        raise ConfigError(f"config.json: compress_ratios must list {count} of the rates 0, 1, 4 and 128, and a 4.")
+    return tuple(cache for rate in rates for cache in kinds[rate])
 
 
 def _delta(fields: Fields) -> Caches:
@@ -160,6 +221,30 @@ def _delta(fields: Fields) -> Caches:
         "full_attention": (_attention(fields),),
     }
     return _by_type(fields, types, kinds)
+
+
+def _kimi(fields: Fields) -> Caches:
+    """Kimi delta attention in the layers that `linear_attn_config` counts from 1, latent attention in the others."""
+    section = fields.values.get("linear_attn_config")
+    kinds = section.get("kda_layers") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(kinds, list):
+        raise ConfigError(
+            "config.json: linear_attn_config.kda_layers is missing, so the model's size cannot be computed."
+        )
+    state = kimi_delta_attention(Fields(section))
+    latent = LatentCache(1, fields.required("kv_lora_rank"), fields.required("qk_rope_head_dim"))
+    return tuple(state if layer + 1 in kinds else latent for layer in range(fields.required("num_hidden_layers")))
+
+
+def _bailing(fields: Fields) -> Caches:
+    """Ling and Ring 2.5 and 3: the last layer of each group has latent attention. In 3, so do layers beyond groups."""
+    count, group = fields.required("num_hidden_layers"), fields.required("layer_group_size")
+    heads, head = fields.required("num_attention_heads"), fields.required("head_dim")
+    kernel = fields.optional("short_conv_kernel_size")
+    state = kimi_delta(heads, head, kernel) if kernel else linear_attention(heads, head)
+    grouped = count // group * group if kernel else count
+    latent = LatentCache(1, fields.required("kv_lora_rank"), fields.required("qk_rope_head_dim"))
+    return tuple(state if (layer + 1) % group and layer < grouped else latent for layer in range(count))
 
 
 def _lfm2(fields: Fields) -> Caches:
@@ -190,6 +275,23 @@ def _mamba_2(fields: Fields) -> StateCache:
     inner = inner or fields.required("mamba_expand") * fields.required("hidden_size")
     groups, state, kernel = (fields.required(f"mamba_{name}") for name in ("n_groups", "d_state", "d_conv"))
     return mamba_2(heads, inner // heads, groups, state, kernel)
+
+
+def _zamba2(fields: Fields) -> Caches:
+    """Every layer has a state. Hybrid ones share the weights of their attention, but not its cache."""
+    types, heads = _layer_types(fields, "layers_block_type"), fields.required("num_attention_heads")
+    if types is None:
+        raise ConfigError("config.json: layers_block_type is missing, so the model's size cannot be computed.")
+    # Attention reads the hidden states beside the embeddings.
+    width = fields.head_size(hiddens=2)
+    inner, parts = fields.required("mamba_expand") * fields.required("hidden_size"), fields.required("n_mamba_heads")
+    groups, state, kernel = (fields.required(f"mamba_{name}") for name in ("ngroups", "d_state", "d_conv"))
+    mamba = mamba_2(parts, inner // parts, groups, state, kernel)
+    kinds: dict[str, Caches] = {
+        **dict.fromkeys(("mamba", "linear_attention"), (mamba,)),
+        "hybrid": (mamba, LayerCache(heads, width, width)),
+    }
+    return _by_type(fields, types, kinds, "layers_block_type")
 
 
 def listed_layers(fields: Fields) -> list[str]:
@@ -269,8 +371,9 @@ def _whisper(fields: Fields) -> Caches:
 _ALL_FULL = (
     "llama mixtral qwen3 qwen3_moe qwen2_moe gemma granite granitemoe olmo olmo2 olmoe internlm2 internlm3 exaone "
     "cohere stablelm gpt_neox nemotron smollm3 glm glm4 glm4_moe ernie4_5 ernie4_5_moe seed_oss apertus arcee "
-    "qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text minimax_m2"
+    "qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text qwen3_asr qwen3_asr_text minimax_m2"
 )
+_LATENT = "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe_lite glm_moe_dsa"
 _FAMILIES: dict[str, Callable[[Fields], Caches]] = {
     **dict.fromkeys(_ALL_FULL.split(), _full),
     # All layers have a sliding window, or none.
@@ -279,13 +382,19 @@ _FAMILIES: dict[str, Callable[[Fields], Caches]] = {
     **dict.fromkeys(("gemma3_text", "gemma3"), _mixed(6)),
     **dict.fromkeys(("cohere2", "olmo3", "exaone4"), _mixed(4)),
     **dict.fromkeys(("gpt_oss",), _mixed(2)),
-    **dict.fromkeys(("gemma4", "gemma4_text"), _gemma4),
+    **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"), _gemma4),
     "llama4_text": _chunked,
-    **dict.fromkeys(["deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa"], _latent),
+    "mistral4": _expanded,
+    **dict.fromkeys(_LATENT.split(), _latent),
+    **dict.fromkeys(("minimax_m3_vl", "minimax_m3_vl_text", "minimax_m3_text"), _minimax_m3),
+    "deepseek_v4": _compressed,
     **dict.fromkeys(["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"], _delta),
+    **dict.fromkeys(("kimi_linear", "kimi_k3"), _kimi),
     **dict.fromkeys(("lfm2", "lfm2_moe"), _lfm2),
     "granitemoehybrid": _granite,
     "falcon_h1": _falcon_h1,
+    "zamba2": _zamba2,
+    "bailing_hybrid": _bailing,
     "nemotron_h": _nemotron_h,
     "jamba": _jamba,
     **dict.fromkeys(("mamba", "falcon_mamba"), _pure_mamba),
@@ -298,8 +407,6 @@ _UNSUPPORTED = {
     **dict.fromkeys(_REMOVED.split(), "is no longer served by vLLM 0.29"),
     **dict.fromkeys(_ENCODERS.split(), "is an encoder without a cache"),
     **dict.fromkeys(("t5", "bart"), "has cross-attention to an encoder of text, which vLLM 0.29 does not serve"),
-    **dict.fromkeys(("zamba", "zamba2"), "shares attention blocks among its layers"),
-    **dict.fromkeys(("kimi_linear", "kimi_k3"), "keeps states whose number depends on the GPU's kernels"),
-    "bailing_hybrid": "mixes latent and linear attention by rules that config.json does not tell",
-    "deepseek_v4": "packs compressed caches of several rates into one block",
+    "zamba": "is not served by vLLM",
+    "deepseek_v41": "keeps records whose size depends on the GPU's kernels",
 }

@@ -14,7 +14,7 @@ from rayllm.sizing.dtypes import dtype_bytes
 from rayllm.sizing.known_models import known_config, outline_tensors
 from rayllm.sizing.quantization import online_bytes, packed_bits
 from rayllm.sizing.speculation import Draft, own_draft, read_draft
-from rayllm.sizing.weights import Weights
+from rayllm.sizing.weights import Weights, for_text
 from rayllm.sources import UnreachableError
 from rayllm.sources.inspection import ModelInfo, inspect_model
 
@@ -54,13 +54,14 @@ def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | 
     Args:
         source: the model.
         dtype: the type to compute in, as vLLM's `dtype`.
-        arguments: `engine_kwargs`; `quantization` and `speculative_config` change weights and caches.
+        arguments: `engine_kwargs`; its formats, `quantization`, `language_model_only` and `speculative_config` change
+            weights and caches.
 
     Raises:
         UnknownArchitectureError: its memory cannot be computed.
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
-    return measure_info(*inspect_or_outline(source), dtype, arguments)
+    return measure_info(*inspect_or_outline(source, arguments=arguments), dtype, arguments)
 
 
 def measure_info(
@@ -74,10 +75,13 @@ def measure_info(
     """
     architecture = read_architecture(info.config)
     element_bytes, arguments = _element_bytes(info.config, dtype), arguments or {}
+    if arguments.get("enable_expert_parallel"):
+        # Experts are not split.
+        architecture = replace(architecture, padded_expert=0)
     proposing = read_draft(arguments, info.config, info.tensors)
     draft = _measured_draft(proposing, info, architecture, element_bytes)
     weights = Weights(
-        info.tensors,
+        for_text(info.tensors) if arguments.get("language_model_only") else info.tensors,
         architecture,
         element_bytes,
         online_bytes(arguments, architecture.is_quantized),
@@ -102,14 +106,21 @@ def _measured_draft(draft: Draft, info: ModelInfo, architecture: Architecture, e
         raise ConfigError(f"engine_kwargs.speculative_config.model: {error.message}") from None
 
 
-def inspect_or_outline(source: Source, texts: Iterable[str] = ()) -> tuple[ModelInfo, bool]:
+def inspect_or_outline(
+    source: Source, texts: Iterable[str] = (), arguments: Mapping[str, Any] | None = None
+) -> tuple[ModelInfo, bool]:
     """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag is then set.
+
+    Args:
+        source: the model.
+        texts: paths of small files to read as well, if they exist.
+        arguments: `engine_kwargs`; its formats say which configuration and weights are read.
 
     Raises:
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
     try:
-        return inspect_model(source, texts), False
+        return inspect_model(source, texts, arguments), False
     except UnreachableError:
         if not isinstance(source, HubSource) or source.revision or not (config := known_config(source.repo_id)):
             raise

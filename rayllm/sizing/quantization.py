@@ -25,7 +25,7 @@ _ONLINE = {
 _LINEAR = re.compile(r"\.(?:layers|h|blocks)\.\d+\..*(?:proj\w*|fc\d?|w[123]|c_attn|query_key_value)(?:\.weight)?$")
 _ROUTER = re.compile(r"\.(?:gate|router)\.")
 _SCALES = re.compile(r"(?:scales?|scale_inv|scale_2|zeros|zero_point|g_idx|weight_shape)$")
-_PACKED_BITS = {"U8": 8, "I32": 32}
+_PACKED_BITS = {"U8": 8, "I8": 8, "I32": 32}
 
 
 def online_bytes(arguments: Mapping[str, Any], is_quantized: bool) -> float | None:
@@ -72,6 +72,9 @@ def packed_bits(config: Mapping[str, Any]) -> int:
     quantization = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     if not isinstance(quantization, Mapping):
         return 8
+    # DeepSeek V4: only the experts' tensors are packed.
+    if config.get("expert_dtype") == "fp4":
+        return 4
     method = str(quantization.get("quant_method", ""))
     if "fp4" in f"{method} {quantization.get('quant_algo', '')} {quantization.get('format', '')}".lower():
         return 4

@@ -93,6 +93,24 @@ def gated_delta_net(fields: Fields) -> StateCache:
     )
 
 
+def kimi_delta_attention(fields: Fields) -> StateCache:
+    """Kimi delta attention, by the section `linear_attn_config`."""
+    heads, head, kernel = (fields.required(name) for name in ("num_heads", "head_dim", "short_conv_kernel_size"))
+    # FlashKDA, of which every GPU of Hopper or later has kernels for these layers, keeps one state within a prompt.
+    is_flash = head == 128 and fields.values.get("gate_lower_bound") is not None
+    return kimi_delta(heads, head, kernel, int(is_flash and bool(fields.values.get("use_full_rank_gate"))))
+
+
+def kimi_delta(heads: int, head: int, kernel: int, checkpoints: int = 0) -> StateCache:
+    """Kimi delta attention: `heads` with a matrix of `head` × `head` each. Source: https://arxiv.org/abs/2510.26692"""
+    return StateCache(3 * heads * head, kernel - 1, heads * head**2, matrix_bytes=4, checkpoints=checkpoints)
+
+
+def linear_attention(heads: int, head: int) -> StateCache:
+    """Linear attention: a matrix in the type of states, and no convolution. Source: https://arxiv.org/abs/2401.04658"""
+    return StateCache(heads * head**2, 1, keeps_drafts=False)
+
+
 def short_convolution(fields: Fields) -> StateCache:
     """A short convolution, as in LFM2."""
     channels = fields.optional("conv_dim") or fields.required("hidden_size")

@@ -14,16 +14,33 @@ _FLOATS = {"F64", "F32", "BF16", "F16"}
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ENCODER = re.compile(r"(?:^|\.)(?:vision|visual|multi_modal|audio|encoder\.)")
+# What is for images and speech, the layers between its encoders and the decoder included.
+_NOT_TEXT = re.compile(r"(?:^|\.)(?:vision|visual|audio|multi_modal|embed_vision|embed_audio|mm_projector|patch_merge)")
 # Layers for multi-token prediction, which are loaded as a draft only.
 _PREDICTION = re.compile(r"(?:^|\.)mtp\.")
 _EMBEDDING = re.compile(r"(?:embed_tokens|wte|embed_in|word_embeddings)\.weight$")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight$")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)\.weight$|^head\.weight$")
 _KEYS_AND_VALUES = re.compile(r"\.[kv]_proj\.")
-# Replicated on every GPU: the experts' router, and the down-projections of latent attention.
-_REPLICATED = re.compile(r"\.(?:gate|router|q_a_proj|kv_a_proj_with_mqa)\.")
+# Replicated on every GPU: the experts' router, the down-projections of latent attention, what indexes and compresses,
+# hyper-connections, and the gates' down-projections of Kimi delta attention.
+_REPLICATED = re.compile(
+    r"\.(?:gate|router|q_a_proj|kv_a_proj_with_mqa|wq_a|wkv|[fg]_a_proj|indexer|index_k_proj|compressor)\."
+    r"|layers\.\d+\.linear\.|_expert_(?:down|up)_proj\.|_res_proj\.|(?:^|[._])hc_\w*$"
+)
+_EXPERT = re.compile(r"\.experts\.")
+# The least width of an expert's part on one GPU. Source: vLLM 0.32, `vllm/models/kimi_k3/nvidia/model.py`.
+_LEAST_PART = 256
 # vLLM keeps them in 32 bits, whatever they are stored in.
-_IN_32_BITS = re.compile(r"\.A_log$")
+_IN_32_BITS = re.compile(r"\.(?:A_log|ape|attn_sink|[qkv]_conv1d\.weight)$|(?:^|\.)hc_\w+$")
 _LINEAR = re.compile(r"(?:_proj|\.c_attn|\.qkv_proj|\.gate_up_proj)\.weight$")
+
+
+def for_text(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that vLLM loads of a model that takes neither images nor speech.
+
+    Source: vLLM 0.32, `SupportsMultiModal._mark_tower_model`.
+    """
+    return {name: tensor for name, tensor in tensors.items() if not _NOT_TEXT.search(name)}
 
 
 class Weights:
@@ -113,6 +130,9 @@ class Weights:
             return size
         if _KEYS_AND_VALUES.search(name):
             return ceil(size / min(tensor_parallel, self._architecture.key_value_heads))
+        width = self._architecture.padded_expert
+        if tensor_parallel > 1 and width and _EXPERT.search(name):
+            return ceil(size * max(width / tensor_parallel, _LEAST_PART) / width)
         return ceil(size / tensor_parallel)
 
     def _loaded_bytes(self, name: str, tensor: Tensor) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
+from rayllm.engine.vllm.model_inspection import inspected_in_process
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 CACHE_GIB = 1
@@ -89,13 +90,14 @@ def count(root: Path) -> dict[str, dict[str, float]]:
 
     found = {}
     for name in RUNNABLE:
-        engine = LLM(
-            model=str(root / name),
-            enforce_eager=True,
-            max_model_len=TOKENS,
-            max_num_batched_tokens=TOKENS,
-            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-        )
+        with inspected_in_process():
+            engine = LLM(
+                model=str(root / name),
+                enforce_eager=True,
+                max_model_len=TOKENS,
+                max_num_batched_tokens=TOKENS,
+                distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            )
         config = engine.llm_engine.vllm_config
         caches = engine.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
         found[name] = {

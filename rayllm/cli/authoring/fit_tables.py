@@ -8,6 +8,7 @@ from typing import Any
 
 from rayllm.cli.terminal.table import Table
 from rayllm.sizing.cache_settings import CacheSettings
+from rayllm.sizing.compressed_cache import CompressedIndexCache
 from rayllm.sizing.fit import EngineSettings, Fit
 from rayllm.sizing.gpus import GIB, GPUS, Gpu
 from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, SlidingCache
@@ -139,7 +140,7 @@ def _described(cache: Cache) -> str:
             return f"{size} of a chunk of {cache.chunk:,}"
         case CrossCache():
             return f"{size} of the {cache.positions:,} that the encoder returns"
-        case IndexCache():
+        case IndexCache() | CompressedIndexCache():
             return f"{size} as an index"
     return size
 

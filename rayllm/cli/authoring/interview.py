@@ -117,7 +117,7 @@ class Interview:
 
     def _inspected(self, model: ModelConfig) -> ModelProfile:
         try:
-            profile = profile_model(model)
+            profile = profile_model(model, self._recipe.engine if self._recipe else None)
         except (UnreachableError, DeniedError) as error:
             # With an accelerator no defaults are needed, and the replicas may have the credentials.
             if self._options.accelerator is None:

@@ -77,7 +77,7 @@ def _measured(config: ModelConfig) -> Measured:
     from rayllm.sources import UnreachableError
 
     try:
-        info, is_outline = inspect_or_outline(config.source)
+        info, is_outline = inspect_or_outline(config.source, arguments=config.engine_kwargs)
         dtype = str(config.engine_kwargs.get("dtype", "auto"))
         measured = measure_info(info, is_outline, dtype, config.engine_kwargs)
     except UnreachableError as error:

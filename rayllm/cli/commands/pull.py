@@ -40,7 +40,8 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
     loading = config.model_loading_config
     if loading.tokenizer_source is not None:
         fetch(loading.tokenizer_source, config.model_id, weights=False, progress=show())
-    folder = fetch(config.source, config.model_id, loading.allow_pickle_weights, progress=show()).folder
+    pickle, arguments = loading.allow_pickle_weights, config.engine_kwargs
+    folder = fetch(config.source, config.model_id, pickle, progress=show(), arguments=arguments).folder
     try:
         if adapters or all_adapters:
             _fetch_adapters(config, folder, adapters, all_adapters, show)

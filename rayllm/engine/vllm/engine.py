@@ -18,6 +18,7 @@ from rayllm.engine.process import forking
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.errors import one_line
+from rayllm.engine.vllm.model_inspection import inspected_in_process
 from rayllm.errors import ConfigError, EngineError
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ def make_engine_config(arguments: VllmArguments) -> Any:
     from vllm.usage.usage_lib import UsageContext
 
     try:
-        return engine_arguments(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        with inspected_in_process():
+            return engine_arguments(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except Exception as error:
         # Some of vLLM's exceptions cannot be pickled: only their text may leave this process.
         raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}{_hint(error)}") from None

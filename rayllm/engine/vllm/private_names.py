@@ -27,6 +27,7 @@ PRIVATE_NAMES = {
     "vllm.envs": ("enable_envs_cache",),
     "vllm.exceptions": ("VLLMNotFoundError", "VLLMUnprocessableEntityError", "VLLMValidationError"),
     "vllm.lora.request": ("LoRARequest",),
+    "vllm.model_executor.models.registry": ("_run_in_subprocess",),
     "vllm.platforms": ("current_platform",),
     "vllm.reasoning": ("ReasoningParserManager.list_registered", "ReasoningParserManager.import_reasoning_parser"),
     "vllm.sampling_params": ("SamplingParams",),

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,22 @@ def test_a_cache_of_the_file_is_obeyed(monkeypatch: pytest.MonkeyPatch, engine: 
     assert {name: made[name] for name in made if "memory" in name} == engine
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     assert "kv_cache_memory_bytes" not in with_cpu_defaults(model_of(), DEMO).engine_kwargs
+
+
+@pytest.mark.parametrize(("engine", "fits"), [({}, False), ({"language_model_only": True}, True)])
+def test_only_weights_that_are_loaded_take_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], fits: bool
+) -> None:
+    shutil.copytree(DEMO, tmp_path / "m")
+    encoder = {"vision_tower.weight": {"dtype": "BF16", "shape": [GIB], "data_offsets": [0, 2 * GIB]}}
+    header = json.dumps(encoder).encode()
+    with (tmp_path / "m" / "vision.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        # The disk stores the header only.
+        file.truncate(8 + len(header) + 2 * GIB)
+    monkeypatch.setattr(engine_cpu, "free_memory", lambda: GIB)
+    with nullcontext() if fits else pytest.raises(ConfigError, match="do not fit"):
+        with_cpu_defaults(model_of(engine), tmp_path / "m")
 
 
 def test_weights_that_cannot_be_measured_get_a_cache(tmp_path: Path) -> None:

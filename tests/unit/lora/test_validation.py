@@ -45,6 +45,14 @@ def test_demo_adapters_are_valid(name: str) -> None:
     validate_adapter(AdapterName("rayllm-demo", name), DEMO / "adapters" / name, AdapterLimits(16, base))
 
 
+def test_a_base_in_mistral_s_own_format(tmp_path: Path) -> None:
+    path = tmp_path / "consolidated.safetensors"
+    path.write_bytes(safetensors({"layers.0.attention.wq.weight": (6, 4)}, "F8_E4M3"))
+    base = BaseModules.of([path])
+    assert base.has_block(Q)
+    assert base.conflicting_shape(Q, (1, 1)) == (6, 4)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -64,10 +64,22 @@ def test_multimodal_model() -> None:
     assert (shape.family, shape.has_vision) == ("llama", True)
 
 
+def test_speech_model() -> None:
+    text = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    shape = read_architecture({"model_type": "qwen3_asr", "thinker_config": {"audio_config": {}, "text_config": text}})
+    assert (shape.family, shape.layers, shape.context) == ("qwen3_asr", 32, 131072)
+    assert set(shape.caches) == {LayerCache(8, 128, 128)}
+
+
+def test_the_length_of_gemma_3_is_scaled_already() -> None:
+    scaling = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    assert read_architecture(LLAMA | scaling | {"model_type": "gemma3_text"}).context == 131072
+
+
 @pytest.mark.parametrize(
     ("scaling", "context"),
     [
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 65536}, 131072),
         ({"rope_type": "linear", "factor": 2.0}, 262144),
         ({"rope_type": "longrope", "factor": 2.0}, 131072),
         (None, 131072),
@@ -80,7 +92,7 @@ def test_rope_scaling(scaling: dict[str, Any] | None, context: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "zamba2"}, "shares attention blocks among its layers"),
+        ({"model_type": "zamba"}, "is not served by vLLM"),
         ({"model_type": "minimax_m1"}, "is no longer served by vLLM 0.29"),
         ({"model_type": "brand_new"}, "`brand_new` cannot be computed: it is not among"),
         ({"model_type": None}, "the family `none`"),

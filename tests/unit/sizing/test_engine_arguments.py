@@ -40,6 +40,14 @@ def test_arguments_of_caches() -> None:
     assert (defaults.element_bytes, defaults.matrix_bytes, defaults.keeps_prefixes) == (2, None, True)
 
 
+def test_the_type_of_the_index_is_read() -> None:
+    types = ({}, {"indexer_kv_dtype": "mxfp4"}, {"indexer_kv_dtype": "fp8"})
+    read = [engine_settings({"attention_config": each}, ARCHITECTURE, 2) for each in types]
+    assert [settings.caches.index_bits for settings in read] == [None, 4, 8]
+    with pytest.raises(ConfigError, match="attention_config: must be a mapping"):
+        engine_settings({"attention_config": "mxfp4"}, ARCHITECTURE, 2)
+
+
 def test_steps_overlap_unless_turned_off() -> None:
     on, off = ({"max_num_batched_tokens": 512}, {"max_num_batched_tokens": 512, "async_scheduling": False})
     assert [engine_settings(each, ARCHITECTURE, 2).in_flight for each in (on, off)] == [1024, 512]
@@ -48,6 +56,9 @@ def test_steps_overlap_unless_turned_off() -> None:
 def test_what_is_not_counted_is_said() -> None:
     arguments = {"cpu_offload_gb": 4, "mamba_cache_mode": "all", "use_replayssm": False, "quantization": "fp8"}
     assert not_counted(arguments) == ["cpu_offload_gb", "mamba_cache_mode"]
+    named = {"backend": "FLASHINFER_MLA_SPARSE_DSV4"}
+    assert not_counted({"attention_config": named}) == ["attention_backend"]
+    assert not_counted({"attention_backend": "FLASHINFER_MLA_SPARSE_DSV4"}) == ["attention_backend"]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,19 @@ def test_offloaded_caches_are_on_the_host(arguments: dict[str, Any], size: int) 
 
 def info(config: dict[str, Any], files: dict[str, Tensor]) -> ModelInfo:
     return ModelInfo("m", config, files)
+
+
+def test_only_the_weights_for_text_are_loaded() -> None:
+    others = ("model.visual.blocks.0.attn.qkv.weight", "model.embed_audio.embedding_projection.weight", "mm_projector")
+    whole = tensors(LLAMA) | {name: Tensor("BF16", (100, 10)) for name in others}
+    arguments: list[dict[str, Any]] = [{}, {"language_model_only": True}]
+    parameters = [measure_info(info(LLAMA, whole), False, arguments=each).weights.parameters for each in arguments]
+    assert parameters == [8_030_261_248 + 3000, 8_030_261_248]
+
+
+def test_formats_whose_files_are_read_are_counted() -> None:
+    names = ("auto", "mistral", "safetensors", "bitsandbytes")
+    assert [not_counted({"load_format": name}) for name in names] == [[], [], [], ["load_format"]]
 
 
 def test_a_draft_adds_weights_and_caches() -> None:
@@ -167,6 +191,16 @@ def test_packed_parameters_are_counted_and_scales_are_not(
     measured = measure_info(info(config, files), False)
     assert measured.weights.parameters == 256 * 256
     assert measured.weights.bytes == sum(tensor.stored_bytes for tensor in files.values())
+
+
+def test_experts_in_4_bits_beside_weights_in_8_are_counted() -> None:
+    files = {
+        "model.layers.0.self_attn.q_proj.weight": Tensor("F8_E4M3", (256, 256)),
+        "model.layers.0.mlp.experts.0.up_proj.weight": Tensor("I8", (256, 128)),
+        "model.layers.0.mlp.experts.0.up_proj.weight_scale": Tensor("F8_E8M0", (256, 8)),
+    }
+    config = LLAMA | {"quantization_config": {"quant_method": "fp8"}, "expert_dtype": "fp4"}
+    assert measure_info(info(config, files), False).weights.parameters == 2 * 256 * 256
 
 
 def test_matrices_of_states_are_in_32_bits() -> None:

@@ -13,8 +13,10 @@ from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.fit import EngineSettings, fit, split_errors
 from rayllm.sizing.gpus import GIB, GPUS, find_gpu
 from rayllm.sizing.kv_cache import LayerCache, SlidingCache
+from rayllm.sizing.measure import measure_info
 from rayllm.sizing.parallelism import smallest_split
 from rayllm.sizing.weights import Weights
+from rayllm.sources.inspection import ModelInfo
 from rayllm.sources.safetensors import Tensor
 from tests.unit.sizing.test_architecture import LLAMA
 
@@ -75,6 +77,30 @@ def test_weights_per_gpu() -> None:
     # The first stage has the embeddings, the last the output layer.
     stages = weights.bytes_per_gpu(1, 2)
     assert weights.bytes / 2 < stages < weights.bytes / 2 * 1.02
+
+
+def test_what_indexes_and_compresses_is_on_every_gpu() -> None:
+    split = {"layers.0.attn.wq_b.weight": (4096, 64), "head.weight": (3072, 128)}
+    whole = {"layers.0.attn.wq_a.weight": (64, 128), "layers.0.attn.indexer.wq_b.weight": (512, 64)}
+    whole |= {"layers.0.self_attn.index_k_proj.weight": (128, 64)}
+    in_32_bits = {"layers.0.attn.compressor.ape": (4, 1024), "layers.0.hc_attn_fn": (24, 512)}
+    named = {name: Tensor("BF16", shape) for name, shape in (split | whole | in_32_bits).items()}
+    count = {kind: sum(named[name].count for name in names) for kind, names in enumerate((split, whole, in_32_bits))}
+    weights = Weights(named, read_architecture(LLAMA), 2)
+    assert weights.bytes_per_gpu(2, 1) == count[0] + 2 * count[1] + 4 * count[2]
+
+
+def test_narrow_experts_are_padded() -> None:
+    config = LLAMA | {"model_type": "kimi_linear", "moe_intermediate_size": 1024, "num_experts": 2}
+    config |= {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    state = {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
+    config |= {"linear_attn_config": {"kda_layers": [1], **state}}
+    named = {"model.layers.0.block_sparse_moe.experts.0.w1.weight": Tensor("BF16", (1024, 2304))}
+    info = ModelInfo("kimi", config, named)
+    split, whole = (measure_info(info, False, "auto", each).weights for each in ({}, {"enable_expert_parallel": True}))
+    size = 2 * 1024 * 2304
+    assert [split.bytes_per_gpu(gpus, 1) for gpus in (1, 4, 8)] == [size, size // 4, size // 4]
+    assert whole.bytes_per_gpu(8, 1) == size // 8
 
 
 def test_skipped_tensors_are_not_counted() -> None:
@@ -147,6 +173,7 @@ def test_smallest_split() -> None:
         "A100-80G": (2, 1),
         "H200": (2, 1),
         "B200": (1, 1),
+        "B300": (1, 1),
     }
     assert smallest_split(shape, weights, find_gpu("T4"), EngineSettings(utilization=0.2), 8192) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,17 @@ from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import UnknownArchitectureError, read_architecture
 from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.cache_settings import CacheSettings
-from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, LatentCache, LayerCache, SlidingCache
-from rayllm.sizing.state_space import StateCache
+from rayllm.sizing.compressed_cache import CompressedCache, CompressedIndexCache, ReplicatedWindowCache
+from rayllm.sizing.kv_cache import (
+    BlockIndexCache,
+    ChunkedCache,
+    CrossCache,
+    IndexCache,
+    LatentCache,
+    LayerCache,
+    SlidingCache,
+)
+from rayllm.sizing.state_space import StateCache, mamba_2
 from tests.unit.sizing.test_architecture import LLAMA
 
 # transformers' defaults of Qwen 3.5.
@@ -54,6 +64,60 @@ SPARSE: dict[str, Any] = {
     "index_topk": 2048,
     "index_head_dim": 128,
 }
+MINIMAX: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "minimax_m3_vl",
+    "sparse_attention_config": {"sparse_index_dim": 128, "sparse_attention_freq": [0, 0, 0, *[1] * 29]},
+}
+# DeepSeek V4 Flash.
+COMPRESSED: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "deepseek_v4",
+    "num_hidden_layers": 43,
+    "head_dim": 512,
+    "index_head_dim": 128,
+    "sliding_window": 128,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+}
+# Kimi Linear 48B.
+KIMI: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "kimi_linear",
+    "num_hidden_layers": 27,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "linear_attn_config": {
+        "kda_layers": [layer for layer in range(1, 27) if layer % 4],
+        "head_dim": 128,
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+}
+FLASH = {"linear_attn_config": KIMI["linear_attn_config"] | {"use_full_rank_gate": True, "gate_lower_bound": -5.0}}
+KDA = StateCache(channels=3 * 4096, inputs=3, matrices=32 * 128 * 128, matrix_bytes=4)
+# Ling 2.5, and 3, whose last layer is beyond the groups.
+LING: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "bailing_hybrid",
+    "num_hidden_layers": 9,
+    "layer_group_size": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+}
+# Zamba2 2.7B.
+ZAMBA: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "zamba2",
+    "hidden_size": 2560,
+    "layers_block_type": ["mamba", "mamba", "mamba", "hybrid"] * 8,
+    "mamba_expand": 2,
+    "n_mamba_heads": 80,
+    "mamba_ngroups": 1,
+    "mamba_d_state": 64,
+    "mamba_d_conv": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -77,13 +141,36 @@ SPARSE: dict[str, Any] = {
             SPARSE | {"index_topk_pattern": "FS" * 16},
             {LatentCache(1, 512, 64, is_sparse=True): 32, IndexCache(1, 128, 0): 16},
         ),
+        (MINIMAX, {LayerCache(8, 128, 128): 32, BlockIndexCache(1, 128, 0): 29}),
+        (
+            LLAMA | {"model_type": "mistral4", "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64},
+            {LayerCache(32, 128, 128): 32},
+        ),
+        (
+            COMPRESSED,
+            {
+                ReplicatedWindowCache(1, 584, 0, 128, 64): 43,
+                CompressedCache(1, 584, 0, 4): 21,
+                CompressedIndexCache(1, 128, 0, 4): 21,
+                ReplicatedWindowCache(1, 8192, 0, 8, 4): 21,
+                ReplicatedWindowCache(1, 2048, 0, 8, 4): 21,
+                CompressedCache(1, 584, 0, 128): 20,
+                ReplicatedWindowCache(1, 4096, 0, 128, 8): 20,
+            },
+        ),
+        (LING, {StateCache(32 * 128**2, 1, keeps_drafts=False): 7, LatentCache(1, 512, 64): 2}),
+        (LING | {"short_conv_kernel_size": 4}, {KDA: 6, LatentCache(1, 512, 64): 3}),
+        (ZAMBA, {mamba_2(80, 64, 1, 64, 4): 32, LayerCache(32, 160, 160): 8}),
+        (KIMI, {KDA: 20, LatentCache(1, 512, 64): 7}),
+        # Kimi K3 leaves another state behind.
+        (KIMI | FLASH | {"model_type": "kimi_k3"}, {replace(KDA, checkpoints=1): 20, LatentCache(1, 512, 64): 7}),
         (
             LLAMA | {"model_type": "llama4_text", "attention_chunk_size": 8192},
             {ChunkedCache(8, 128, 128, 8192): 24, LayerCache(8, 128, 128): 8},
         ),
         (
             LLAMA
-            | {"model_type": "gemma4_text", "sliding_window": 512, "head_dim": 256, "global_head_dim": 512}
+            | {"model_type": "gemma4_unified_text", "sliding_window": 512, "head_dim": 256, "global_head_dim": 512}
             | {"attention_k_eq_v": True, "num_global_key_value_heads": 2, "num_kv_shared_layers": 8},
             {SlidingCache(8, 256, 256, 512): 20, LayerCache(2, 512, 512): 4},
         ),
@@ -91,6 +178,10 @@ SPARSE: dict[str, Any] = {
 )
 def test_kinds_of_layers(config: dict[str, Any], kinds: dict[Any, int]) -> None:
     assert Counter(read_architecture(config).caches) == kinds
+
+
+def test_latent_and_linear_attention_have_no_key_value_heads() -> None:
+    assert (read_architecture(LING).heads, read_architecture(LING).key_value_heads) == (32, 32)
 
 
 def test_layers_without_a_cache_are_layers() -> None:
@@ -133,7 +224,22 @@ def test_whisper_has_keys_of_its_own() -> None:
             ConfigError,
             "no_rope_layers is no list of 32 numbers",
         ),
-        (LLAMA | {"model_type": "deepseek_v4"}, UnknownArchitectureError, "`deepseek_v4` cannot be computed: it packs"),
+        (
+            LLAMA | {"model_type": "deepseek_v41"},
+            UnknownArchitectureError,
+            "`deepseek_v41` cannot be computed: it keeps records",
+        ),
+        (LING | {"layer_group_size": None}, ConfigError, "layer_group_size is missing"),
+        (LLAMA | {"head_dim": None, "hidden_size": 1}, ConfigError, "num_attention_heads: 32 heads cannot share"),
+        (LLAMA | {"rope_scaling": "x"}, ConfigError, "rope_scaling, or rope_parameters: 'x' is no mapping"),
+        (ZAMBA | {"hidden_size": 1}, ConfigError, "num_attention_heads: 32 heads cannot share a hidden_size of 1"),
+        (ZAMBA | {"layers_block_type": None}, ConfigError, "layers_block_type is missing"),
+        (KIMI | {"linear_attn_config": None}, ConfigError, "linear_attn_config.kda_layers is missing"),
+        (MINIMAX | {"sparse_attention_config": None}, ConfigError, "sparse_attention_freq must list 32 flags"),
+        (MINIMAX | {"num_hidden_layers": 31}, ConfigError, "sparse_attention_freq must list 31 flags"),
+        (COMPRESSED | {"compress_ratios": [0, 2]}, ConfigError, "compress_ratios must list 43 of the rates"),
+        (COMPRESSED | {"compress_ratios": [[4]] * 43}, ConfigError, "compress_ratios must list 43 of the rates"),
+        (COMPRESSED | {"compress_ratios": [128] * 43}, ConfigError, "compress_ratios must list 43 of .* and a 4"),
     ],
 )
 def test_what_cannot_be_read(config: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -172,6 +278,34 @@ def test_sparse_attention_in_eight_bits_has_scales() -> None:
     assert cache_layout(caches, CacheSettings()).block_bytes == 64 * 32 * (2 * 576 + 132)
     assert cache_layout(caches, CacheSettings(element_bytes=1)).block_bytes == 64 * 32 * (656 + 132)
     assert cache_layout(caches, CacheSettings(tensor_parallel=8)).block == 64
+
+
+def test_the_index_of_blocks_is_on_every_gpu() -> None:
+    caches = read_architecture(MINIMAX).caches
+    layout = cache_layout(caches, CacheSettings(tensor_parallel=4))
+    assert (layout.block, len(layout.groups)) == (128, 1)
+    assert layout.block_bytes == 128 * (32 * 2 * 2 * 128 * 2 + 29 * 2 * 128)
+    in_8_bits = CacheSettings(tensor_parallel=4, index_bits=8)
+    assert cache_layout(caches, in_8_bits).block_bytes == 128 * (32 * 2 * 2 * 128 * 2 + 29 * 128)
+
+
+def test_compressed_vectors_lie_beside_their_index() -> None:
+    caches = read_architecture(COMPRESSED).caches
+    layout = cache_layout(caches, CacheSettings())
+    # Vectors and keys of 64 groups of 4 tokens, vectors of 2 groups of 128; each padded to a multiple of 576 bytes.
+    pages = 21 * (37_440 + 8640) + 20 * 1728
+    assert (layout.block, layout.block_bytes) == (256, pages)
+    # All layers keep a window, 22 of them in each of two groups.
+    assert Counter(page.block for page in layout.groups) == {256: 1, 64: 2, 4: 1, 8: 1}
+    windows = 2 * (-(-(127 + 512) // 64) + 1) + (-(-(7 + 512) // 4) + 1) + (-(-(127 + 512) // 8) + 1)
+    assert layout.blocks_of(131072, 512) == 512 + windows
+    assert cache_layout(caches, CacheSettings(tensor_parallel=8)).block_bytes == pages
+    assert cache_layout(caches, CacheSettings(index_bits=4)).block_bytes == pages - 21 * (8640 - 4608)
+
+
+def test_compressed_vectors_cannot_be_kept_for_all_tokens() -> None:
+    with pytest.raises(ConfigError, match=r"disable_hybrid_kv_cache_manager: vLLM 0\.32 cannot keep all tokens"):
+        cache_layout(read_architecture(COMPRESSED).caches, CacheSettings(keeps_all_tokens=True))
 
 
 def test_a_chunk_is_kept_unless_all_tokens_are() -> None:

@@ -53,7 +53,7 @@ def test_the_first_variant_on_the_fewest_gpus_that_hold_it(folder: Path) -> None
 
 def test_without_gpus_the_least_memory_that_holds_the_first_variant(folder: Path) -> None:
     place = selected(folder, Choice()).place
-    assert (place.accelerator, place.tensor_parallel) == ("H200", 2)
+    assert (place.accelerator, place.tensor_parallel) == ("B300", 1)
     assert selected(folder, Choice(tensor_parallel=4)).place.accelerator == "H100"
 
 

@@ -52,7 +52,7 @@ def test_a_family_whose_cache_is_unknown_is_judged_by_its_weights(
     folder = tmp_path / "unknown"
     shutil.copytree(WEIGHTS, folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "zamba2", "max_position_embeddings": 777}))
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "zamba", "max_position_embeddings": 777}))
     model = single_model(str(folder), None, None)
     assert (model.accelerator_type, model.max_model_len) == (None, 777)
     monkeypatch.setattr(sizing_cpu.os, "sysconf", lambda name: 1000)

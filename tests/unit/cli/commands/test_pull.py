@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rayllm.cli.commands.pull import command
 from rayllm.cli.terminal.download_progress import progress
 from rayllm.errors import ConfigError, SourceError
+from tests.servers.s3 import S3Server
 
 DEMO = Path(__file__).parents[4] / "models/rayllm-demo.yaml"
 
@@ -18,6 +19,19 @@ def test_the_last_line_is_the_folder() -> None:
     result = CliRunner().invoke(command, [str(DEMO)])
     assert result.exit_code == 0, result.output
     assert Path(result.stdout.splitlines()[-1]) == DEMO.parent / "rayllm-demo/weights"
+
+
+@pytest.mark.usefixtures("cache_folder")
+def test_the_weights_are_those_of_the_format_that_is_loaded(tmp_path: Path, s3: S3Server) -> None:
+    files = ("config.json", "params.json", "consolidated.safetensors", "model.safetensors")
+    s3.put("pulled", dict.fromkeys(files, b"{}"))
+    model = tmp_path / "m.yaml"
+    loading = "model_loading_config: {model_id: m, model_source: {bucket_uri: 's3://pulled'}}"
+    model.write_text(f"{loading}\nengine_kwargs: {{load_format: mistral}}")
+    result = CliRunner().invoke(command, [str(model), "--quiet"])
+    assert result.exit_code == 0, result.output
+    pulled = {path.name for path in Path(result.stdout.splitlines()[-1]).iterdir()}
+    assert pulled == set(files) - {"model.safetensors"}
 
 
 def test_what_cannot_be_had_fails(tmp_path: Path) -> None:

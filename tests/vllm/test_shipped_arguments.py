@@ -1,0 +1,29 @@
+"""vLLM takes the engine arguments of the files in models/, what is in their mappings included. No engine starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vllm.config
+
+from rayllm.config import load_model
+from rayllm.config.vllm_versions import unmet_requirement
+
+ROOT = Path(__file__).parents[2]
+MODELS = [load_model(path) for folder in ("models", "models/older") for path in (ROOT / folder).glob("*.yaml")]
+MAPPINGS = [
+    pytest.param(model.vllm_version, name, value, id=f"{model.model_id}-{name}")
+    for model in MODELS
+    for name, value in model.engine_kwargs.items()
+    if isinstance(value, dict) and name.endswith("_config")
+]
+
+
+@pytest.mark.parametrize(("version", "name", "value"), MAPPINGS)
+def test_mappings_are_vllms_own(version: str | None, name: str, value: dict[str, Any]) -> None:
+    if version and unmet_requirement(version):
+        pytest.skip(f"needs vLLM {version}")
+    config = getattr(vllm.config, name.title().replace("_", ""))
+    assert config(**value)
