@@ -3,7 +3,7 @@
 from rayllm.sources.cache import node_cache
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.model import Fetched, Version, fetch
-from rayllm.sources.selection import find_weights
+from rayllm.sources.selection import find_weights, mistral_priority
 from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "Version",
     "fetch",
     "find_weights",
+    "mistral_priority",
     "node_cache",
 ]

@@ -12,14 +12,14 @@ from typing import Any
 from rayllm.config import HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
 from rayllm.sources.errors import UnreachableError
+from rayllm.sources.mistral_format import as_config, usual_names
 from rayllm.sources.safetensors import Tensor, read_header
-from rayllm.sources.selection import select_files
+from rayllm.sources.selection import CONFIG, MISTRAL_CONFIG, config_path, is_mistral, mistral_priority, select_files
 from rayllm.sources.stores import HubStore, Item, LocalStore, Store, open_store
 from rayllm.sources.stores.hub import find_in_hub_cache
 from rayllm.sources.stores.local import SCHEME, read_range
 from rayllm.sources.transfer.ranges import RangeClient
 
-_CONFIG = "config.json"
 _THREADS = 16
 
 
@@ -27,8 +27,9 @@ _THREADS = 16
 class ModelInfo:
     """A model as its files describe it.
 
-    `uri` names the store; `config` is config.json; `tensors` are those of all weights, by name; `paths` are all files;
-    `texts` are the contents of the small files requested; `is_gated` is true if the hub restricts access.
+    `uri` names the store; `config` is config.json, or what vLLM makes of params.json; `tensors` are those of all
+    weights that it loads, by their names in transformers; `paths` are all files; `texts` are the contents of the small
+    files requested; `is_gated` is true if the hub restricts access.
     """
 
     uri: str
@@ -39,12 +40,13 @@ class ModelInfo:
     is_gated: bool = False
 
 
-def inspect_model(source: Source, texts: Iterable[str] = ()) -> ModelInfo:
+def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[str, Any] | None = None) -> ModelInfo:
     """Read a model's configuration and tensor headers: a few hundred kilobytes, however large the model is.
 
     Args:
         source: the model.
         texts: paths of small files to read as well, if they exist.
+        arguments: `engine_kwargs`; its formats say which configuration and weights are read.
 
     Raises:
         SourceError: it cannot be reached, or a file is no valid JSON or safetensors.
@@ -54,13 +56,21 @@ def inspect_model(source: Source, texts: Iterable[str] = ()) -> ModelInfo:
     items = {item.path: item for item in files}
     if not items:
         raise SourceError(f"{store.uri} holds nothing; check the address.")
-    if _CONFIG not in items:
-        raise ConfigError(f"{store.uri} is no model: it holds no {_CONFIG}.")
-    selected = [items[path] for path in select_files(items, store.uri, allow_pickle=False, weights=True)]
+    if not items.keys() & {CONFIG, MISTRAL_CONFIG}:
+        raise ConfigError(f"{store.uri} is no model: it holds no config.json.")
+    priority = mistral_priority(arguments, in_place=isinstance(store, LocalStore))
+    selected = select_files(items, store.uri, allow_pickle=False, weights=True, priority=priority)
+    weights = [path for path in selected if path.endswith(".safetensors")]
+    described_by = config_path(items, weights, arguments)
+    if described_by not in items:
+        raise ConfigError(f"{store.uri} is no model: it holds no {described_by}.")
     reader = _Reader(store)
     try:
-        config = reader.json(items[_CONFIG])
-        tensors = reader.tensors(item for item in selected if item.path.endswith(".safetensors"))
+        config = reader.json(items[CONFIG]) if CONFIG in items else {}
+        if described_by == MISTRAL_CONFIG:
+            config = as_config(reader.json(items[MISTRAL_CONFIG]), config)
+        tensors = reader.tensors(items[path] for path in weights)
+        tensors = usual_names(tensors) if is_mistral(weights) else tensors
         contents = {path: reader.text(items[path]) for path in texts if path in items}
     finally:
         reader.close()

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from rayllm.config import BucketSource, HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
 from rayllm.sources.cache import node_cache
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.extras import StoreWithExtras, install
-from rayllm.sources.selection import find_weights, select_files
+from rayllm.sources.selection import (
+    CONFIG,
+    MISTRAL_CONFIG,
+    MistralPriority,
+    find_weights,
+    mistral_priority,
+    select_files,
+)
 from rayllm.sources.stores import Snapshot, Store, open_store
 from rayllm.sources.stores.hub import find_in_hub_cache
 from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
@@ -44,6 +53,7 @@ def fetch(
     pinned: Version | None = None,
     progress: Progress | None = None,
     in_cache: bool = False,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Fetched:
     """Fetch a model to this node, unless it is there, and return its folder.
 
@@ -55,33 +65,42 @@ def fetch(
         pinned: the version that other replicas serve; no other is accepted.
         progress: observes the download; by default it is logged.
         in_cache: use our own cache even if the hub client's has the model, so that the path is the same on every node.
+        arguments: `engine_kwargs`; its formats say which weights are fetched.
 
     Raises:
         SourceError: it cannot be fetched; the message names the source and the cause.
         ConfigError: it holds no weights that may be loaded, or not all of them.
     """
-    fetched = _fetch(source, model_id, allow_pickle, weights, pinned, progress or LoggedProgress(), in_cache)
+    fetched = _fetch(source, model_id, _Wanted(allow_pickle, weights, arguments or {}, pinned), progress, in_cache)
     if weights:
-        find_weights(fetched.folder, allow_pickle, model_id)
+        find_weights(fetched.folder, allow_pickle, model_id, arguments)
     return fetched
 
 
-def _fetch(
-    source: Source,
-    model_id: str,
-    allow_pickle: bool,
-    weights: bool,
-    pinned: Version | None,
-    progress: Progress,
-    in_cache: bool,
-) -> Fetched:
+@dataclass(frozen=True)
+class _Wanted:
+    """What to fetch of a model. See the arguments of `fetch`."""
+
+    allow_pickle: bool
+    weights: bool
+    arguments: Mapping[str, Any]
+    pinned: Version | None
+
+    @property
+    def priority(self) -> MistralPriority:
+        """When weights in Mistral's own format are fetched."""
+        return mistral_priority(self.arguments, in_place=False)
+
+
+def _fetch(source: Source, model_id: str, wanted: _Wanted, progress: Progress | None, in_cache: bool) -> Fetched:
     if isinstance(source, LocalSource):
         folder = Path(source.path).expanduser()
         if not folder.is_dir():
             raise SourceError(f"model `{model_id}`: model_source {folder} is no folder on this node.")
         return Fetched(folder)
+    progress = progress or LoggedProgress()
     try:
-        fetched = _RemoteModel(source, allow_pickle, weights, pinned, in_cache).fetch(progress)
+        fetched = _RemoteModel(source, wanted, in_cache).fetch(progress)
         if isinstance(source, BucketSource):
             for extra in source.extra_files:
                 if not extra.is_inside:
@@ -95,23 +114,16 @@ def _fetch(
 class _RemoteModel:
     """The files of one source that serving needs, at a pinned version if there is one."""
 
-    def __init__(
-        self,
-        source: BucketSource | HubSource,
-        allow_pickle: bool,
-        weights: bool,
-        pinned: Version | None,
-        in_cache: bool,
-    ) -> None:
+    def __init__(self, source: BucketSource | HubSource, wanted: _Wanted, in_cache: bool) -> None:
+        pinned = wanted.pinned
         if isinstance(source, HubSource) and pinned and pinned.commit:
             source = source.model_copy(update={"revision": pinned.commit})
-        self._allow_pickle = allow_pickle
-        self._weights = weights
+        self._wanted = wanted
         self._pinned = pinned
         # The hub client's own cache may hold the repository, fetched by another program.
         self._hub_source = source if isinstance(source, HubSource) and not in_cache else None
         self._store = _open(source)
-        self._selection = _selection_name(source, allow_pickle, weights)
+        self._selection = _selection_name(source, wanted)
 
     def fetch(self, progress: Progress) -> Fetched:
         pinned = self._pinned
@@ -129,7 +141,8 @@ class _RemoteModel:
         snapshot = self._list_snapshot()
         if self._hub_source and not node_cache().holds(snapshot.uri, snapshot.id):
             source = self._hub_source.model_copy(update={"revision": snapshot.commit})
-            if folder := find_in_hub_cache(source, [item.path for item in snapshot.items]):
+            folder = find_in_hub_cache(source, [item.path for item in snapshot.items])
+            if folder and self._is_usable(folder):
                 return Fetched(folder, Version(snapshot.id, snapshot.commit))
         listed = iter([snapshot])
         entry, snapshot = node_cache().fetch(
@@ -147,10 +160,14 @@ class _RemoteModel:
         uri = self._store.uri
         if not items:
             raise SourceError(f"{uri} holds nothing; check the address.")
-        paths = set(select_files((item.path for item in items), uri, self._allow_pickle, self._weights))
+        wanted = self._wanted
+        selected = select_files(
+            (item.path for item in items), uri, wanted.allow_pickle, wanted.weights, wanted.priority
+        )
+        paths = set(selected)
         if isinstance(self._store, StoreWithExtras):
             paths |= self._store.extra_paths
-        if self._weights and not paths & {"config.json", "params.json"}:
+        if wanted.weights and not paths & {CONFIG, MISTRAL_CONFIG}:
             raise ConfigError(f"{uri} is no model: it holds no config.json.")
         snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit())
         if self._pinned and self._pinned.snapshot not in ("", snapshot.id):
@@ -166,13 +183,16 @@ class _RemoteModel:
             return Fetched(entry.files, Version(entry.root.name, entry.commit))
         if self._hub_source:
             folder = find_in_hub_cache(self._hub_source)
-            if folder and (not self._weights or self._has_weights(folder)):
+            if folder and self._is_usable(folder):
                 return Fetched(folder, Version("", folder.name))
         return None
 
-    def _has_weights(self, folder: Path) -> bool:
+    def _is_usable(self, folder: Path) -> bool:
+        """Whether a folder has all weights that vLLM would load from it, if they are wanted."""
+        if not self._wanted.weights:
+            return True
         try:
-            find_weights(folder, self._allow_pickle, self._store.uri)
+            find_weights(folder, self._wanted.allow_pickle, self._store.uri, self._wanted.arguments)
         except ConfigError:
             return False
         return True
@@ -185,8 +205,10 @@ def _open(source: BucketSource | HubSource) -> Store:
     return store
 
 
-def _selection_name(source: BucketSource | HubSource, allow_pickle: bool, weights: bool) -> str:
+def _selection_name(source: BucketSource | HubSource, wanted: _Wanted) -> str:
     """Names what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
-    kind = "tokenizer" if not weights else "any-weights" if allow_pickle else "model"
+    kind = "tokenizer" if not wanted.weights else "any-weights" if wanted.allow_pickle else "model"
+    if wanted.weights and wanted.priority != "last":
+        kind = f"{kind}-mistral-{wanted.priority}"
     variant = source.revision if isinstance(source, HubSource) else str(source.extra_files or "")
     return f"{kind}-{sha256(variant.encode()).hexdigest()[:8]}" if variant else kind

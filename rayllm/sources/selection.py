@@ -1,15 +1,23 @@
-"""Selects the files of a model that serving needs, and refuses pickled weights."""
+"""Selects the files of a model that serving needs, and refuses pickled weights.
+
+Some models hold their weights twice: as transformers has them, and as Mistral does (`consolidated*`, with params.json
+in place of config.json). vLLM's `load_format` and `config_format` say which of them it loads.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Literal
 
 from rayllm.errors import ConfigError
 
+CONFIG = "config.json"
+MISTRAL_CONFIG = "params.json"
 INDEX = "model.safetensors.index.json"
+MISTRAL_INDEX = "consolidated.safetensors.index.json"
 SAFETENSORS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth")
 # Tokenizer, processor, code and everything else that is not weights.
@@ -36,11 +44,34 @@ EXCLUDED = (
     "*.msgpack",
     "*.h5",
 )
-# Mistral's own format. vLLM would prefer it to the weights that config.json describes.
+# Mistral's own format.
 CONSOLIDATED = ("consolidated*",)
 
+MistralPriority = Literal["only", "first", "last"]
+"""When weights in Mistral's own format are used: only they are; if there are any; or if there are no others."""
 
-def select_files(paths: Iterable[str], uri: str, allow_pickle: bool, weights: bool) -> list[str]:
+
+def mistral_priority(arguments: Mapping[str, Any] | None, in_place: bool) -> MistralPriority:
+    """When weights in Mistral's own format are used.
+
+    Without a format, vLLM prefers them in a folder. They are then not downloaded beside others, so that it loads what
+    config.json describes. Source: vLLM 0.32, `DefaultModelLoader._prepare_weights`.
+
+    Args:
+        arguments: `engine_kwargs` of a model's file.
+        in_place: whether vLLM reads the folder that the files are selected from.
+    """
+    arguments = arguments or {}
+    load_format = str(arguments.get("load_format") or "auto").lower()
+    if load_format == "mistral":
+        return "only"
+    is_first = load_format == "auto" and (in_place or arguments.get("config_format") == "mistral")
+    return "first" if is_first else "last"
+
+
+def select_files(
+    paths: Iterable[str], uri: str, allow_pickle: bool, weights: bool, priority: MistralPriority = "last"
+) -> list[str]:
     """Select the paths that serving needs; safetensors are preferred to pickled weights.
 
     Args:
@@ -48,19 +79,53 @@ def select_files(paths: Iterable[str], uri: str, allow_pickle: bool, weights: bo
         uri: the store, for errors.
         allow_pickle: accept a model with pickled weights only.
         weights: false selects only what a tokenizer needs.
+        priority: when weights in Mistral's own format are used.
 
     Raises:
         ConfigError: there are no weights that may be loaded.
     """
     candidates = [path for path in paths if not _matches(path, EXCLUDED)]
     others = [path for path in candidates if _matches(path, NOT_WEIGHTS) and not _matches(path, CONSOLIDATED)]
-    return others + _select_weights(candidates, uri, allow_pickle) if weights else others
+    if not weights:
+        return others
+    selected = _select_weights(candidates, uri, allow_pickle, priority)
+    if is_mistral(selected):
+        others = [path for path in others if path != INDEX] + [path for path in candidates if path == MISTRAL_INDEX]
+    return others + selected
 
 
-def _select_weights(paths: list[str], uri: str, allow_pickle: bool) -> list[str]:
+def is_mistral(weights: Iterable[str]) -> bool:
+    """Whether selected weights are in Mistral's own format."""
+    return all(_matches(path, CONSOLIDATED) for path in weights)
+
+
+def config_path(paths: Iterable[str], weights: Iterable[str], arguments: Mapping[str, Any] | None) -> str:
+    """The file that vLLM reads the model's configuration from.
+
+    Source: vLLM 0.32, `get_config`.
+
+    Args:
+        paths: of all files.
+        weights: those of them that were selected as weights.
+        arguments: `engine_kwargs` of a model's file.
+    """
+    config_format = (arguments or {}).get("config_format") or "auto"
+    by_itself = config_format == "auto" and is_mistral(weights) and MISTRAL_CONFIG in set(paths)
+    return MISTRAL_CONFIG if by_itself or config_format == "mistral" else CONFIG
+
+
+def _select_weights(paths: list[str], uri: str, allow_pickle: bool, priority: MistralPriority) -> list[str]:
     safetensors = [path for path in paths if _matches(path, SAFETENSORS)]
+    consolidated = [path for path in safetensors if _matches(path, CONSOLIDATED)]
+    if priority == "only" and not consolidated:
+        raise ConfigError(
+            f"{uri} holds no consolidated*.safetensors file, which `load_format: mistral` loads; "
+            "remove `engine_kwargs.load_format` if it holds other weights."
+        )
+    if consolidated and priority != "last":
+        return consolidated
     if safetensors:
-        return [path for path in safetensors if not _matches(path, CONSOLIDATED)] or safetensors
+        return [path for path in safetensors if path not in consolidated] or consolidated
     pickled = [path for path in paths if _matches(path, PICKLED)]
     if pickled and not allow_pickle:
         raise ConfigError(
@@ -72,18 +137,26 @@ def _select_weights(paths: list[str], uri: str, allow_pickle: bool) -> list[str]
     return pickled
 
 
-def find_weights(folder: Path, allow_pickle: bool, model_id: str) -> list[Path]:
-    """Find the weight files in a local folder.
+def find_weights(
+    folder: Path, allow_pickle: bool, model_id: str, arguments: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Find the weight files that vLLM loads from a local folder.
+
+    Args:
+        folder: the folder.
+        allow_pickle: accept pickled weights.
+        model_id: the model, for errors.
+        arguments: `engine_kwargs`; its formats say which weights are loaded.
 
     Raises:
         ConfigError: the folder is no model, holds only pickled weights although those are not allowed, or lacks a file
             that its index names.
     """
-    if not (folder / "config.json").is_file() and not (folder / "params.json").is_file():
+    if not (folder / CONFIG).is_file() and not (folder / MISTRAL_CONFIG).is_file():
         raise ConfigError(f"model `{model_id}`: {folder} is no model folder: it holds no config.json.")
     names = [path.name for path in folder.iterdir() if path.is_file()]
     try:
-        weights = _select_weights(names, str(folder), allow_pickle)
+        weights = _select_weights(names, str(folder), allow_pickle, mistral_priority(arguments, True))
         _check_index(folder, weights)
     except ConfigError as error:
         raise ConfigError(f"model `{model_id}`: {error.message}") from None
@@ -92,7 +165,7 @@ def find_weights(folder: Path, allow_pickle: bool, model_id: str) -> list[Path]:
 
 def _check_index(folder: Path, weights: list[str]) -> None:
     """Refuse an incomplete model, such as an upload in progress."""
-    index = folder / INDEX
+    index = folder / (MISTRAL_INDEX if is_mistral(weights) else INDEX)
     if not index.is_file() or not _matches(weights[0], SAFETENSORS):
         return
     try:
@@ -100,7 +173,7 @@ def _check_index(folder: Path, weights: list[str]) -> None:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{index} is no index of weights.") from None
     if missing := sorted(indexed - set(weights)):
-        raise ConfigError(f"{folder} is not complete: {INDEX} names {missing[0]}, which is missing.")
+        raise ConfigError(f"{folder} is not complete: {index.name} names {missing[0]}, which is missing.")
 
 
 def _matches(path: str, patterns: Iterable[str]) -> bool:

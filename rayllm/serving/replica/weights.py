@@ -12,7 +12,7 @@ from ray import serve
 from rayllm.cluster.gpu_group import call_on_other_nodes
 from rayllm.config import LocalSource, ModelConfig, Source
 from rayllm.serving.cluster.state.served_versions import ServedVersion
-from rayllm.sources import Fetched, Progress, Version, fetch
+from rayllm.sources import Progress, Version, fetch, mistral_priority
 
 
 class ReplicaWeights:
@@ -52,29 +52,31 @@ class ReplicaWeights:
 
     async def _fetch(self, source: Source, weights: bool, progress: Progress, on_other_nodes: bool) -> Path:
         pickle = weights and self._model.model_loading_config.allow_pickle_weights
-        what = (source, self._model.model_id, pickle, weights)
+        arguments = self._model.engine_kwargs
+        fetch_files = partial(fetch, source, self._model.model_id, pickle, weights, arguments=arguments)
         if isinstance(source, LocalSource):
-            return (await asyncio.to_thread(fetch, *what)).folder
-        served = ServedVersion(_key(source, weights))
-        fetched = await asyncio.to_thread(fetch, *what, await served.get(), progress, on_other_nodes)
+            return (await asyncio.to_thread(fetch_files)).folder
+        served = ServedVersion(_key(source, mistral_priority(arguments, in_place=False) if weights else None))
+        fetched = await asyncio.to_thread(fetch_files, await served.get(), progress, on_other_nodes)
         version = await served.decide(fetched.version)
         if version != fetched.version:
             # Another replica started at the same time and saw the source before or after a change.
-            fetched = await asyncio.to_thread(fetch, *what, version, progress, on_other_nodes)
+            fetched = await asyncio.to_thread(fetch_files, version, progress, on_other_nodes)
         self._served.append(served)
         if weights:
             self.version = fetched.version
         if on_other_nodes:
-            await asyncio.to_thread(call_on_other_nodes, partial(_fetch_on_node, *what, fetched))
+            await asyncio.to_thread(call_on_other_nodes, partial(fetch_files, fetched.version, None, True))
         return fetched.folder
 
 
-def _fetch_on_node(source: Source, model_id: str, pickle: bool, weights: bool, here: Fetched) -> None:
-    fetch(source, model_id, pickle, weights, here.version, None, True)
+def _key(source: Source, files: str | None) -> str:
+    """Key of the source within this deployment; a changed configuration is another source.
 
-
-def _key(source: Source, weights: bool) -> str:
-    """Key of the source within this deployment; a changed configuration is another source."""
+    Args:
+        source: the source.
+        files: which weights are fetched from it; None is its tokenizer.
+    """
     context = serve.get_replica_context()
-    digest = hashlib.sha256(repr((source, weights)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((source, files)).encode()).hexdigest()[:16]
     return f"{context.app_name}/{context.deployment}/{digest}"

@@ -70,6 +70,31 @@ def test_hub_repository(hub: HubServer) -> None:
     assert len(read) == 4
 
 
+PARAMS = b'{"dim": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 32}'
+MISTRAL = {"params.json": PARAMS, "consolidated.safetensors": weights(["tok_embeddings.weight"], 100)}
+
+
+def test_mistral_s_own_format_is_read_instead(s3: S3Server) -> None:
+    s3.put("twice", MODEL | MISTRAL)
+    source = BucketSource(bucket_uri="s3://twice")
+    check(inspect_model(source))
+    info = inspect_model(source, arguments={"load_format": "mistral"})
+    assert set(info.tensors) == {"model.embed_tokens.weight"}
+    assert (info.config["model_type"], info.config["hidden_size"]) == ("mistral", 64)
+
+
+def test_mistral_s_own_format_of_a_folder(tmp_path: Path) -> None:
+    for name, content in (MODEL | MISTRAL).items():
+        (tmp_path / name).write_bytes(content)
+    source = LocalSource(path=str(tmp_path))
+    check(inspect_model(source, arguments={"load_format": "safetensors"}))
+    assert set(inspect_model(source).tensors) == {"model.embed_tokens.weight"}
+    (tmp_path / "config.json").unlink()
+    assert inspect_model(source).config["hidden_size"] == 64
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        inspect_model(source, arguments={"config_format": "hf"})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

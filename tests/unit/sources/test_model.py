@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.config import BucketSource, ExtraFile, LocalSource, Source
+from rayllm.config import BucketSource, ExtraFile, HubSource, LocalSource, Source
 from rayllm.errors import ConfigError, SourceError
-from rayllm.sources import Version, fetch, find_weights
+from rayllm.sources import UnreachableError, Version, fetch, find_weights
+from rayllm.sources.stores import BucketStore
 from tests.servers.gcs import GcsServer
+from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 
 MODEL = {
@@ -20,6 +22,14 @@ MODEL = {
     "model.safetensors.index.json": b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}',
     "chat_template.jinja": b"x",
 }
+# The same weights in Mistral's own format.
+MISTRAL = {
+    "params.json": b"{}",
+    "tekken.json": b"{}",
+    "consolidated-1.safetensors": b"c",
+    "consolidated.safetensors.index.json": b'{"weight_map": {"x": "consolidated-1.safetensors"}}',
+}
+LOADS_MISTRAL = {"load_format": "mistral"}
 UNWANTED = {"pytorch_model.bin": b"p", "original/c.safetensors": b"o", "README.md": b"r", "model.gguf": b"g"}
 
 
@@ -62,6 +72,55 @@ def test_fetch_downloads_only_files_needed_for_serving(bucket: tuple[str, S3Serv
     assert contents(fetched.folder) == MODEL
     assert fetched.version.snapshot
     assert fetch(BucketSource(bucket_uri=f"{bucket[0]}/some/model"), "m") == fetched
+
+
+def weights_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
+def test_each_format_has_a_snapshot_of_its_own(bucket: tuple[str, S3Server | GcsServer]) -> None:
+    put(bucket, MODEL | MISTRAL)
+    source = BucketSource(bucket_uri=bucket[0])
+    usual, mistral = fetch(source, "m"), fetch(source, "m", arguments=LOADS_MISTRAL)
+    assert weights_of(usual.folder) == ["a.safetensors", "b.safetensors"]
+    assert contents(mistral.folder) == MISTRAL | {
+        name: MODEL[name] for name in ("config.json", "tokenizer.json", "chat_template.jinja")
+    }
+    assert usual.version != mistral.version
+    assert fetch(source, "m", pinned=mistral.version, arguments=LOADS_MISTRAL) == mistral
+    with pytest.raises(SourceError, match="changed since"):
+        fetch(source, "m", pinned=Version(mistral.version.snapshot[::-1]), arguments=LOADS_MISTRAL)
+
+
+def test_without_the_store_each_format_finds_its_own_copy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("formats", MODEL | MISTRAL)
+    source = BucketSource(bucket_uri="s3://formats")
+    usual, mistral = fetch(source, "m"), fetch(source, "m", arguments=LOADS_MISTRAL)
+
+    def unreachable(*_: object) -> None:
+        raise UnreachableError("s3://formats cannot be reached")
+
+    monkeypatch.setattr(BucketStore, "files", unreachable)
+    assert fetch(source, "m") == usual
+    assert fetch(source, "m", arguments=LOADS_MISTRAL) == mistral
+    with pytest.raises(SourceError, match="no complete copy"):
+        fetch(source, "m", arguments={"config_format": "mistral"})
+
+
+def test_the_hub_s_weights_in_mistral_s_format(hub: HubServer) -> None:
+    hub.commit("org/twice", MODEL | MISTRAL)
+    source = HubSource(repo_id="org/twice")
+    assert weights_of(fetch(source, "m").folder) == ["a.safetensors", "b.safetensors"]
+    assert weights_of(fetch(source, "m", arguments=LOADS_MISTRAL).folder) == ["consolidated-1.safetensors"]
+
+
+def test_a_source_without_the_format_that_is_loaded(bucket: tuple[str, S3Server | GcsServer], tmp_path: Path) -> None:
+    put(bucket, MODEL)
+    (tmp_path / "config.json").touch()
+    (tmp_path / "a.safetensors").touch()
+    for source in (BucketSource(bucket_uri=bucket[0]), LocalSource(path=str(tmp_path))):
+        with pytest.raises(ConfigError, match=r"model `m`: .* holds no consolidated\*\.safetensors file"):
+            fetch(source, "m", arguments=LOADS_MISTRAL)
 
 
 def test_tokenizer_in_a_bucket(bucket: tuple[str, S3Server | GcsServer]) -> None:
