@@ -7,6 +7,7 @@ the same groups, so the classes write the same events again; the engine goes on 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from copy import copy
@@ -14,6 +15,9 @@ from typing import Any
 
 from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
+
+# Tokens with a bias that vLLM's runner for GPUs takes in a request.
+_MOST_BIASES = 1024
 
 
 def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> None:
@@ -31,11 +35,14 @@ def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) ->
     from vllm.v1.engine.exceptions import EngineDeadError
 
     original, resumes_grammars = engine.generate, are_resumed()
+    # vLLM ignores biases where it checks the tokens of a draft.
+    takes_biases = engine.vllm_config.speculative_config is None
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         journal = current()
         if journal:
-            journal.open(_is_continuable(sampling_params, resumes_grammars and _starts_with_grammar(engine)))
+            resumes_grammar = resumes_grammars and _starts_with_grammar(engine)
+            journal.open(_is_continuable(sampling_params, resumes_grammar, takes_biases))
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
@@ -56,12 +63,14 @@ def _starts_with_grammar(engine: Any) -> bool:
     return not config.reasoning_parser or bool(config.enable_in_reasoning)
 
 
-def _is_continuable(params: Any, resumes_grammar: bool) -> bool:
+def _is_continuable(params: Any, resumes_grammar: bool, takes_biases: bool) -> bool:
     """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself.
 
-    `repetition_penalty` is for tokens of the prompt, too; the other penalties count generated ones only.
+    `repetition_penalty` is for tokens of the prompt, too; the other penalties count generated ones only. Biases stand
+    in for `frequency_penalty`, unless `repetition_penalty` would scale them.
     """
-    has_penalties = params.frequency_penalty or params.presence_penalty
+    can_be_biases = takes_biases and params.repetition_penalty == 1
+    has_penalties = params.presence_penalty or (params.frequency_penalty and not can_be_biases)
     has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
     if _has_grammar(params) and not resumes_grammar:
         return False
@@ -137,13 +146,27 @@ async def _repeat(processor: Any, request_id: str, queue: Any, groups: list[Toke
 
 
 def _remaining(request: Any, tokens: list[int]) -> Any:
-    """The request for the tokens that are still to be generated."""
+    """The request for the tokens that are still to be generated.
+
+    Raises:
+        ValueError: it would need more biases than vLLM takes.
+    """
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
+    if params.frequency_penalty:
+        params.logit_bias = _with_penalties(params.logit_bias or {}, params.frequency_penalty, tokens)
     if _has_grammar(params):
         params.extra_args = {GENERATED: len(tokens)}
     remaining = copy(request)
     remaining.prompt_token_ids = [*request.prompt_token_ids, *tokens]
     remaining.sampling_params = params
     return remaining
+
+
+def _with_penalties(bias: dict[int, float], penalty: float, tokens: list[int]) -> dict[int, float]:
+    """A request's `logit_bias` with what `frequency_penalty` takes from the logits of the tokens generated so far."""
+    penalized = bias | {token: bias.get(token, 0.0) - penalty * count for token, count in Counter(tokens).items()}
+    if len(penalized) > _MOST_BIASES:
+        raise ValueError(f"The stream would go on with {len(penalized)} biased tokens; vLLM takes {_MOST_BIASES}.")
+    return penalized
