@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 PRIVATE_NAMES = {
+    "ray._common.constants": ("HEAD_NODE_RESOURCE_NAME",),
     "ray._private.worker": (
         "_global_node",
         "global_worker",

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from io import BufferedIOBase
 
 import httpx
 import psutil
 import pytest
+import yaml
 
 from benchmarks.faults.answers import Ending
 from benchmarks.faults.application import MODEL, Address, running
 from benchmarks.faults.cluster import Cluster
 from benchmarks.faults.experiment import Experiment
+from benchmarks.servers import DEMO
 
+# Of a replica.
+SLOTS = yaml.safe_load(DEMO.read_text())["engine_kwargs"]["max_num_seqs"]
 # Of a stream, after its last event.
 END = b"\r\n0\r\n\r\n"
 
@@ -79,6 +85,50 @@ async def test_routers_that_die_refuse_nobody(address: Address) -> None:
     assert [reply.status_code for reply in replies] == [200] * 20, [reply.text for reply in replies]
     answers = {reply.json()["choices"][0]["message"]["content"] for reply in replies}
     assert answers == {"The capital of Italy is Rome."}
+
+
+async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(address: Address) -> None:
+    cluster = Cluster()
+    routers, engines = cluster.routers(), cluster.engines()
+    # More than both replicas take at once.
+    requests = 2 * SLOTS + 40
+    async with ask_for_capital(address, requests) as asking:
+        for engine in engines:
+            engine.suspend()
+        try:
+            async with asyncio.timeout(60):
+                while await waiting_requests(address) < 40:
+                    await asyncio.sleep(0.05)
+            # Requests are parked after 10 ms, if the routers get that much of a busy machine.
+            await asyncio.sleep(1.0)
+            for router in routers:
+                router.kill()
+        finally:
+            for engine in engines:
+                engine.resume()
+        replies = await asyncio.gather(*asking, return_exceptions=True)
+    answers = [reply for reply in replies if isinstance(reply, httpx.Response)]
+    assert [reply.text for reply in answers if reply.status_code != 200] == []
+    # Each router has one request on its way to each replica, or back.
+    assert len(answers) >= requests - len(routers) * len(engines), replies
+
+
+@asynccontextmanager
+async def ask_for_capital(address: Address, times: int) -> AsyncIterator[list[asyncio.Task[httpx.Response]]]:
+    """Ask so many times at once, from as many connections."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=120, headers=address.headers, limits=limits) as client:
+        yield [asyncio.create_task(client.post(f"{address.url}/v1/chat/completions", json=body)) for _ in range(times)]
+
+
+async def waiting_requests(address: Address) -> int:
+    """How many requests wait for a replica, in all routers."""
+    async with httpx.AsyncClient(timeout=60, headers=address.headers) as client:
+        page = (await client.get(f"{address.url}/metrics")).text
+    return sum(
+        int(float(count)) for count in re.findall(r"^rayllm_requests_waiting\{[^}]*\} (\S+)", page, re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize("survivors", [1, 0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import json
 import mmap
 import os
@@ -25,6 +26,9 @@ _PREFIX = struct.Struct("!B?QI")
 _MAX_INLINE = 32 * 1024
 _MAX_FILES = 2
 _BATCH = 64
+# The kernel is short of memory, or too many descriptors are on their way.
+_NO_ROOM = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
+_RETRY_S = 0.05
 
 
 class Kind(IntEnum):
@@ -35,7 +39,7 @@ class Kind(IntEnum):
     ABORT = 2
     """To a replica: the client has disconnected."""
     STARTED = 3
-    """To a router: the reply has started."""
+    """To a router: the reply starts. Its `size` is that of a reply that is sent in one piece."""
     DONE = 4
     """To a router: the reply is complete; the connection is the router's again. With `is_kept`, the replica keeps its
     duplicate until the router acknowledges the message.
@@ -142,6 +146,8 @@ class Channel:
         self._on_close()
 
     def _write(self) -> None:
+        if not self._is_open:
+            return
         while self._waiting:
             packet, files = self._waiting[0]
             try:
@@ -149,9 +155,13 @@ class Channel:
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._write)
                 return
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    # The other end lives, and would answer what this one took for lost.
+                    self._loop.call_later(_RETRY_S, self._write)
+                    return
                 # Deferred, so that `on_close` is not called from within `send`.
-                self._loop.call_soon(self.close)
+                self._loop.call_soon(self._end)
                 return
             self._waiting.popleft()
             _close_all(files)
@@ -161,25 +171,40 @@ class Channel:
     def _read(self) -> None:
         # As many as are there, up to a batch, so that other tasks get their turn.
         for _ in range(_BATCH):
-            try:
-                packet, files = _receive(self._socket)
-            except BlockingIOError:
+            if not self._read_one():
                 return
-            except OSError:
-                packet, files = b"", ()
-            if not packet:
-                self.close()
-                return
-            self._on_message(_parse(packet, files))
-            if not self._is_open:
-                return
+
+    def _end(self) -> None:
+        """Read what the other end sent before it closed, and close."""
+        while self._read_one():
+            pass
+        self.close()
+
+    def _read_one(self) -> bool:
+        """Take in the next message, if there is one. Returns whether there may be more."""
+        if not self._is_open:
+            return False
+        try:
+            packet, files = _receive(self._socket)
+        except BlockingIOError:
+            return False
+        except OSError:
+            packet, files = b"", ()
+        if not packet:
+            self.close()
+            return False
+        self._on_message(_parse(packet, files))
+        return True
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
     size = array.array("i").itemsize
-    packet, ancillary, _, _ = connection.recvmsg(
-        _PREFIX.size + _MAX_INLINE, socket.CMSG_SPACE((_MAX_FILES + 1) * size), socket.MSG_CMSG_CLOEXEC
-    )
+    limits = _PREFIX.size + _MAX_INLINE, socket.CMSG_SPACE((_MAX_FILES + 1) * size), socket.MSG_CMSG_CLOEXEC
+    try:
+        packet, ancillary, _, _ = connection.recvmsg(*limits)
+    except ConnectionResetError:
+        # The other end has closed without reading everything. Linux reports that before it delivers what was sent.
+        packet, ancillary, _, _ = connection.recvmsg(*limits)
     files = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -62,23 +62,32 @@ class ClientConnection:
         self._return_route = return_route
         self._writable: asyncio.Future[None] | None = None
 
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, is_all: bool) -> None:
-        """Send the status line, the headers, and the first or only part of the body.
+    def head(self, status: int, headers: list[tuple[bytes, bytes]], size: int | None) -> bytes:
+        """The status line and the headers.
 
-        Raises:
-            ConnectionError: the client disconnected or does not read, or `close` was called.
+        Args:
+            status: the status.
+            headers: names and values.
+            size: of the body; None for one that is sent in chunks.
         """
         parts = [_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
         if not self._keeps_alive:
             parts.append(b"connection: close\r\n")
-        parts.append(b"content-length: %d\r\n\r\n" % len(body) if is_all else b"transfer-encoding: chunked\r\n\r\n")
+        parts.append(b"transfer-encoding: chunked\r\n\r\n" if size is None else b"content-length: %d\r\n\r\n" % size)
+        return b"".join(parts)
+
+    async def start(self, head: bytes, body: bytes, is_all: bool) -> None:
+        """Send the head, and the first or only part of the body.
+
+        Raises:
+            ConnectionError: the client disconnected or does not read, or `close` was called.
+        """
         first, rest = body[:LARGEST_WRITE], body[LARGEST_WRITE:]
         if is_all or not self._journal:
             first, rest = body, b""
         if self._journal:
             self._journal.begin(self._socket)
-        parts.append(first if is_all else http_chunk(first))
-        await self._write(b"".join(parts), first, is_all)
+        await self._write(head + (first if is_all else http_chunk(first)), first, is_all)
         if rest:
             await self.write(rest, is_last=False)
 

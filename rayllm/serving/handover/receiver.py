@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import uuid
@@ -13,7 +14,9 @@ from typing import Any
 from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
-from rayllm.headers import FULL
+from rayllm.error_shapes import error_body
+from rayllm.errors import UnavailableError
+from rayllm.headers import DRAINING, FULL, LOST, PUT_BACK
 from rayllm.request_stats import StatsSource, server_timing
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection, ReturnRoute
@@ -24,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 # Headers of the application that clients get.
 _PUBLIC_HEADERS = (b"content-type", b"retry-after")
+# Seconds until the application is asked again for a request that it has no slot for and whose router has died.
+_ASK_AGAIN_S = 0.05
 
 
 class Receiver:
@@ -133,7 +138,8 @@ class _Exchange:
     ) -> None:
         self._number = message.exchange
         self._head = message.head
-        self._body: bytes | None = message.body
+        self._request_body = message.body
+        self._body: bytes | None = None
         self._channel = channel
         self._on_full = on_full
         self._kept = kept
@@ -146,7 +152,7 @@ class _Exchange:
         )
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
-        self._is_done = self._has_begun = False
+        self._is_done = self._has_begun = self._lacks_slot = False
         self._stats = StatsSource()
         self.disconnected = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -160,7 +166,10 @@ class _Exchange:
             if self._journal and self._journal.is_complete:
                 await self._complete()
             else:
-                await app(scope, self._receive, self._send)
+                await self._ask(app, scope)
+                while self._lacks_slot and not self.disconnected.is_set():
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                    await self._ask(app, scope)
         except Exception:
             logger.exception("A request to %s failed in the application.", self._head["path"])
         finally:
@@ -168,6 +177,12 @@ class _Exchange:
             self._end(Kind.BROKEN)
             if self._journal:
                 self._journal.close()
+
+    async def _ask(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        """Call the application. If it lacks a slot, and there is no router to ask another replica, call it again."""
+        self._lacks_slot, self._start, self._refusal = False, None, None
+        self._body = self._request_body
+        await app({**scope}, self._receive, self._send)
 
     def abort(self, cause: Interruption | None = None) -> None:
         """Stop writing, and report it at once, however long the application takes to notice.
@@ -252,22 +267,27 @@ class _Exchange:
         if not body and not is_last:
             return
         start, self._start = self._start, None
-        await self._announce()
         headers = self._reply_headers(start)
         if "timing" in self._head:
             headers.append((b"server-timing", self._timing().encode()))
         if not is_last:
             headers.append((b"cache-control", b"no-cache"))
-        await self._connection.start(start["status"], headers, body, is_last)
+        head = self._connection.head(start["status"], headers, len(body) if is_last else None)
+        await self._announce(len(head) + len(body) if is_last else 0)
+        await self._connection.start(head, body, is_last)
         if is_last:
             self._end(Kind.DONE)
 
-    async def _announce(self) -> None:
+    async def _announce(self, size: int = 0) -> None:
         """Tell the router that the reply begins. It must know before the client gets a byte: if nothing was sent, it
         asks another replica.
+
+        Args:
+            size: of a reply that is sent in one piece, with its head.
         """
         self._has_begun = True
-        self._tell(Kind.STARTED)
+        self._request_body = b""
+        self._tell(Kind.STARTED, {"size": size} if size else None)
         await self._channel.flush()
 
     async def _resume(self) -> None:
@@ -292,14 +312,25 @@ class _Exchange:
         if not self._channel.is_open and self._journal and self._journal.has_begun:
             self._end(Kind.BROKEN)
             return
-        if not self._channel.is_open:
-            await self._connection.start(start["status"], self._reply_headers(start), body, True)
-            self._end(Kind.DONE)
-            return
         headers = {name.decode(): value.decode("latin-1") for name, value in _headers(start)}
+        if not self._channel.is_open:
+            await self._refuse_without_router(start, headers, body)
+            return
         if FULL in headers:
             self._on_full()
         self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
+
+    async def _refuse_without_router(self, start: AsgiMessage, headers: dict[str, str], body: bytes) -> None:
+        if FULL in headers or PUT_BACK in headers:
+            self._lacks_slot = True
+            return
+        if DRAINING in headers or LOST in headers:
+            error = UnavailableError("The model's replica is shutting down; try again.", "model")
+            body = json.dumps(error_body(error, self._head["path"])).encode()
+            start = {**start, "headers": [(b"content-type", b"application/json"), (b"retry-after", b"1")]}
+        head = self._connection.head(start["status"], self._reply_headers(start), len(body))
+        await self._connection.start(head, body, True)
+        self._end(Kind.DONE)
 
     def _reply_headers(self, start: AsgiMessage) -> list[tuple[bytes, bytes]]:
         router_headers = ((n.encode(), v.encode("latin-1")) for n, v in self._head["reply_headers"].items())

@@ -13,6 +13,7 @@ from typing import Any
 
 from rayllm.request_stats import RequestStats
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
+from rayllm.stream_journal import accepted_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +46,32 @@ class ReplicaGoneError(Exception):
 class Handover:
     """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end.
 
-    `interruption` says why a broken reply should go on in another replica, None if it should not.
+    `interruption` says why a broken reply should go on in another replica, None if it should not. `size` is that of a
+    reply that is sent in one piece, with its head, and 0 for others.
     """
 
     number: int
     outcome: asyncio.Future[Outcome]
+    connection: socket.socket
+    accepted_before: int
+    size: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Message | None = None
     stats: RequestStats | None = None
     interruption: Interruption | None = None
+
+    @property
+    def bytes_sent(self) -> int | None:
+        """Bytes of the reply that have been written to the client's connection; None if it is closed."""
+        try:
+            return accepted_bytes(self.connection) - self.accepted_before
+        except OSError:
+            return None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of a reply that is sent in one piece has been written, whatever the replica says."""
+        return bool(self.size) and self.bytes_sent == self.size
 
 
 class Sender:
@@ -74,11 +92,13 @@ class Sender:
         self._channel: Channel | None = None
         self._is_closed = False
 
-    def hand_over(self, file: int, head: Mapping[str, Any], body: bytes, journal: int | None = None) -> Handover:
+    def hand_over(
+        self, connection: socket.socket, head: Mapping[str, Any], body: bytes, journal: int | None = None
+    ) -> Handover:
         """Hand a request over.
 
         Args:
-            file: descriptor of the client's connection; the replica gets a duplicate.
+            connection: the client's; the replica gets a duplicate.
             head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `return_route` and `send_timeout_s`.
             body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
@@ -87,11 +107,12 @@ class Sender:
             ReplicaGoneError: the replica takes no more requests.
             OSError: the replica's socket cannot be reached; nothing was sent.
         """
-        handover = Handover(next(self._numbers), asyncio.get_running_loop().create_future())
         channel = self._open()
+        outcome = asyncio.get_running_loop().create_future()
+        handover = Handover(next(self._numbers), outcome, connection, accepted_bytes(connection))
         self._handovers[handover.number] = handover
         try:
-            files = (file,) if journal is None else (file, journal)
+            files = (connection.fileno(),) if journal is None else (connection.fileno(), journal)
             channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files))
         except OSError:
             del self._handovers[handover.number]
@@ -147,6 +168,7 @@ class Sender:
             self._on_draining()
         elif message.kind is Kind.STARTED:
             if handover := self._handovers.get(message.exchange):
+                handover.size = message.head.get("size", 0)
                 handover.started.set()
         elif handover := self._handovers.pop(message.exchange, None):
             self._settle(handover, message)

@@ -41,7 +41,7 @@ from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.errors import ReplicaError, ReplicaFullError, SuspectError
 from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSearch
+from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
 from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
@@ -109,7 +109,8 @@ class Forwarder:
                 self._hooks.report(client)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
-        raw = await read_body(client.request, self._config.max_body_bytes, take)
+        raw = client.body = await read_body(client.request, self._config.max_body_bytes, take)
+        client.park()
         if BY_PATH[client.path].is_form:
             return await FormPayload.parse(raw, client.request)
         reading = self._read_json(client, raw)
@@ -256,6 +257,7 @@ class Forwarder:
     ) -> None:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
+            client.unpark()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
             wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
             request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
@@ -263,6 +265,7 @@ class Forwarder:
                 replica.on_reply(await self._sender.send(client, request, deadline, replica))
             except ReplicaError as error:
                 client.record.came_back(was_full=type(error) is ReplicaFullError)
+                client.park()
                 start_heartbeat()
                 raise
             finally:

@@ -21,7 +21,8 @@ from rayllm.serving.replica.slots import SlotHolder, Slots
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.errors import ReplicaFullError
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
+from rayllm.serving.router.replicas.replica_search import ReplicaSearch
+from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
 SLOTS, ANSWER_S, TENANTS, COST = 16, 2.0, 10, 30
 # Requests a second of the busy tenant, and of each other: half as many again as its share.

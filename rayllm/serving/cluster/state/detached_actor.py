@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -116,6 +117,9 @@ def _get(cls: type[DetachedActor], name: str, version: str) -> Any:
         "lifetime": "detached",
         "num_cpus": 0,
         "max_restarts": -1,
+        # On the node without which there is no cluster: the loss of another one does not interrupt them. Serve's
+        # controller is there as well.
+        "resources": {HEAD_NODE_RESOURCE_NAME: 0.001},
         # Otherwise a replica's child actors would be placed in its placement group and end with it.
         "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=None),
     }

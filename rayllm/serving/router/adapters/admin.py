@@ -29,7 +29,7 @@ from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSearch
+from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.requests.body import parse_body, read_body
 
 _MAX_BYTES = 65536

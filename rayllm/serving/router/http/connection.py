@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
+from rayllm.serving.router.listener.parked_request import ParkedRequest
 from rayllm.stream_journal import JournalError, StreamJournal
 
 CONNECTION = "rayllm.connection"
@@ -18,6 +19,13 @@ CONNECTION = "rayllm.connection"
 
 # Seconds that a connection stays open after a replica has broken off a stream.
 _LINGER_S = 1.0
+# They say how the body was sent.
+_FRAMING = (b"content-length", b"transfer-encoding", b"expect")
+Park = Callable[[socket.socket, bytes], ParkedRequest | None]
+
+
+def _not_parked(connection: socket.socket, request: bytes) -> None:
+    return None
 
 
 class Connection:
@@ -30,9 +38,18 @@ class Connection:
         transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
         return_path: Unix socket that returns the connection to another router if this one dies; "" for none.
+        park: parks a request.
     """
 
-    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float, return_path: str = "") -> None:
+    def __init__(
+        self,
+        cycle: Any,
+        transport: asyncio.Transport,
+        send_timeout_s: float,
+        return_path: str = "",
+        park: Park = _not_parked,
+    ) -> None:
+        self._park = park
         self._cycle = cycle
         self._transport = transport
         self.send_timeout_s = send_timeout_s
@@ -59,12 +76,26 @@ class Connection:
         protocol: Any = self._transport.get_protocol()
         if not self._return_path or protocol.has_read_ahead:
             return None
-        return {"path": self._return_path, "bytes_read": bytes_read(self._transport.get_extra_info("socket"))}
+        return {"path": self._return_path, "bytes_read": bytes_read(self.socket)}
+
+    def park(self, body: bytes) -> ParkedRequest | None:
+        """Have another router answer the request if this one dies before it takes the request back.
+
+        Args:
+            body: the request's.
+
+        Returns:
+            None if that cannot be had.
+        """
+        protocol: Any = self._transport.get_protocol()
+        if not self.can_be_handed_over or self._is_interrupted or protocol.has_read_ahead:
+            return None
+        return self._park(self.socket, _request_bytes(self._cycle.scope, body))
 
     @property
-    def file(self) -> int:
-        """File descriptor of the socket."""
-        return int(self._transport.get_extra_info("socket").fileno())
+    def socket(self) -> Any:
+        """The socket, as the event loop shows it."""
+        return self._transport.get_extra_info("socket")
 
     def interrupted(self) -> None:
         """A replica has begun a reply, and another one goes on with it. If none does, no other reply may follow."""
@@ -123,8 +154,15 @@ class Connection:
         Raises:
             JournalError: the journal does not tell what that is.
         """
-        with socket.socket(fileno=os.dup(self.file)) as connection:
-            self._transport.write(journal.rest(connection))
+        self._transport.write(journal.rest(self.socket))
 
     def _write(self, event: bytes) -> None:
         self._transport.write(http_chunk(b"\n\n" + event) + LAST_CHUNK)
+
+
+def _request_bytes(scope: Any, body: bytes) -> bytes:
+    """A request as a client could have sent it."""
+    path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    headers = [(name, value) for name, value in scope["headers"] if name not in _FRAMING]
+    lines = [b"%b: %b\r\n" % header for header in (*headers, (b"content-length", b"%d" % len(body)))]
+    return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (scope["method"].encode(), path, b"".join(lines), body)

@@ -36,6 +36,8 @@ class LimitedProtocol(HttpToolsProtocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.already_read = b""
+        """What another router has read from the connection, to be set before the connection is made."""
         self._limits = limits
         self._opened = opened
         self._refused = refused
@@ -58,6 +60,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
+        if self.already_read:
+            self.data_received(self.already_read)
+            self.already_read = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""

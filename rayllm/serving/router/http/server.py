@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from ray.serve.config import ProxyLocation
@@ -112,13 +112,19 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
 
-    async def _accepted(self, connection: socket.socket) -> None:
+    async def _accepted(self, connection: socket.socket, request: bytes) -> None:
+        def protocol() -> asyncio.Protocol:
+            made = self._server.new_protocol()
+            cast("LimitedProtocol", made).already_read = request
+            return made
+
         # asyncio sets it only on sockets that say their protocol, and accepted ones do not.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
-        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s, self._return_path)}
+        send_timeout_s, park = self._limits.send_timeout_s, self._listener.park
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, send_timeout_s, self._return_path, park)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""

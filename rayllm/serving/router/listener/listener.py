@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -17,13 +18,16 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
+from rayllm.serving.router.listener.parked_request import MOST_BYTES, ParkedRequest, read_parked
 from rayllm.serving.router.listener.socket_manager import (
     ACK,
     CLIENT,
     FAULT,
     GONE,
     MESSAGE,
+    PARK,
     RELEASE,
+    UNPARK,
     listen,
     message,
 )
@@ -31,7 +35,8 @@ from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 
-Accepted = Callable[[socket.socket], Awaitable[None]]
+# Called with a connection, and what another router has read from it: a whole request, or nothing.
+Accepted = Callable[[socket.socket, bytes], Awaitable[None]]
 # Which manager of this listener's a socket came from, and its number there.
 Key = tuple[int, int]
 # Seconds after which a listener that is out of file descriptors, or has lost its manager, tries again.
@@ -62,6 +67,18 @@ class LocalListener:
     def return_path(self) -> str:
         """Unix socket that returns a client's connection to another router if this process dies; "" for none."""
         return ""
+
+    def park(self, connection: socket.socket, request: bytes) -> ParkedRequest | None:
+        """Have another router answer a request if this process dies before it takes the request back.
+
+        Args:
+            connection: the client's.
+            request: what has been read from it, from the request's first byte to its last.
+
+        Returns:
+            None if that cannot be had.
+        """
+        return None
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -101,12 +118,62 @@ class SharedListener(LocalListener):
         super().__init__(host, port)
         self._manager: socket.socket | None = None
         self._managers = 0
+        self._parked: dict[int, ParkedRequest] = {}
+        self._last_parked = 0
+        # Messages for which the manager's buffer has no room now.
+        self._waiting: deque[bytes] = deque()
         self._following: asyncio.Task[None] | None = None
 
     @property
     def return_path(self) -> str:
         """The Unix socket through which replicas return connections to the manager."""
         return socket_manager.return_path(str(_path(*self._address)))
+
+    def park(self, connection: socket.socket, request: bytes) -> ParkedRequest | None:
+        if self._manager is None or self._waiting or len(request) > MOST_BYTES:
+            return None
+        self._last_parked = number = (self._last_parked + 1) % 2**31
+        try:
+            parked = ParkedRequest(request, partial(self._unpark, number))
+        except OSError:
+            return None
+        try:
+            socket.send_fds(self._manager, [message(PARK, number)], [connection.fileno(), parked.file])
+        except OSError:
+            parked.take_back()
+            return None
+        self._parked[number] = parked
+        return parked
+
+    def _unpark(self, number: int) -> None:
+        if self._parked.pop(number, None):
+            self._send(UNPARK, number)
+
+    def _send(self, kind: bytes, number: int) -> None:
+        """Send a message to the manager, now or when its buffer has room."""
+        if self._manager:
+            self._waiting.append(message(kind, number))
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        manager, loop = self._manager, asyncio.get_running_loop()
+        if manager is None or manager.fileno() < 0:
+            return
+        try:
+            while self._waiting:
+                manager.send(self._waiting[0])
+                self._waiting.popleft()
+        except BlockingIOError:
+            loop.add_writer(manager, self._send_waiting)
+            return
+        except OSError:
+            # It has ended, and another one knows nothing of these requests.
+            self._waiting.clear()
+        loop.remove_writer(manager)
+
+    def _take_back_all(self) -> None:
+        for parked in list(self._parked.values()):
+            parked.take_back()
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -123,10 +190,12 @@ class SharedListener(LocalListener):
         if self._following:
             self._following.cancel()
         if self._manager:
+            self._take_back_all()
             if is_deleted:
                 with suppress(OSError):
                     self._manager.send(message(GONE, 0))
-            self._manager.close()
+            self._leave(self._manager)
+            self._manager = None
         await super().stop()
 
     async def _join(self, accepted: Accepted) -> socket.socket:
@@ -144,8 +213,15 @@ class SharedListener(LocalListener):
                 await self._share(manager, accepted)
             except OSError:
                 logger.warning("The process that keeps the listening sockets open has ended. Starting another.")
-                manager.close()
+                self._leave(manager)
             manager = await self._rejoin(accepted)
+
+    def _leave(self, manager: socket.socket) -> None:
+        # A manager that lives takes this for the end of the router, which goes on with its requests.
+        self._take_back_all()
+        asyncio.get_running_loop().remove_writer(manager)
+        self._waiting.clear()
+        manager.close()
 
     async def _rejoin(self, accepted: Accepted) -> socket.socket:
         while True:
@@ -161,11 +237,11 @@ class SharedListener(LocalListener):
         """
         while True:
             await _readable(manager)
-            kind, number, received = _receive(manager)
+            kind, number, received, request = _receive(manager)
             key = self._managers, number
             if kind == CLIENT and received:
-                manager.send(message(ACK, number))
-                await _pass(received, accepted)
+                self._send(ACK, number)
+                await _pass(received, accepted, request)
             elif received:
                 self._accept_from(key, received, accepted)
             elif kind == RELEASE and key in self._accepting:
@@ -186,10 +262,10 @@ async def _accept(listening: socket.socket, accepted: Accepted) -> None:
         await _pass(connection, accepted)
 
 
-async def _pass(connection: socket.socket, accepted: Accepted) -> None:
+async def _pass(connection: socket.socket, accepted: Accepted, request: bytes = b"") -> None:
     try:
         connection.setblocking(False)
-        await accepted(connection)
+        await accepted(connection, request)
     except Exception:
         # It costs one client: the next ones are accepted.
         logger.warning("A connection failed when it was accepted.", exc_info=True)
@@ -205,20 +281,24 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None]:
-    """The manager's next message: what it says, a number, and the socket that came along.
+def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None, bytes]:
+    """The manager's next message: what it says, a number, and the socket and the request that came along.
 
     Raises:
         OSError: the manager has gone.
     """
-    raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 1)
+    try:
+        raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
+    except ConnectionResetError:
+        # It has ended without reading everything. Linux reports that before it delivers what was sent.
+        raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
     if not raw:
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
     kind, number = MESSAGE.unpack(raw)
-    listening = socket.socket(fileno=files[0]) if files else None
-    if listening:
-        listening.setblocking(False)
-    return kind.rstrip(b"\0"), number, listening
+    received = socket.socket(fileno=files[0]) if files else None
+    if received:
+        received.setblocking(False)
+    return kind.rstrip(b"\0"), number, received, b"".join(map(read_parked, files[1:]))
 
 
 def _connect(host: str, port: int) -> tuple[socket.socket, int, socket.socket]:
@@ -235,7 +315,7 @@ def _connect(host: str, port: int) -> tuple[socket.socket, int, socket.socket]:
         manager = connect_or_start(_path(host, port), partial(_start, host=host, port=port), socket.SOCK_SEQPACKET)
         manager.settimeout(_ANSWER_S)
         try:
-            kind, number, listening = _receive(manager)
+            kind, number, listening, _ = _receive(manager)
         except ConnectionError:
             # It was about to end.
             manager.close()

@@ -9,18 +9,24 @@ takes the socket over. While there is no router, clients wait in the socket's qu
 When a router dies while a replica answers on a client's connection, the replica returns that connection through another
 Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one.
 
+A router parks requests that wait for a replica here: a duplicate of the client's connection, and a memfd with the
+request, whose first byte says whether the router has taken the request back. If the router dies first, another one gets
+both.
+
 The process ends a minute after the last router, or with it if that router says that the application is gone. It uses
 the standard library only, to start fast and to stay small.
 
 Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
 says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
-`client` comes with a client's connection and a number of its own, which the router sends back in `ack`.
-A router sends `gone` when its application has been deleted.
+`client` comes with a client's connection, the request that was parked with it, if any, and a number of its own, which
+the router sends back in `ack`. A router sends `park` with a connection and a request, under a number of its own,
+`unpark` when it has taken the request back, and `gone` when its application has been deleted.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import socket
 import struct
@@ -31,12 +37,44 @@ from dataclasses import dataclass
 
 MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
+PARK, UNPARK = b"park", b"unpark"
+# The first byte of a parked request, which the request itself follows.
+PARKED, TAKEN = b"\0", b"\1"
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
 _RETURN_S = 1.0
 # Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client's connection without a router.
+
+    Args:
+        connection: the connection.
+        request: descriptor of what has been read from it; -1 if nothing has.
+    """
+
+    connection: socket.socket
+    request: int = -1
+
+    @property
+    def files(self) -> list[int]:
+        """The descriptors, to be sent."""
+        return [self.connection.fileno(), *([self.request] if self.request >= 0 else [])]
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the router has taken the parked request back."""
+        return os.pread(self.request, 1, 0) == TAKEN
+
+    def close(self) -> None:
+        """Close both here."""
+        self.connection.close()
+        if self.request >= 0:
+            os.close(self.request)
 
 
 @dataclass
@@ -82,9 +120,11 @@ class SocketManager:
         self._slots = [Slot(first)]
         self._linger_s = linger_s
         self._routers: list[socket.socket] = []
-        # Returned connections without a router, and those sent to a router that has not acknowledged them, by number.
-        self._unassigned: list[socket.socket] = []
-        self._unacknowledged: dict[int, tuple[socket.socket, socket.socket]] = {}
+        # Clients without a router, and those sent to a router that has not acknowledged them, by number.
+        self._unassigned: list[Client] = []
+        self._unacknowledged: dict[int, tuple[socket.socket, Client]] = {}
+        # Those that a router has parked, by the router and its number.
+        self._parked: dict[socket.socket, dict[int, Client]] = {}
         self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
@@ -117,6 +157,7 @@ class SocketManager:
             router.close()
             return
         self._routers.append(router)
+        self._parked[router] = {}
         self._selector.register(router, selectors.EVENT_READ)
         if slot.sharer:
             self._tell(slot.sharer, RELEASE, slot)
@@ -135,39 +176,52 @@ class SocketManager:
         with replica, suppress(OSError):
             replica.settimeout(_RETURN_S)
             _, files, _, _ = socket.recv_fds(replica, MESSAGE.size, 1)
-            self._unassigned += [socket.socket(fileno=file) for file in files]
+            self._unassigned += [Client(socket.socket(fileno=file)) for file in files]
 
     def _assign_connections(self) -> None:
-        """Send returned connections to the routers in turn. Keep those that cannot be sent now."""
+        """Send clients without a router to the routers in turn. Keep those that cannot be sent now."""
         unassigned, self._unassigned = self._unassigned, []
-        for connection in unassigned:
+        for client in unassigned:
             if self._routers:
                 self._routers.append(self._routers.pop(0))
                 self._last_number += 1
                 # Its buffer may be full, or it may have died and the selector has not reported it yet.
                 with suppress(OSError):
-                    socket.send_fds(self._routers[-1], [message(CLIENT, self._last_number)], [connection.fileno()])
-                    self._unacknowledged[self._last_number] = self._routers[-1], connection
+                    socket.send_fds(self._routers[-1], [message(CLIENT, self._last_number)], client.files)
+                    self._unacknowledged[self._last_number] = self._routers[-1], client
                     continue
-            self._unassigned.append(connection)
+            self._unassigned.append(client)
 
     def _receive(self, router: socket.socket) -> bool:
         """Take in what a router says; returns whether its application has been deleted."""
         try:
-            said = router.recv(MESSAGE.size)
+            said, files, _, _ = socket.recv_fds(router, MESSAGE.size, 2)
         except BlockingIOError:
             return False
         except OSError:
             # It closed without reading everything. The error comes before what it has sent.
-            said = b""
+            said, files = b"", []
             with suppress(OSError):
-                said = router.recv(MESSAGE.size)
-        if said.startswith(ACK) and (sent := self._unacknowledged.pop(MESSAGE.unpack(said)[1], None)):
+                said, files, _, _ = socket.recv_fds(router, MESSAGE.size, 2)
+        kind, number = MESSAGE.unpack(said) if said else (GONE, 0)
+        kind = kind.rstrip(b"\0")
+        if kind == PARK:
+            self._park(router, number, files)
+        elif kind == UNPARK and (taken := self._parked[router].pop(number, None)):
+            taken.close()
+        elif kind == ACK and (sent := self._unacknowledged.pop(number, None)):
             sent[1].close()
-        is_deleted = said.startswith(GONE)
-        if is_deleted or not said:
+        elif kind == GONE:
             self._remove(router)
-        return is_deleted
+        return bool(said) and kind == GONE
+
+    def _park(self, router: socket.socket, number: int, files: list[int]) -> None:
+        if len(files) == len(("connection", "request")):
+            self._parked[router][number] = Client(socket.socket(fileno=files[0]), files[1])
+            return
+        # This process has no room for more descriptors: the request is the router's alone.
+        for file in files:
+            os.close(file)
 
     def _remove(self, router: socket.socket) -> None:
         self._selector.unregister(router)
@@ -175,6 +229,11 @@ class SocketManager:
         router.close()
         for number in [number for number, (sent_to, _) in self._unacknowledged.items() if sent_to is router]:
             self._unassigned.append(self._unacknowledged.pop(number)[1])
+        for client in self._parked.pop(router).values():
+            if client.is_taken:
+                client.close()
+            else:
+                self._unassigned.append(client)
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner
             slot.sharer = None if slot.sharer is router else slot.sharer
@@ -235,6 +294,9 @@ def main(path: str, host: str, port: int) -> int:
         return 0
     os.setsid()
     os.chdir("/")
+    # Two for each request that waits.
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     try:
         SocketManager(control, returns, host, port, first).run()
     finally:

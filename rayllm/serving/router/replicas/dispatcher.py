@@ -10,7 +10,6 @@ from rayllm.errors import EngineError, UnavailableError
 from rayllm.routing import RoutingRequest
 from rayllm.scheduling import Priority
 from rayllm.serving.router.replicas.errors import (
-    ReplicaDrainingError,
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
@@ -19,9 +18,9 @@ from rayllm.serving.router.replicas.errors import (
     SuspectError,
 )
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_set import ReplicaSearch, ReplicaSet
+from rayllm.serving.router.replicas.replica_search import ReplicaSearch
+from rayllm.serving.router.replicas.replica_set import ReplicaSet
 
-_TRIES = 3
 # Seconds until a request is sent once more to a replica that failed to answer it, if that is still the only one.
 _DYING_S = 0.1
 T = TypeVar("T")
@@ -55,6 +54,8 @@ class Dispatcher:
     ) -> T:
         """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
 
+        Where no replica can be reached, the request is queued until one can.
+
         A request that was lost with its replica is sent to another one. It may be what the replica died of, so a
         request that was lost twice is not sent a third time if nothing else can have been the reason. If other
         requests were lost twice with it, they are sent once more, one after the other.
@@ -67,14 +68,14 @@ class Dispatcher:
             tenant: whose share of the model it is part of.
 
         Raises:
-            UnavailableError: no replica has a free slot in time, or none can be reached.
+            UnavailableError: no replica has a free slot, or can be reached, in time.
             EngineError: two replicas failed on the request.
             SuspectError: two or more replicas died of it.
         """
         replica_set = self._replica_sets[model_id]
         search = replica_set.search(request, priority, tenant)
-        unreachable, failures = 0, 0
-        while unreachable < _TRIES:
+        failures = 0
+        while True:
             try:
                 async with replica_set.alone(search), replica_set.acquire(search) as replica:
                     return await send(replica, search)
@@ -89,13 +90,11 @@ class Dispatcher:
                 failures += 1
                 if failures > 1:
                     raise EngineError("The model's replica broke off before it answered; try again.") from None
-            except (ReplicaDrainingError, ReplicaMovedError):
-                replica.mark_draining()
-            except ReplicaUnreachableError:
-                unreachable += 1
-                await _wait_if_tried(replica, search)
+            except (ReplicaUnreachableError, ReplicaMovedError):
+                if asyncio.get_running_loop().time() >= search.deadline:
+                    message = f"No replica of the model `{model_id}` could be reached in time (router.queue_timeout_s)."
+                    raise UnavailableError(message, "model", retry_after_s=2) from None
             search.tried.append(replica.id)
-        raise UnavailableError(f"No replica of the model `{model_id}` could be reached.", "model", retry_after_s=2)
 
 
 async def _wait_if_tried(replica: Replica, search: ReplicaSearch) -> None:

@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 # Nothing was sent, so another replica may take the request. After any later error it may already be in progress.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# TCP keepalive: a node that vanished is noticed within half a minute.
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+# TCP keepalive in seconds and probes: a node that vanished in the middle of a reply is noticed after 7 s.
+_KEEPALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 4}
+# While a request is on its way, Linux does not probe. It would send that again for a quarter of an hour.
+_OPTIONS = {**_KEEPALIVE, "TCP_USER_TIMEOUT": 7000}
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _socket(address: Any) -> socket.socket:
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
+    for name, value in _OPTIONS.items():
         # Not every platform has all of these.
         if option := getattr(socket, name, None):
             made.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from rayllm.routing import Candidate
 from rayllm.scheduling import Priority
@@ -20,6 +22,8 @@ _RETRY_S = 0.1
 _FULL_S = 1.0
 # Seconds that an outlier is ejected for, doubled each time in a row.
 _FIRST_EJECTION_S, _LONGEST_EJECTION_S = 5.0, 60.0
+# Seconds between two attempts to reach a replica that could not be reached, and until one of them is given up.
+_PROBE_EVERY_S, _PROBE_TIMEOUT_S = 0.2, 2.0
 
 
 class Replica:
@@ -59,6 +63,7 @@ class Replica:
         self._refused_at = 0.0
         self._ejections = 0
         self._is_ejected = False
+        self._probing: asyncio.Task[None] | None = None
         self.update(update)
 
     def update(self, update: ReplicaUpdate) -> None:
@@ -72,7 +77,7 @@ class Replica:
     @property
     def is_open(self) -> bool:
         """Whether it may be sent requests at all."""
-        return not self._is_draining and not self._is_ejected
+        return not (self._is_draining or self._is_ejected or self._probing)
 
     @property
     def is_full(self) -> bool:
@@ -121,6 +126,15 @@ class Replica:
             self._is_draining = True
             self._on_changed()
 
+    def on_unreachable(self) -> None:
+        """It could not be reached: send it nothing until its address accepts connections again.
+
+        Ray Serve takes seconds to notice that a replica has died, and does not notice that only this node is cut off
+        from it.
+        """
+        if self._probing is None:
+            self._probing = asyncio.create_task(self._probe())
+
     def eject(self) -> None:
         """Send it nothing for a while: it fails where other replicas do not."""
         seconds = min(_FIRST_EJECTION_S * 2**self._ejections, _LONGEST_EJECTION_S)
@@ -152,9 +166,11 @@ class Replica:
         return self.candidate.id
 
     def close(self) -> None:
-        """Close the channel to it."""
+        """Close the channel to it, and probe it no more."""
         if self.sender:
             self.sender.close()
+        if self._probing:
+            self._probing.cancel()
 
     def _retry(self) -> None:
         loop = asyncio.get_running_loop()
@@ -167,4 +183,18 @@ class Replica:
 
     def _readmit(self) -> None:
         self._is_ejected = False
+        self._on_changed()
+
+    async def _probe(self) -> None:
+        """Connect to its address again and again until it accepts."""
+        address = urlsplit(self.address)
+        while True:
+            await asyncio.sleep(_PROBE_EVERY_S)
+            with suppress(OSError):
+                async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                    _, connection = await asyncio.open_connection(address.hostname, address.port)
+                connection.close()
+                break
+        self._probing = None
+        logger.info("The replica %s can be reached again.", self.id)
         self._on_changed()

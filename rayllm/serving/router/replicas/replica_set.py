@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -18,50 +18,24 @@ from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
 from rayllm.scheduling import FairQueue, Priority, ServiceRate, Ticket
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
 from rayllm.serving.router.replicas.errors import (
+    ReplicaDrainingError,
     ReplicaError,
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
     ReplicaMovedError,
     ReplicaPutBackError,
+    ReplicaUnreachableError,
 )
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.router.replicas.replica_search import HIGHER_CLASS, ReplicaSearch
 from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
 
 # The part of its time in the queue that a request may be expected to need: estimates err.
 _PATIENCE = 0.6
 # The longest time after which clients are told to try again.
 _LONGEST_RETRY_S = 300.0
-
-
-@dataclass
-class ReplicaSearch:
-    """One request's search for a replica, over all its attempts.
-
-    `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
-    did not take the request; `is_new` marks a request that was neither queued nor put back yet; `waits` says that the
-    chosen replica was full, and may have the request wait for a slot; `choice` says why it was chosen, `waited_for` why
-    the request was queued, "" if it was not; `served_tokens` are those that it really took, once they are known;
-    `put_backs` counts how often a replica has taken its slot for a higher class; `lost_with` are the replicas that died
-    with it, `is_suspect` says that there were any before it was sent to the last one, and `was_only_suspect` that the
-    last one that died had no other such request.
-    """
-
-    request: RoutingRequest
-    deadline: float
-    priority: Priority = Priority.STANDARD
-    tenant: str = ""
-    tried: list[str] = field(default_factory=list)
-    is_new: bool = True
-    waits: bool = False
-    choice: str = ""
-    waited_for: str = ""
-    served_tokens: int | None = None
-    put_backs: int = 0
-    lost_with: set[str] = field(default_factory=set)
-    is_suspect: bool = False
-    was_only_suspect: bool = False
 
 
 @dataclass
@@ -164,16 +138,9 @@ class ReplicaSet:
         except ReplicaError as error:
             failure = error
             if isinstance(error, ReplicaPutBackError | ReplicaLostError | ReplicaMovedError):
-                search.is_new = False
                 # Only what it waits counts.
                 search.deadline += asyncio.get_running_loop().time() - sent_at
-            if isinstance(error, ReplicaPutBackError):
-                search.put_backs += 1
-            elif isinstance(error, ReplicaLostError | ReplicaFailedError):
-                replica.on_reply(is_good=False)
-            if isinstance(error, ReplicaLostError):
-                search.lost_with.add(replica.id)
-                search.was_only_suspect = replica.on_lost() <= 1
+            _note_failure(search, replica, error)
             raise
         finally:
             self._release(search, replica, failure)
@@ -252,8 +219,9 @@ class ReplicaSet:
             self._check_queue(search)
         elif not self._queue.is_available:
             raise self._unavailable()
-        search.waited_for = self._reason_to_wait(search)
+        reason = self._reason_to_wait(search)
         loop = asyncio.get_running_loop()
+        queued_at = loop.time()
         waiting = _Waiting(search, loop.create_future())
         ticket = Ticket(waiting, search.priority, search.tenant, search.request.work)
         self._waiting.push(ticket, at_head=not search.is_new)
@@ -266,7 +234,8 @@ class ReplicaSet:
         except TimeoutError:
             if replica := self._assigned(waiting):
                 return replica
-            message = f"No replica of the model `{self._model_id}` had room in time (router.queue_timeout_s)."
+            what = "had room" if self._has_open else "was running"
+            message = f"No replica of the model `{self._model_id}` {what} in time (router.queue_timeout_s)."
             raise UnavailableError(message, "model", retry_after_s=self._retry_after_s(search, unknown_s=30)) from None
         except asyncio.CancelledError:
             if replica := self._assigned(waiting):
@@ -274,6 +243,7 @@ class ReplicaSet:
                 loop.call_soon(self._release, search, replica, ReplicaError())
             raise
         finally:
+            search.queued_s[reason] += loop.time() - queued_at
             self._waiting.remove(ticket)
             self._note_load()
             self._queue.leave()
@@ -281,7 +251,7 @@ class ReplicaSet:
     def _reason_to_wait(self, search: ReplicaSearch) -> str:
         if not self._has_open:
             return "a running replica"
-        return "requests of a higher class" if search.put_backs else "a free slot"
+        return HIGHER_CLASS if search.put_backs else "a free slot"
 
     @staticmethod
     def _assigned(waiting: _Waiting) -> Replica | None:
@@ -308,7 +278,7 @@ class ReplicaSet:
             _fail(displaced.value, self._overloaded(displaced.value.search))
 
     def _wait_s(self, search: ReplicaSearch) -> float:
-        """Seconds until a new request would get a slot, at the rate of the last seconds; 0 if nobody knows."""
+        """Seconds until a new request would get a slot, at the measured rate; 0 while none is known."""
         rate = self._rate.per_second
         if not rate or not self._has_open:
             return 0.0
@@ -338,7 +308,8 @@ class ReplicaSet:
         self._note_load()
 
     def _note_load(self) -> None:
-        self._rate.update(asyncio.get_running_loop().time(), self._has_open and len(self._waiting) > 0)
+        running = sum(replica.candidate.requests for replica in self._members.values())
+        self._rate.update(asyncio.get_running_loop().time(), self._has_open and len(self._waiting) > 0, running)
 
     @property
     def _has_open(self) -> bool:
@@ -351,6 +322,23 @@ class ReplicaSet:
 
     def _unavailable(self) -> UnavailableError:
         return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)
+
+
+def _note_failure(search: ReplicaSearch, replica: Replica, error: ReplicaError) -> None:
+    """Remember what a failed attempt says of the request and of the replica."""
+    if not isinstance(error, ReplicaFailedError) and type(error) is not ReplicaFullError:
+        search.is_new = False
+    if isinstance(error, ReplicaPutBackError):
+        search.put_backs += 1
+    elif isinstance(error, ReplicaLostError | ReplicaFailedError):
+        replica.on_reply(is_good=False)
+    if isinstance(error, ReplicaLostError):
+        search.lost_with.add(replica.id)
+        search.was_only_suspect = replica.on_lost() <= 1
+    elif isinstance(error, ReplicaDrainingError | ReplicaMovedError):
+        replica.mark_draining()
+    elif isinstance(error, ReplicaUnreachableError):
+        replica.on_unreachable()
 
 
 def _fail(waiting: _Waiting, error: UnavailableError) -> None:

@@ -138,9 +138,9 @@ def _start_handover(
         head["timing"] = client.timing()
     journal = client.open_journal() if replica_request.payload.wants_stream else None
     if journal is None:
-        return sender.hand_over(connection.file, head, raw)
+        return sender.hand_over(connection.socket, head, raw)
     head["journal"] = journal.description
-    return sender.hand_over(connection.file, head, raw, journal.file)
+    return sender.hand_over(connection.socket, head, raw, journal.file)
 
 
 async def _await_outcome(
@@ -185,7 +185,11 @@ async def _conclude(
         connection.break_off(b"")
         return True
     if outcome is Outcome.BROKEN:
-        if handover.interruption and client.interrupt(connection):
+        if handover.is_complete:
+            # The replica died before it could say so.
+            connection.answered()
+            return True
+        if handover.interruption and client.interrupt(connection, handover.bytes_sent):
             raise ReplicaLostError if handover.interruption is Interruption.LOST else ReplicaMovedError
         connection.break_off(interrupted_event(client.path) if replica_request.payload.wants_stream else b"")
         return False

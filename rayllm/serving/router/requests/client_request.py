@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from rayllm.access import caller_of
 from rayllm.error_shapes import error_event, event_of
@@ -21,6 +21,7 @@ from rayllm.request_stats import server_timing
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
+from rayllm.serving.router.listener.parked_request import ParkedRequest
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
+# Seconds that a request waits for a replica until it is parked. Most never wait.
+_PARK_AFTER_S = 0.01
 
 
 class ClientRequest:
@@ -53,7 +56,10 @@ class ClientRequest:
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None
-        self._send = send
+        self.body = b""
+        self._send_now = send
+        self._parking: asyncio.TimerHandle | None = None
+        self._parked: ParkedRequest | None = None
         self._is_stream = False
         self._journal: JournalFile | None = None
         self._relayed: StreamJournal | None = None
@@ -73,6 +79,29 @@ class ClientRequest:
     def _is_relayed(self) -> bool:
         """Whether the router itself has written to the client, or is about to go on with what a replica has written."""
         return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
+
+    def park(self) -> None:
+        """Have another router answer the request if this one dies before `unpark` is called."""
+        if self._parking is None and self._parked is None:
+            self._parking = asyncio.get_running_loop().call_later(_PARK_AFTER_S, self._park)
+
+    def _park(self) -> None:
+        self._parking = None
+        connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
+        if connection:
+            self._parked = connection.park(self.body)
+
+    def unpark(self) -> None:
+        """Have this router answer the request alone. To be called before a replica or the client gets anything."""
+        if self._parking:
+            self._parking.cancel()
+        if self._parked:
+            self._parked.take_back()
+        self._parking = self._parked = None
+
+    async def _send(self, message: Message) -> None:
+        self.unpark()
+        await self._send_now(message)
 
     def open_journal(self) -> JournalFile | None:
         """The journal of the reply, created on first use; None if there are no descriptors or no memory for it."""
@@ -119,10 +148,16 @@ class ClientRequest:
         if is_last:
             self._interrupted.answered()
 
-    def interrupt(self, connection: Connection) -> bool:
-        """Note that a replica has left its stream unfinished. Returns whether another one can go on with it."""
+    def interrupt(self, connection: Connection, bytes_sent: int | None) -> bool:
+        """Note that a replica has left its reply unfinished. Returns whether another one can go on with it, or answer
+        the request anew.
+
+        Args:
+            connection: the client's.
+            bytes_sent: how much of its part of the reply the replica has written; None if that is not known.
+        """
         if self._journal is None or not self._journal.is_continuable:
-            return False
+            return bytes_sent == 0 and self._interrupted is None
         if self._journal.has_begun:
             connection.interrupted()
             self._interrupted = connection
@@ -132,6 +167,7 @@ class ClientRequest:
 
     def close(self) -> None:
         """Release what the request holds, at its end."""
+        self.unpark()
         for journal in (self._journal, self._relayed):
             if journal is not None:
                 journal.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rayllm import headers
 from rayllm.config import RouterConfig
 from rayllm.request_stats import RequestStats, StatsSource
 from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, receiver, sender
@@ -104,7 +106,7 @@ class Router:
             "return_route": connection.return_route,
             "send_timeout_s": self.send_timeout_s,
         }
-        handover = self.sender.hand_over(connection.file, head, body)
+        handover = self.sender.hand_over(connection.socket, head, body)
         left = asyncio.create_task(receive())
         await asyncio.wait((left, handover.outcome), return_when=asyncio.FIRST_COMPLETED)
         if not handover.outcome.done():
@@ -396,8 +398,8 @@ def descriptors_of_connection(pair: HandoverPair) -> int:
 
 
 async def test_a_replica_that_is_not_there_is_told_before_anything_is_sent() -> None:
-    with pytest.raises(ReplicaGoneError):
-        Sender("/nowhere.sock", print, print).hand_over(0, {}, b"")
+    with socket.socket() as connection, pytest.raises(ReplicaGoneError):
+        Sender("/nowhere.sock", print, print).hand_over(connection, {}, b"")
 
 
 async def test_hundreds_at_once_each_have_their_own_answer(pair: HandoverPair) -> None:
@@ -554,6 +556,86 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(
     rest.set()
     answered, headers, said = await reply(reader)
     assert (answered, said, headers["connection"]) == (status, body, "close")
+    writer.close()
+
+
+@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK])
+async def test_a_request_whose_router_died_waits_for_a_slot_of_its_replica(pair: HandoverPair, header: str) -> None:
+    rest, refused = asyncio.Event(), 0
+
+    async def full_at_first(receive: Any, send: Any) -> None:
+        nonlocal refused
+        await rest.wait()
+        if refused == 3:
+            await plain(200, b"at last")(receive, send)
+            return
+        refused += 1
+        await plain(503, b"", (header.encode(), b"1"))(receive, send)
+
+    pair.replica.answer = full_at_first
+    reader, writer = await pair.connect()
+    writer.write(request(b"the body"))
+    while not pair.replica.seen:
+        await asyncio.sleep(0.01)
+    await vanish(pair)
+    rest.set()
+    status, _, said = await reply(reader)
+    assert (status, said) == (200, b"at last")
+    assert [body for _, body in pair.replica.seen] == [b"the body"] * 4
+    writer.close()
+
+
+async def test_a_request_of_a_dead_router_is_no_longer_tried_once_its_client_has_left(pair: HandoverPair) -> None:
+    async def full(receive: Any, send: Any) -> None:
+        await plain(503, b"", (headers.FULL.encode(), b"1"))(receive, send)
+
+    rest = asyncio.Event()
+
+    async def full_later(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await full(receive, send)
+
+    pair.replica.answer = full_later
+    _, writer = await pair.connect()
+    writer.write(request())
+    while not pair.replica.seen:
+        await asyncio.sleep(0.01)
+    await vanish(pair)
+    rest.set()
+    while len(pair.replica.seen) < 3:
+        await asyncio.sleep(0.01)
+    assert exchanges()
+    writer.close()
+    async with asyncio.timeout(5):
+        while exchanges():
+            await asyncio.sleep(0.01)
+
+
+def exchanges() -> list[asyncio.Task[Any]]:
+    """The tasks of requests that replicas have not ended."""
+    return [task for task in asyncio.all_tasks() if "_Exchange.run" in repr(task)]
+
+
+@pytest.mark.parametrize("header", [headers.DRAINING, headers.LOST])
+async def test_a_replica_that_ends_tells_the_client_of_a_dead_router_to_try_again(
+    pair: HandoverPair, header: str
+) -> None:
+    rest = asyncio.Event()
+
+    async def refuses(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await plain(503, b"", (header.encode(), b"1"))(receive, send)
+
+    pair.replica.answer = refuses
+    reader, writer = await pair.connect()
+    writer.write(request())
+    while not pair.replica.seen:
+        await asyncio.sleep(0.01)
+    await vanish(pair)
+    rest.set()
+    status, reply_headers, said = await reply(reader)
+    assert (status, reply_headers["retry-after"]) == (503, "1")
+    assert json.loads(said)["error"]["code"] == "overloaded"
     writer.close()
 
 
@@ -793,8 +875,8 @@ async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(p
         while not pair.router.leaving:
             await asyncio.sleep(0.01)
     assert not pair.receiver.path.exists()
-    with pytest.raises(ReplicaGoneError):
-        Sender(str(pair.receiver.path), print, print).hand_over(0, {}, b"")
+    with socket.socket() as connection, pytest.raises(ReplicaGoneError):
+        Sender(str(pair.receiver.path), print, print).hand_over(connection, {}, b"")
     rest.set()
     assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
     writer.close()

@@ -179,7 +179,29 @@ async def test_without_another_replica_it_ends_with_an_error(way: str) -> None:
         story.on_death = partial(found.replica_sets["m"].update, [])
         reply = await found.client.post(PATH, json=REQUEST)
     assert "[DONE]" not in reply.text
-    assert "No replica of the model `m` had room in time" in reply.text
+    assert "No replica of the model `m` was running in time" in reply.text
+
+
+async def test_a_replica_on_another_node_may_be_gone_for_a_while_before_the_next_one_is_there() -> None:
+    """Its address refuses connections, and Ray Serve still lists it."""
+
+    def die() -> None:
+        loop = asyncio.get_running_loop()
+        for listening in first.server.servers:
+            listening.close()
+        for connection in first.server.server_state.connections:
+            connection.transport.abort()  # type: ignore[union-attr]
+        loop.call_later(1, found.replica_sets["m"].update, [update(second, "m-1", "http")])
+
+    dying = Story(dies_after=25)
+    dying.on_death = die
+    async with Fleet((dying, Story())) as (first, second), service("handover", {"m": []}) as found:
+        found.replica_sets["m"].update([update(first, "m-0", "http")])
+        replies = [asyncio.create_task(found.client.post(PATH, json=REQUEST))]
+        await until(lambda: first.server.servers[0].is_serving() is False)
+        replies += [asyncio.create_task(found.client.post(PATH, json=REQUEST)) for _ in range(3)]
+        for reply in await asyncio.gather(*replies):
+            assert numbers(reply.text) == list(range(LENGTH))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -211,7 +233,7 @@ async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
     ):
         story.on_death = partial(found.replica_sets["m"].update, [])
         reply = await found.client.post(PATH, json=REQUEST)
-    assert "No replica of the model `m` had room in time" in reply.text
+    assert "No replica of the model `m` was running in time" in reply.text
     assert other.bodies == []
 
 
@@ -236,16 +258,17 @@ async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.
 async def test_a_reply_of_which_nothing_was_written_begins_once_more() -> None:
     client = ClientRequest(Request({"type": "http", "headers": []}), PATH, None)  # type: ignore[arg-type]
     connection = InterruptedConnection()
-    assert not client.interrupt(connection), "it has no journal"
+    assert not client.interrupt(connection, 1), "it has no journal"
+    assert client.interrupt(connection, 0), "nothing was sent"
     file = client.open_journal()
     assert file
     journal = file.open()
-    assert not client.interrupt(connection), "no engine has begun"
+    assert not client.interrupt(connection, None), "no engine has begun"
     journal.open(is_continuable=True)
-    assert client.interrupt(connection)
+    assert client.interrupt(connection, 1)
     assert (connection.was_told, client.record.continuations) == (False, 0)
     journal.before_write(b"HTTP/1.1 200 OK", b"", is_last=False)
-    assert client.interrupt(connection)
+    assert client.interrupt(connection, 1)
     assert (connection.was_told, client.record.continuations) == (True, 1)
     journal.close()
     client.close()

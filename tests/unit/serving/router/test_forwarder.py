@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +32,7 @@ from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.handover import Receiver
+from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.replica.drain import DrainGate
 from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
@@ -55,6 +58,7 @@ from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.sockets import socket_folder
 
 PATH = "/v1/chat/completions"
 FORM_PATH = "/v1/audio/transcriptions"
@@ -123,6 +127,53 @@ class Replica:
     def replica_update(self, replica_id: str) -> ReplicaUpdate:
         metadata = {"address": self.address, "key": self.key, "socket": str(self.receiver.path), "node_id": "here"}
         return ReplicaUpdate(replica_id, self.count.capacity, metadata, {})
+
+
+class DyingReplica:
+    """A replica that announces its reply, writes some bytes of it, and dies as by `kill -9`.
+
+    Args:
+        written: how many bytes it writes.
+        is_stream: whether it announces a stream.
+    """
+
+    REPLY = b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"from": 0}\n'
+
+    def __init__(self, written: int, is_stream: bool = False) -> None:
+        self._written = written
+        self._is_stream = is_stream
+        self._path = socket_folder() / f"{uuid.uuid4().hex}.sock"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[DyingReplica]:
+        self._socket.setblocking(False)
+        self._socket.bind(str(self._path))
+        self._socket.listen()
+        accepting = asyncio.create_task(self._accept())
+        try:
+            yield self
+        finally:
+            await accepting
+
+    async def _accept(self) -> None:
+        accepted, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+
+        def answer(message: Message) -> None:
+            head = {} if self._is_stream else {"size": len(self.REPLY)}
+            channel.send(Message(Kind.STARTED, message.exchange, head))
+            with socket.socket(fileno=message.files[0]) as client:
+                client.send(self.REPLY[: self._written])
+            for journal in message.files[1:]:
+                os.close(journal)
+            self._socket.close()
+            channel.close()
+
+        channel = Channel(accepted, answer, lambda: None)
+
+    def replica_update(self, replica_id: str) -> ReplicaUpdate:
+        metadata = {"address": "http://127.0.0.1:9", "key": "secret", "socket": str(self._path), "node_id": "here"}
+        return ReplicaUpdate(replica_id, 10, metadata, {})
 
 
 class Queue:
@@ -234,7 +285,7 @@ class RouterApplication:
 
 @asynccontextmanager
 async def service(
-    way: str, replicas: dict[str, list[Replica]], queue_timeout_s: float = 10, **router: Any
+    way: str, replicas: Mapping[str, Sequence[Replica | DyingReplica]], queue_timeout_s: float = 10, **router: Any
 ) -> AsyncIterator[RouterApplication]:
     lora = {"dynamic_lora_loading_path": "/x"}
     models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
@@ -472,6 +523,43 @@ async def test_requests_in_an_engine_that_dies_go_to_another_replica(way: str) -
         found.replica_sets["m"].update([a.replica_update("m-0"), b.replica_update("m-1")])
         died.set()
         assert [(await reply).json() for reply in asked] == [{"from": 1}] * 8
+
+
+@pytest.mark.parametrize(("written", "answered_by"), [(0, 1), (len(DyingReplica.REPLY), 0)])
+async def test_a_reply_that_was_announced_is_sent_once(written: int, answered_by: int) -> None:
+    async with (
+        DyingReplica(written).listening() as dying,
+        Replica(Answer(b'{"from": 1}')).listening() as other,
+        service("handover", {"m": [dying]}) as found,
+    ):
+        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await until(lambda: not found.replica_sets["m"].replicas["m-0"].is_open)
+        found.replica_sets["m"].update([other.replica_update("m-1")])
+        assert (await asking).json() == {"from": answered_by}
+        # On the same connection.
+        assert (await found.client.post(PATH, json={"model": "m"})).json() == {"from": 1}
+        await until(lambda: [record.status for record in found.records] == [200, 200])
+
+
+async def test_a_stream_that_was_announced_and_not_begun_goes_to_another_replica() -> None:
+    async with (
+        DyingReplica(0, is_stream=True).listening() as dying,
+        Replica(Answer(b"data: 1\n\n", b"data: 2\n\n")).listening() as other,
+        service("handover", {"m": [dying]}) as found,
+    ):
+        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m", "stream": True, "n": 2}))
+        await until(lambda: not found.replica_sets["m"].replicas["m-0"].is_open)
+        found.replica_sets["m"].update([other.replica_update("m-1")])
+        assert (await asking).text == "data: 1\n\ndata: 2\n\n"
+
+
+async def test_a_reply_that_was_sent_in_part_is_cut() -> None:
+    async with (
+        DyingReplica(written=20).listening() as dying,
+        service("handover", {"m": [dying]}) as found,
+    ):
+        with pytest.raises(httpx.RemoteProtocolError):
+            await found.client.post(PATH, json={"model": "m"})
 
 
 @WAYS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse
 
 from rayllm.config import RouterConfig
 from rayllm.serving.router.http.client_limits import ClientLimits
-from rayllm.serving.router.http.connection import CONNECTION
+from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
 
@@ -123,3 +125,54 @@ async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
         app.open.set()
         assert (await held).status_code == 200
         await stopping
+
+
+class ParkingListener(LocalListener):
+    """Keeps what is parked, as the manager does."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", 0)
+        self.parked: list[tuple[socket.socket, bytes]] = []
+
+    def park(self, connection: socket.socket, request: bytes) -> None:
+        self.parked.append((socket.socket(fileno=os.dup(connection.fileno())), request))
+
+
+async def test_a_parked_request_is_answered_by_another_server_as_it_was_sent() -> None:
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        connection: Connection = scope["extensions"][CONNECTION]
+        body, is_last = b"", False
+        while not is_last:
+            message = await receive()
+            body, is_last = body + message["body"], not message["more_body"]
+        connection.park(body)
+        await asyncio.sleep(60)
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        headers = {name: value for name, value in request.headers.items() if name.startswith("x-")}
+        said = {"path": request.url.path, "query": request.url.query, "headers": headers}
+        await JSONResponse(said | {"body": (await request.body()).decode()})(scope, receive, send)
+
+    listener = ParkingListener()
+    first = HttpServer(waits, listener, "/app", limits())
+    second = HttpServer(answers, LocalListener("127.0.0.1", 0), "/app", limits())
+    await first.start()
+    await second.start()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=5) as client:
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"chunks, "
+            yield "é".encode()
+
+        asking = asyncio.create_task(client.post("/app/x%2Fy?a=b%20c", content=chunks(), headers={"x-a": "1"}))
+        while not listener.parked:
+            await asyncio.sleep(0.01)
+        # As the kernel does when the first server's process ends: its descriptor is closed, and the client not told.
+        [(connection, request)] = listener.parked
+        await second._accepted(connection, request)
+        reply = (await asking).json()
+        assert reply["headers"].pop("x-request-id")
+        assert reply == {"path": "/app/x/y", "query": "a=b%20c", "headers": {"x-a": "1"}, "body": "chunks, é"}
+    await second.stop(1)
+    await first.stop(1)

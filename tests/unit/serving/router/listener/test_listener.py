@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,8 @@ import pytest
 
 from rayllm.serving.router.listener import socket_manager
 from rayllm.serving.router.listener.listener import LocalListener, SharedListener
+from rayllm.serving.router.listener.parked_request import MOST_BYTES
+from rayllm.serving.router.listener.socket_manager import ACK, CLIENT, MESSAGE, message
 
 # A router that answers each connection with its process id.
 ROUTER = """
@@ -24,7 +27,7 @@ import asyncio, os, sys
 from rayllm.serving.router.listener.listener import SharedListener
 
 async def main():
-    async def accepted(connection):
+    async def accepted(connection, request):
         await loop.sock_sendall(connection, str(os.getpid()).encode())
         connection.close()
 
@@ -70,7 +73,7 @@ class Answers:
     def __init__(self, name: bytes) -> None:
         self._name = name
 
-    async def __call__(self, connection: socket.socket) -> None:
+    async def __call__(self, connection: socket.socket, request: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(connection, self._name)
         connection.close()
 
@@ -85,9 +88,9 @@ async def answer(port: int) -> bytes:
 
 
 @asynccontextmanager
-async def router(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def router(port: int, program: str = ROUTER) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ROUTER, str(port), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", program, str(port), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -228,10 +231,10 @@ async def test_a_router_goes_on_when_the_manager_dies(caplog: pytest.LogCaptureF
 async def test_a_connection_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     answers, failures = Answers(b"me"), [RuntimeError("the handler is closed"), OSError("gone")]
 
-    async def accepted(connection: socket.socket) -> None:
+    async def accepted(connection: socket.socket, request: bytes) -> None:
         if failures:
             raise failures.pop()
-        await answers(connection)
+        await answers(connection, request)
 
     listener = LocalListener("127.0.0.1", 0)
     await listener.start(accepted)
@@ -283,3 +286,189 @@ async def test_an_address_that_somebody_else_has_is_an_error(listener: type[Loca
         with pytest.raises(OSError, match="in use"):
             await listener("127.0.0.1", stranger.getsockname()[1]).start(Answers(b""))
     assert not managers()
+
+
+async def test_a_connection_that_the_manager_has_assigned_is_accepted_though_the_manager_has_ended() -> None:
+    """The kernel reports that the manager has not read everything before it delivers the connection."""
+    router, manager = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, assigned = socket.socketpair()
+    router.setblocking(False)
+    router.send(message(ACK, 1))
+    socket.send_fds(manager, [message(CLIENT, 2)], [assigned.fileno()])
+    manager.close()
+    accepted: list[socket.socket] = []
+
+    async def accept(connection: socket.socket, request: bytes) -> None:
+        accepted.append(connection)
+
+    with pytest.raises(ConnectionError):
+        await SharedListener("127.0.0.1", 0)._share(router, accept)
+    assert len(accepted) == 1
+    for each in (router, client, assigned, *accepted):
+        each.close()
+
+
+# A router that parks what it reads from each connection, and takes it back if that says so.
+PARKING_ROUTER = """
+import asyncio, sys
+from rayllm.serving.router.listener.listener import SharedListener
+
+async def main():
+    async def accepted(connection, request):
+        request = await loop.sock_recv(connection, 100)
+        parked = listener.park(connection, request)
+        if request == b"take back":
+            parked.take_back()
+        kept.append(connection)
+        print("parked", flush=True)
+
+    kept, loop = [], asyncio.get_running_loop()
+    listener = SharedListener("127.0.0.1", int(sys.argv[1]))
+    await listener.start(accepted)
+    print("listening", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+class Answerer:
+    """Answers each connection with what another router has read from it."""
+
+    async def __call__(self, connection: socket.socket, request: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(connection, b"answer to " + request)
+        connection.close()
+
+
+async def parked_client(port: int, router: asyncio.subprocess.Process, request: bytes) -> socket.socket:
+    """A client whose request a router has parked."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(client, request)
+    assert router.stdout is not None
+    assert await router.stdout.readline() == b"parked\n"
+    return client
+
+
+async def test_requests_that_a_dead_router_has_parked_are_answered_by_another() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    listener = SharedListener("127.0.0.1", port)
+    with ExitStack() as clients:
+        async with router(port, PARKING_ROUTER) as first:
+            requests = [b"request %d" % number for number in range(20)]
+            parked = [clients.enter_context(await parked_client(port, first, request)) for request in requests]
+            taken = clients.enter_context(await parked_client(port, first, b"take back"))
+            await listener.start(Answerer())
+        assert [await loop.sock_recv(client, 100) for client in parked] == [b"answer to " + each for each in requests]
+        # Who has not read what the client sent has its connection closed; nobody else answers.
+        assert await loop.sock_recv(taken, 100) == b""
+    await listener.stop()
+
+
+async def test_a_router_that_stops_answers_what_it_has_parked_itself() -> None:
+    port = free_port()
+    first, second = (SharedListener("127.0.0.1", port) for _ in range(2))
+    await first.start(Answerer())
+    await second.start(Answerer())
+    client, ours = socket.socketpair()
+    with client, ours:
+        parked = first.park(ours, b"request")
+        assert parked is not None
+        await first.stop(is_deleted=False)
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(client.recv, 1)
+        parked.take_back()
+    assert first.park(ours, b"later") is None
+    await second.stop()
+
+
+async def test_the_manager_keeps_nothing_of_requests_that_were_taken_back() -> None:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port)
+    await listener.start(Answerer())
+    [manager] = managers()
+    before = manager.num_fds()
+    client, ours = socket.socketpair()
+    with client, ours:
+        # More than the buffer of the manager's socket has room for.
+        os.kill(manager.pid, signal.SIGSTOP)
+        parked = [each for _ in range(1000) if (each := listener.park(ours, b"x" * 1000))]
+        assert 100 < len(parked) < 1000
+        for each in parked:
+            each.take_back()
+        os.kill(manager.pid, signal.SIGCONT)
+        async with asyncio.timeout(10):
+            while (last := listener.park(ours, b"x")) is None:
+                await asyncio.sleep(0.01)
+            while manager.num_fds() != before + 2:
+                await asyncio.sleep(0.01)
+            last.take_back()
+            while manager.num_fds() != before:
+                await asyncio.sleep(0.01)
+    await listener.stop()
+
+
+async def test_a_request_is_taken_back_though_no_file_may_grow() -> None:
+    listener = SharedListener("127.0.0.1", free_port())
+    await listener.start(Answerer())
+    [manager] = managers()
+    before = manager.num_fds()
+    client, ours = socket.socketpair()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with client, ours:
+        parked = listener.park(ours, b"request")
+        assert parked is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            parked.take_back()
+            assert listener.park(ours, b"request") is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        async with asyncio.timeout(10):
+            while manager.num_fds() != before:
+                await asyncio.sleep(0.01)
+    await listener.stop()
+
+
+async def test_a_manager_that_reads_nothing_for_a_while_is_not_taken_for_dead() -> None:
+    router, manager = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, assigned = socket.socketpair()
+    accepted = asyncio.Event()
+
+    async def accept(connection: socket.socket, request: bytes) -> None:
+        connection.close()
+        accepted.set()
+
+    listener = SharedListener("127.0.0.1", 0)
+    with router, manager, client, assigned:
+        router.setblocking(False)
+        manager.setblocking(False)
+        listener._manager = router
+        parked = [each for _ in range(1000) if (each := listener.park(assigned, b"x"))]
+        assert len(parked) < 1000, "its buffer is full"
+        socket.send_fds(manager, [message(CLIENT, 7)], [assigned.fileno()])
+        sharing = asyncio.create_task(listener._share(router, accept))
+        async with asyncio.timeout(5):
+            await accepted.wait()
+        read = b""
+        async with asyncio.timeout(5):
+            while read != message(ACK, 7):
+                await asyncio.sleep(0)
+                with suppress(BlockingIOError):
+                    read, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
+                    for file in files:
+                        os.close(file)
+        assert not sharing.done()
+        sharing.cancel()
+        for each in parked:
+            each.take_back()
+
+
+async def test_large_requests_are_not_parked() -> None:
+    listener = SharedListener("127.0.0.1", free_port())
+    await listener.start(Answerer())
+    client, ours = socket.socketpair()
+    with client, ours:
+        assert listener.park(ours, b"x" * (MOST_BYTES + 1)) is None
+    await listener.stop()
