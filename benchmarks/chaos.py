@@ -26,7 +26,7 @@ import ray
 from ray import serve
 
 from benchmarks.compare import PAGE, publish
-from benchmarks.faults import footprint, report
+from benchmarks.faults import footprint, gcs, report
 from benchmarks.faults.answers import Ending
 from benchmarks.faults.application import running
 from benchmarks.faults.experiment import Experiment
@@ -36,6 +36,10 @@ from benchmarks.faults.tally import Tally
 from benchmarks.servers import free_port
 
 _WARM_UP_S = 10.0
+# An hour is divided in so many, after each of which the load stops and what the processes hold is measured.
+_LEGS = 4
+# The row of what clients saw between the faults, where anything was wrong with it.
+_CALM = "no fault"
 
 
 async def endure(
@@ -63,7 +67,8 @@ async def endure(
 def _said(tally: Tally) -> str:
     endings = ", ".join(f"{count} {ending}" for ending, count in tally.endings.items())
     reasons = "".join(f"\n  {count} × {reason}" for reason, count in tally.reasons.most_common(4))
-    return f"{endings}; whole after {tally.whole_s[-1]:.1f} s{reasons}"
+    when = f"\n  after {', '.join(f'{seconds:.1f}' for seconds in tally.failures_s)} s" if tally.failures_s else ""
+    return f"{endings}; whole after {tally.whole_s[-1]:.1f} s{reasons}{when}"
 
 
 def main() -> int:
@@ -77,26 +82,43 @@ def main() -> int:
         plan, longest_s = schedule(faults, random.Random(options.seed)), 60 * options.minutes
     else:
         plan, longest_s = ((None, fault) for fault, _ in product(faults, range(options.times))), float("inf")
-    with tempfile.TemporaryDirectory() as name:
-        seen, held = _measure(Path(name), options, plan, longest_s)
-    in_order = {fault: seen[fault] for fault in FAULTS if fault in seen}
-    publish("faults", f"{report.table(in_order)}\n\n{held}", PAGE.with_name("reliability.md"))
+    with tempfile.TemporaryDirectory() as folder:
+        seen, held = _measure(Path(folder), options, plan, longest_s)
+    in_order = {fault: seen[fault] for fault in (_CALM, *FAULTS) if fault in seen}
+    name = "soak" if options.minutes else "faults"
+    publish(name, f"{report.table(in_order)}\n\n{held}", PAGE.with_name("reliability.md"))
     return int(any(tally.endings[Ending.WRONG] or tally.endings[Ending.CUT] for tally in seen.values()))
 
 
 def _measure(
     folder: Path, options: argparse.Namespace, plan: Iterator[tuple[float | None, str]], longest_s: float
 ) -> tuple[dict[str, Tally], str]:
-    """What clients saw of each fault, and the table of what the processes held before and after."""
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, namespace="serve")
+    """What clients saw of each fault, and the table of what the processes held: before, and after each leg."""
+    seen: dict[str, Tally] = {}
+    legs = _LEGS if options.minutes else 1
+    state, files = folder / "gcs", folder / "service"
+    files.mkdir()
+    ray.init(
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        namespace="serve",
+        _system_config=gcs.stored_in(state),
+    )
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
-        with running(folder) as address:
+        with running(files) as address:
             experiment = Experiment(address, options.streams, options.pause, seed=options.seed)
             asyncio.run(_warm_up(experiment))
-            before = footprint.measure(experiment.cluster)
-            seen = asyncio.run(endure(experiment, plan, longest_s))
-            return seen, footprint.table(before, footprint.measure(experiment.cluster))
+            held = {"before": footprint.measure(experiment.cluster)}
+            for leg in range(1, legs + 1):
+                for fault, tally in asyncio.run(endure(experiment, plan, longest_s / legs)).items():
+                    seen.setdefault(fault, Tally()).include(tally)
+                after = f"after {options.minutes * leg / legs:g} minutes" if options.minutes else "after"
+                held[after] = footprint.measure(experiment.cluster)
+            if experiment.calm.bad:
+                seen[_CALM] = experiment.calm
+            return seen, footprint.table(held)
     finally:
         serve.shutdown()
         ray.shutdown()

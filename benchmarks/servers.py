@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -67,6 +67,14 @@ class Server:
             except psutil.NoSuchProcess:
                 continue
         return held
+
+    def open_files(self) -> list[str]:
+        """What the descriptors of all its processes lead to."""
+        targets = []
+        for member in self._processes():
+            with suppress(OSError):
+                targets += [os.readlink(file) for file in Path(f"/proc/{member.pid}/fd").iterdir()]
+        return targets
 
     def _processes(self) -> list[psutil.Process]:
         members = [self.process, *self.process.children(recursive=True)]

@@ -29,12 +29,37 @@ _LONGEST_DELETION_S = 360.0
 _LIMITS = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12}
 
 
+class Deployment:
+    """Changes the running application, while clients ask. All methods block until the change is made.
+
+    Args:
+        port: the routers'.
+        folder: has the file of keys, and keeps the usage.
+        route_prefix: of the application.
+    """
+
+    def __init__(self, port: int, folder: Path, route_prefix: str) -> None:
+        self._port, self._folder, self._route_prefix = port, folder, route_prefix
+        self._engine: dict[str, Any] = {}
+
+    def update(self, **engine: Any) -> None:
+        """Deploy it with these `engine_kwargs`, which takes new replicas."""
+        self._engine = engine
+        self.scale(REPLICAS)
+
+    def scale(self, replicas: int) -> None:
+        """Deploy it with so many replicas."""
+        built = application(self._port, self._folder, self._engine, num_replicas=replicas)
+        serve.run(built, name=APP, route_prefix=self._route_prefix)
+
+
 @dataclass(frozen=True)
 class Address:
-    """Where the application is, and the key of its clients."""
+    """Where the application is, the key of its clients, and what changes it."""
 
     url: str
     key: str
+    deployment: Deployment | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -50,11 +75,12 @@ def running(folder: Path, route_prefix: str = "/") -> Iterator[Address]:
         folder: an empty one for what it writes.
         route_prefix: of the application.
     """
-    port, key = free_port(), _write_key(folder)
-    serve.run(application(port, folder), name=APP, route_prefix=route_prefix)
-    address = Address(f"http://127.0.0.1:{port}{route_prefix.rstrip('/')}", key)
+    port, key = free_port(), write_key(folder)
+    deployment = Deployment(port, folder, route_prefix)
+    deployment.scale(REPLICAS)
+    address = Address(f"http://127.0.0.1:{port}{route_prefix.rstrip('/')}", key, deployment)
     try:
-        _register_adapter(address)
+        register_adapter(address)
         yield address
     finally:
         delete()
@@ -74,7 +100,7 @@ def delete() -> None:
         time.sleep(0.5)
 
 
-def _write_key(folder: Path) -> str:
+def write_key(folder: Path) -> str:
     """Write a file of keys into a folder; returns the one key in it."""
     secret, file = new_key(), KeyFile(str(folder / "keys.yaml"))
     with file.change() as keys:
@@ -82,26 +108,35 @@ def _write_key(folder: Path) -> str:
     return secret
 
 
-def application(port: int, folder: Path | None = None, **options: Any) -> Any:
+def application(port: int, folder: Path | None = None, engine: dict[str, Any] | None = None, **options: Any) -> Any:
     """Two replicas of the demo with its adapters, behind two routers.
 
     Args:
         port: the routers'.
         folder: has the file of keys, and keeps the usage; without it there are no keys.
+        engine: more `engine_kwargs` of the model.
         options: more keys of the model's `deployment_config`.
     """
+    return build_app(arguments(f"127.0.0.1:{port}", folder, engine, **options))
+
+
+def arguments(
+    listen: str, folder: Path | None = None, engine: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """The arguments of the application; `listen` is the routers' address, for the others see `application`."""
     demo: dict[str, Any] = yaml.safe_load(DEMO.read_text())
     weights = (DEMO.parent / demo["model_loading_config"]["model_source"]).resolve()
     demo["model_loading_config"] = {"model_id": MODEL, "model_source": str(weights)}
     demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2, **options}
+    demo["engine_kwargs"] |= engine or {}
     demo["lora_config"]["dynamic_lora_loading_path"] = str(_adapters())
-    router: dict[str, Any] = {"num_replicas": ROUTERS, "listen": f"127.0.0.1:{port}"}
+    router: dict[str, Any] = {"num_replicas": ROUTERS, "listen": listen}
     if folder:
         router |= {"keys": str(folder / "keys.yaml"), "usage": str(folder / "usage")}
-    return build_app({"llm_configs": [demo], "router": router})
+    return {"llm_configs": [demo], "router": router}
 
 
-def _register_adapter(address: Address) -> None:
+def register_adapter(address: Address) -> None:
     """Register an adapter as an administrator does."""
     # An application of this name may have been there before.
     body = {"lora_name": REGISTERED, "lora_path": str(_adapters() / "pirate"), "load_inplace": True}

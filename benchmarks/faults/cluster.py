@@ -7,7 +7,7 @@ from collections import Counter
 import psutil
 from ray import serve
 
-from benchmarks.faults.application import APP, MODEL, REPLICAS, ROUTERS
+from benchmarks.faults.application import APP, MODEL, REPLICAS, ROUTERS, Deployment
 from benchmarks.processes import engines_of, titled
 
 # Actors of the cluster that outlive applications, by what their processes are called.
@@ -19,10 +19,23 @@ class Cluster:
 
     Args:
         replicas: how many it has of the model.
+        deployment: changes the application; without it, faults cannot be planned changes.
     """
 
-    def __init__(self, replicas: int = REPLICAS) -> None:
+    def __init__(self, replicas: int = REPLICAS, deployment: Deployment | None = None) -> None:
         self._replicas = replicas
+        self._deployment = deployment
+
+    @property
+    def deployment(self) -> Deployment:
+        """What changes the application.
+
+        Raises:
+            RuntimeError: it was not given.
+        """
+        if self._deployment is None:
+            raise RuntimeError("this application cannot be changed")
+        return self._deployment
 
     def replicas(self) -> list[psutil.Process]:
         """The model's."""

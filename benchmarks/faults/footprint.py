@@ -31,10 +31,18 @@ def measure(cluster: Cluster) -> Footprint:
     return {**held, "/dev/shm": (shutil.disk_usage("/dev/shm").used / 1e6, 0)}
 
 
-def table(before: Footprint, after: Footprint) -> str:
-    """A row for each kind of process, without load, before all faults and after."""
-    rows = ["| without load | MB before | MB after | descriptors before | after |", "|---|---:|---:|---:|---:|"]
-    for kind, (memory, descriptors) in before.items():
-        more, and_more = after[kind]
-        rows.append(f"| {kind} | {memory:,.0f} | {more:,.0f} | {descriptors or '–'} | {and_more or '–'} |")
+def table(measured: Mapping[str, Footprint]) -> str:
+    """A row for each kind of process: megabytes and descriptors without load, at each time that was measured.
+
+    Args:
+        measured: by the name of the time.
+    """
+    rows = [f"| without load | {' | '.join(measured)} |", "|---|" + "---:|" * len(measured)]
+    for kind in next(iter(measured.values())):
+        cells = (_cell(*footprint[kind]) for footprint in measured.values())
+        rows.append(f"| {kind} | {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _cell(memory: float, descriptors: int) -> str:
+    return f"{memory:,.0f} MB" + (f", {descriptors} descriptors" if descriptors else "")

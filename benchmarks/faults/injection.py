@@ -1,4 +1,4 @@
-"""The faults: what is done to which process."""
+"""The faults, and the planned changes that should be noticed by no client: what is done to which process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from functools import partial
 
 import psutil
 
+from benchmarks.faults import gcs
+from benchmarks.faults.application import REPLICAS
 from benchmarks.faults.cluster import DETACHED, Cluster
 
 Choose = Callable[[Cluster], Sequence[psutil.Process]]
@@ -18,6 +20,9 @@ Inject = Callable[[Cluster, random.Random], Awaitable[list[psutil.Process]]]
 # Shorter than the time after which an engine counts as hung.
 _PAUSE_S = 3.0
 _FULL_S = 5.0
+# As long as an operator takes to start it again; Ray's other processes wait for it for a minute.
+_WITHOUT_GCS_S = 10.0
+_LONGEST_LEAVING_S = 120.0
 
 
 def _kill(choose: Choose) -> Inject:
@@ -58,6 +63,30 @@ async def _terminate_replica(cluster: Cluster, chance: random.Random) -> list[ps
     return [replica]
 
 
+async def _restart_gcs(cluster: Cluster, chance: random.Random) -> list[psutil.Process]:
+    gcs.kill()
+    await asyncio.sleep(_WITHOUT_GCS_S)
+    gcs.start()
+    return []
+
+
+async def _update(cluster: Cluster, chance: random.Random) -> list[psutil.Process]:
+    """Deploy another version of the model, whose answers at temperature 0 are the same."""
+    before = cluster.replicas()
+    await asyncio.to_thread(cluster.deployment.update, seed=chance.randrange(2**31))
+    return before
+
+
+async def _scale_down_and_up(cluster: Cluster, chance: random.Random) -> list[psutil.Process]:
+    """Take all replicas but one away, and bring them back once they have ended."""
+    await asyncio.to_thread(cluster.deployment.scale, 1)
+    async with asyncio.timeout(_LONGEST_LEAVING_S):
+        while len(await asyncio.to_thread(cluster.replicas)) > 1:
+            await asyncio.sleep(0.25)
+    await asyncio.to_thread(cluster.deployment.scale, REPLICAS)
+    return []
+
+
 def _fill_disk(choose: Choose) -> Inject:
     """For one of them the disk is full for a while: none of its files can grow, logs among them."""
 
@@ -86,5 +115,8 @@ FAULTS: dict[str, Inject] = {
     "full disk of an engine": _fill_disk(Cluster.engines),
     "kill -9 of the controller": _kill(Cluster.controllers),
     "kill -9 of the proxy": _kill(Cluster.proxies),
+    f"kill -9 of Ray's GCS, away for {_WITHOUT_GCS_S:g} s": _restart_gcs,
+    "a rolling update": _update,
+    "a scale-down, and up again": _scale_down_and_up,
     **{f"kill -9 of the actor of {name}": _kill(partial(Cluster.detached, name=name)) for name in DETACHED},
 }

@@ -40,6 +40,6 @@ def _row(fault: str, tally: Tally) -> str:
         tally.under_way[Ending.RIGHT],
         tally.continued,
     )
-    last = f"{tally.last_failure_s:.1f} s" if tally.bad else "–"
+    last = f"{max(tally.failures_s):.1f} s" if tally.failures_s else "–"
     whole = f"{statistics.median(tally.whole_s):.1f} s" if tally.whole_s else "–"
     return "| " + " | ".join([fault, *(f"{count:,}" for count in counts), last, whole]) + " |"

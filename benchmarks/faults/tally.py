@@ -20,8 +20,8 @@ class Tally:
     continued: int = 0
     """Streams that the service says it moved after their first byte."""
     reasons: Counter[str] = field(default_factory=Counter)
-    last_failure_s: float = 0.0
-    """Seconds from the fault to the last request that ended badly; 0 where none did."""
+    failures_s: list[float] = field(default_factory=list)
+    """Seconds from the fault to each request that ended badly."""
     whole_s: list[float] = field(default_factory=list)
     """Seconds until all that was lost had been replaced, for each time that the fault was injected."""
 
@@ -38,7 +38,7 @@ class Tally:
             self.under_way[ending] += 1
         if ending is not Ending.RIGHT:
             self.reasons[f"{ending}: {reason}"] += 1
-            self.last_failure_s = max(self.last_failure_s, time.monotonic() - self.fault_at)
+            self.failures_s.append(time.monotonic() - self.fault_at)
 
     @property
     def bad(self) -> int:
@@ -51,5 +51,5 @@ class Tally:
         self.under_way += other.under_way
         self.continued += other.continued
         self.reasons += other.reasons
-        self.last_failure_s = max(self.last_failure_s, other.last_failure_s)
+        self.failures_s += other.failures_s
         self.whole_s += other.whole_s

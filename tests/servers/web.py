@@ -25,11 +25,21 @@ class WebServer:
     async def _start(self) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, 0, shutdown_timeout=0.1)
-        await site.start()
-        self.url = f"http://{HOST}:{self._runner.addresses[0][1]}"
+        assert self._runner.server
+        self._server = await self._loop.create_server(self._runner.server, HOST, 0)
+        self.url = f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _stop(self) -> None:
+        # Connections accepted just before asyncio's server closes would never be closed, which fails the test that
+        # runs when they are collected.
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self._server.close()
+        await self._runner.cleanup()
 
     def _call(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -41,7 +51,7 @@ class WebServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._call(self._runner.cleanup())
+        self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -107,7 +107,7 @@ def test_a_row_for_each_fault_and_their_sum() -> None:
     harmful.add(Ending.RIGHT, begun_at=21.0)
     harmful.add(Ending.EVENT, "gone", begun_at=19.0)
     harmful.whole_s += [2.0, 3.0]
-    harmful.last_failure_s = 0.5
+    harmful.failures_s = [0.5]
     rows = [
         [cell.strip() for cell in row.strip("|").split("|")]
         for row in table({"a": harmless, "b": harmful}).splitlines()
