@@ -83,9 +83,10 @@ class Person:
         self.tab.get_by_role("navigation").get_by_role("link", name=view).click()
 
     def writes(self, text: str) -> None:
-        """Send a message."""
+        """Send a message, as soon as the page has the models it can be sent to."""
         box = self.tab.get_by_label("Message", exact=True)
         box.fill(text)
+        expect(self.button("Send")).to_be_enabled()
         box.press("Enter")
 
     def asks(self, text: str) -> str:

@@ -160,6 +160,20 @@ def test_an_answer_comes_in_pieces_and_can_be_stopped(server: PageServer, person
     expect(person.answer).to_have_text("It is Par")
 
 
+def test_where_the_time_went_as_the_browser_has_measured_it(server: PageServer, person: Person) -> None:
+    headers = {"x-request-id": "r1", "server-timing": "router;dur=2.5, wait;dur=0.001"}
+    server.script(Script(events=(chunk(content="It is"),), headers=headers, waits=True))
+    person.writes("x")
+    expect(person.answer).to_have_text("It is")
+    person.button("Stop").click()
+    person.waits_for_the_end()
+    person.tab.get_by_role("link", name="Where the time went").click()
+    rows = person.tab.locator(".parts tbody th")
+    expect(rows).to_have_text(
+        ["reading and routing it", "waiting for a replica", "generating", "the rest, until the browser had it all"]
+    )
+
+
 @pytest.mark.parametrize("breaks", [True, False])
 def test_a_service_that_goes_away_in_the_middle(server: PageServer, person: Person, breaks: bool) -> None:
     server.script(Script(events=(chunk(content="It is"), chunk(content=" Par")), waits=breaks))
