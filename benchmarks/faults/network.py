@@ -101,6 +101,8 @@ def network(count: int) -> Iterator[list[Machine]]:
 @contextmanager
 def ray_machines(count: int) -> Iterator[list[Machine]]:
     """So many machines with Ray; the first one has the head node."""
+    # All nodes, and the driver, read the same file in the user's home. It is created unless it is there.
+    _run([_ray(), "get-auth-token", "--generate"])
     with network(count) as members:
         try:
             for member in members:
