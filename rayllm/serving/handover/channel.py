@@ -47,13 +47,15 @@ class Kind(IntEnum):
     BROKEN = 5
     """To a router: the reply has started and cannot be completed."""
     REFUSED = 6
-    """To a router: nothing was sent to the client; answer with this."""
+    """To a router: nothing was sent to the client; answer with this. With `is_kept`, the replica lacks a slot: it keeps
+    the request until the router acknowledges the message.
+    """
     SLOT_FREE = 7
     """To a router that was refused for want of a slot: one is free."""
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
     ACKNOWLEDGED = 9
-    """To a replica: the router has received `DONE` and has the connection that the replica kept."""
+    """To a replica: the router has received `DONE` or `REFUSED`, and has the connection that the replica kept."""
 
 
 class Interruption(StrEnum):

@@ -105,6 +105,8 @@ class Receiver:
                 aborted.abort()
             elif message.kind is Kind.ACKNOWLEDGED and (acknowledged := kept.pop(message.exchange, None)):
                 acknowledged.close()
+            elif message.kind is Kind.ACKNOWLEDGED and (refused := exchanges.get(message.exchange)):
+                refused.returned()
 
         def closed() -> None:
             self._channels.pop(channel, None)
@@ -154,6 +156,7 @@ class _Exchange:
         self._refusal: bytearray | None = None
         self._is_done = self._has_begun = self._lacks_slot = False
         self._stats = StatsSource()
+        self._router_gone = asyncio.Event()
         self.disconnected = asyncio.Event()
         self.task: asyncio.Task[None]
 
@@ -167,7 +170,7 @@ class _Exchange:
                 await self._complete()
             else:
                 await self._ask(app, scope)
-                while self._lacks_slot and not self.disconnected.is_set():
+                while self._lacks_slot and await self._is_left_alone():
                     await asyncio.sleep(_ASK_AGAIN_S)
                     await self._ask(app, scope)
         except Exception:
@@ -177,6 +180,11 @@ class _Exchange:
             self._end(Kind.BROKEN)
             if self._journal:
                 self._journal.close()
+
+    async def _is_left_alone(self) -> bool:
+        """Whether the router dies before it has read that the replica lacks a slot. Returns when that is known."""
+        await self._router_gone.wait()
+        return not self.disconnected.is_set()
 
     async def _ask(self, app: ASGIApp, scope: dict[str, Any]) -> None:
         """Call the application. If it lacks a slot, and there is no router to ask another replica, call it again."""
@@ -191,12 +199,21 @@ class _Exchange:
             cause: why another replica should go on with the reply; None if none should.
         """
         self.disconnected.set()
+        self._router_gone.set()
         if self._journal and cause is Interruption.MOVED:
             self._journal.is_moved = True
         self._end(Kind.BROKEN, {"interruption": cause} if cause else None)
 
+    def returned(self) -> None:
+        """The router has the request again: it knows that the replica lacks a slot."""
+        self._is_done = True
+        self._connection.close()
+        self.disconnected.set()
+        self._router_gone.set()
+
     def take_over(self) -> None:
         """Answer without the router, which has died."""
+        self._router_gone.set()
         self._connection.take_over(self.abort)
 
     def _scope(self) -> dict[str, Any]:
@@ -318,7 +335,12 @@ class _Exchange:
             return
         if FULL in headers:
             self._on_full()
-        self._end(Kind.REFUSED, {"status": start["status"], "headers": headers}, body)
+        refusal = {"status": start["status"], "headers": headers}
+        self._lacks_slot = (FULL in headers or PUT_BACK in headers) and not (self._journal and self._journal.has_begun)
+        if self._lacks_slot:
+            self._report(Kind.REFUSED, refusal | {"is_kept": True}, body)
+        else:
+            self._end(Kind.REFUSED, refusal, body)
 
     async def _refuse_without_router(self, start: AsgiMessage, headers: dict[str, str], body: bytes) -> None:
         if FULL in headers or PUT_BACK in headers:
@@ -350,6 +372,9 @@ class _Exchange:
             self._connection.return_to_router()
         else:
             self._connection.close()
+        self._report(kind, head, body)
+
+    def _report(self, kind: Kind, head: dict[str, Any], body: bytes) -> None:
         if stats := self._stats.stats:
             head["stats"] = stats.as_json()
         self._tell(kind, head, body)

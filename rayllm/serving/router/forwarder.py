@@ -92,6 +92,7 @@ class Forwarder:
         request = Request(scope, receive)
         client = ClientRequest(request, path_of(request), send)
         self._telemetry.begin(client.record, request.headers)
+        client.give_back()
         try:
             with self._budget.share() as take:
                 payload = await self._read(client, take)
@@ -109,8 +110,7 @@ class Forwarder:
                 self._hooks.report(client)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
-        raw = client.body = await read_body(client.request, self._config.max_body_bytes, take)
-        client.park()
+        raw = await read_body(client.request, self._config.max_body_bytes, take)
         if BY_PATH[client.path].is_form:
             return await FormPayload.parse(raw, client.request)
         reading = self._read_json(client, raw)
@@ -257,7 +257,7 @@ class Forwarder:
     ) -> None:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
-            client.unpark()
+            client.take()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
             wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
             request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
@@ -265,7 +265,7 @@ class Forwarder:
                 replica.on_reply(await self._sender.send(client, request, deadline, replica))
             except ReplicaError as error:
                 client.record.came_back(was_full=type(error) is ReplicaFullError)
-                client.park()
+                client.give_back()
                 start_heartbeat()
                 raise
             finally:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
-from rayllm.serving.router.listener.parked_request import ParkedRequest
 from rayllm.stream_journal import JournalError, StreamJournal
 
 CONNECTION = "rayllm.connection"
@@ -19,13 +16,6 @@ CONNECTION = "rayllm.connection"
 
 # Seconds that a connection stays open after a replica has broken off a stream.
 _LINGER_S = 1.0
-# They say how the body was sent.
-_FRAMING = (b"content-length", b"transfer-encoding", b"expect")
-Park = Callable[[socket.socket, bytes], ParkedRequest | None]
-
-
-def _not_parked(connection: socket.socket, request: bytes) -> None:
-    return None
 
 
 class Connection:
@@ -38,7 +28,6 @@ class Connection:
         transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
         return_path: Unix socket that returns the connection to another router if this one dies; "" for none.
-        park: parks a request.
     """
 
     def __init__(
@@ -47,9 +36,7 @@ class Connection:
         transport: asyncio.Transport,
         send_timeout_s: float,
         return_path: str = "",
-        park: Park = _not_parked,
     ) -> None:
-        self._park = park
         self._cycle = cycle
         self._transport = transport
         self.send_timeout_s = send_timeout_s
@@ -78,19 +65,16 @@ class Connection:
             return None
         return {"path": self._return_path, "bytes_read": bytes_read(self.socket)}
 
-    def park(self, body: bytes) -> ParkedRequest | None:
-        """Have another router answer the request if this one dies before it takes the request back.
-
-        Args:
-            body: the request's.
-
-        Returns:
-            None if that cannot be had.
-        """
+    def take(self) -> None:
+        """Have no other router answer the request if this one dies."""
         protocol: Any = self._transport.get_protocol()
-        if not self.can_be_handed_over or self._is_interrupted or protocol.has_read_ahead:
-            return None
-        return self._park(self.socket, _request_bytes(self._cycle.scope, body))
+        protocol.held.take()
+
+    def give_back(self) -> None:
+        """Have another router answer the request if this one dies, unless something has been sent to the client."""
+        protocol: Any = self._transport.get_protocol()
+        if self.can_be_handed_over and not self._is_interrupted:
+            protocol.held.give_back()
 
     @property
     def socket(self) -> Any:
@@ -158,11 +142,3 @@ class Connection:
 
     def _write(self, event: bytes) -> None:
         self._transport.write(http_chunk(b"\n\n" + event) + LAST_CHUNK)
-
-
-def _request_bytes(scope: Any, body: bytes) -> bytes:
-    """A request as a client could have sent it."""
-    path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    headers = [(name, value) for name, value in scope["headers"] if name not in _FRAMING]
-    lines = [b"%b: %b\r\n" % header for header in (*headers, (b"content-length", b"%d" % len(body)))]
-    return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (scope["method"].encode(), path, b"".join(lines), body)

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rayllm.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.listener.held_connection import HeldConnection
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -36,8 +37,8 @@ class LimitedProtocol(HttpToolsProtocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.already_read = b""
-        """What another router has read from the connection, to be set before the connection is made."""
+        self.held: HeldConnection
+        """The connection, to be set before it is made."""
         self._limits = limits
         self._opened = opened
         self._refused = refused
@@ -56,25 +57,35 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether part of the next request was read before the current one is answered."""
         return self._is_in_head or bool(self.pipeline)
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the last request was answered, and nothing of the next one has been read."""
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        is_between = is_answered and not self.has_read_ahead and not self._is_in_body
+        return is_between and not self.transport.get_write_buffer_size()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
-        if self.already_read:
-            self.data_received(self.already_read)
-            self.already_read = b""
+        if self.held.already_read:
+            self.data_received(self.held.already_read)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
         self._end_head()
         self._end_body()
         self._stop_send_timer()
+        self.held.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
         if self.transport.is_closing():
             return
+        if self._is_idle:
+            self.held.end_request(is_idle=True)
+        self.held.received(data)
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -132,6 +143,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Cancel the upload's timer."""
         self._end_body()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """End the record of the request, and begin the next one."""
+        self.held.end_request(self._is_idle)
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """Start the timer for a client that does not read."""
@@ -205,6 +221,7 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
             return
+        self.held.take()
         body = json.dumps(error.body()).encode()
         status = HTTPStatus(error.status)
         head = (

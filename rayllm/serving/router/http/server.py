@@ -26,6 +26,7 @@ from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
+from rayllm.serving.router.listener.held_connection import HeldConnection
 from rayllm.serving.router.listener.listener import LocalListener, SharedListener
 
 logger = logging.getLogger(__name__)
@@ -112,19 +113,18 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
 
-    async def _accepted(self, connection: socket.socket, request: bytes) -> None:
+    async def _accepted(self, held: HeldConnection) -> None:
         def protocol() -> asyncio.Protocol:
             made = self._server.new_protocol()
-            cast("LimitedProtocol", made).already_read = request
+            cast("LimitedProtocol", made).held = held
             return made
 
         # asyncio sets it only on sockets that say their protocol, and accepted ones do not.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        held.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, held.connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
-        send_timeout_s, park = self._limits.send_timeout_s, self._listener.park
-        scope["extensions"] = {CONNECTION: Connection(cycle, transport, send_timeout_s, self._return_path, park)}
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s, self._return_path)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""
@@ -132,7 +132,10 @@ class HttpServer:
         name_request_in_logs(request_id)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
         scope["root_path"] = self._root_path
-        scope["extensions"][CONNECTION].reply_headers[REQUEST_ID] = request_id
+        connection: Connection = scope["extensions"][CONNECTION]
+        connection.reply_headers[REQUEST_ID] = request_id
+        # Most requests must not be repeated. The application gives back those that may be.
+        connection.take()
         began, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:

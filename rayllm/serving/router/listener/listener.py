@@ -18,16 +18,16 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.parked_request import MOST_BYTES, ParkedRequest, read_parked
+from rayllm.serving.router.listener.held_connection import HeldConnection, read_record
 from rayllm.serving.router.listener.socket_manager import (
     ACK,
     CLIENT,
+    DROP,
     FAULT,
     GONE,
+    HOLD,
     MESSAGE,
-    PARK,
     RELEASE,
-    UNPARK,
     listen,
     message,
 )
@@ -35,14 +35,20 @@ from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 
-# Called with a connection, and what another router has read from it: a whole request, or nothing.
-Accepted = Callable[[socket.socket, bytes], Awaitable[None]]
+Accepted = Callable[[HeldConnection], Awaitable[None]]
 # Which manager of this listener's a socket came from, and its number there.
 Key = tuple[int, int]
 # Seconds after which a listener that is out of file descriptors, or has lost its manager, tries again.
 _RETRY_S = 1.0
 _ANSWER_S = 30.0
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# Connections accepted at once, so that other tasks get their turn.
+_BATCH = 16
+# Each needs a memory map, and Linux allows a process 65,530 by default.
+_MOST_HELD = 16_384
+_MOST_NUMBERS = 2**31 - 1
+# The kernel is short of memory, or too many descriptors are on their way.
+_NO_ROOM = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 
 
 class LocalListener:
@@ -55,30 +61,19 @@ class LocalListener:
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._accepting: dict[Key, tuple[socket.socket, asyncio.Task[None]]] = {}
+        self._accepting: dict[Key, socket.socket] = {}
+        self._passing: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
         """The port, once it listens."""
-        [(listening, _)] = self._accepting.values()
+        [listening] = self._accepting.values()
         return int(listening.getsockname()[1])
 
     @property
     def return_path(self) -> str:
         """Unix socket that returns a client's connection to another router if this process dies; "" for none."""
         return ""
-
-    def park(self, connection: socket.socket, request: bytes) -> ParkedRequest | None:
-        """Have another router answer a request if this process dies before it takes the request back.
-
-        Args:
-            connection: the client's.
-            request: what has been read from it, from the request's first byte to its last.
-
-        Returns:
-            None if that cannot be had.
-        """
-        return None
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -95,17 +90,47 @@ class LocalListener:
             is_deleted: whether no other router will accept those that wait.
         """
         for key in list(self._accepting):
-            await self._release(key)
+            self._release(key)
 
     def _accept_from(self, key: Key, listening: socket.socket, accepted: Accepted) -> None:
-        self._accepting[key] = listening, asyncio.create_task(_accept(listening, accepted))
+        self._accepting[key] = listening
+        self._resume(key, accepted)
 
-    async def _release(self, key: Key) -> None:
-        listening, task = self._accepting.pop(key)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    def _resume(self, key: Key, accepted: Accepted) -> None:
+        if listening := self._accepting.get(key):
+            asyncio.get_running_loop().add_reader(listening, self._accept, key, listening, accepted)
+
+    def _release(self, key: Key) -> None:
+        listening = self._accepting.pop(key)
+        asyncio.get_running_loop().remove_reader(listening)
         listening.close()
+
+    def _accept(self, key: Key, listening: socket.socket, accepted: Accepted) -> None:
+        for _ in range(_BATCH):
+            try:
+                connection, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Anything else concerns one client, which has gone.
+                if error.errno in _OUT_OF_RESOURCES:
+                    logger.warning("Cannot accept a connection: %s.", error.strerror)
+                    loop = asyncio.get_running_loop()
+                    loop.remove_reader(listening)
+                    loop.call_later(_RETRY_S, self._resume, key, accepted)
+                    return
+                continue
+            self._admit(connection, b"", accepted)
+
+    def _admit(self, connection: socket.socket, already_read: bytes, accepted: Accepted) -> None:
+        connection.setblocking(False)
+        # The event loop waits for nothing here: a connection that was accepted is held at once.
+        passing = asyncio.create_task(_pass(self._hold(connection, already_read), accepted))
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
+
+    def _hold(self, connection: socket.socket, already_read: bytes) -> HeldConnection:
+        return HeldConnection(connection, already_read)
 
 
 class SharedListener(LocalListener):
@@ -118,10 +143,10 @@ class SharedListener(LocalListener):
         super().__init__(host, port)
         self._manager: socket.socket | None = None
         self._managers = 0
-        self._parked: dict[int, ParkedRequest] = {}
-        self._last_parked = 0
-        # Messages for which the manager's buffer has no room now.
-        self._waiting: deque[bytes] = deque()
+        self._held: dict[int, HeldConnection] = {}
+        self._last_held = 0
+        # Messages for which the manager's buffer has no room now, and the connections that they come with.
+        self._waiting: deque[tuple[bytes, HeldConnection | None]] = deque()
         self._following: asyncio.Task[None] | None = None
 
     @property
@@ -129,30 +154,27 @@ class SharedListener(LocalListener):
         """The Unix socket through which replicas return connections to the manager."""
         return socket_manager.return_path(str(_path(*self._address)))
 
-    def park(self, connection: socket.socket, request: bytes) -> ParkedRequest | None:
-        if self._manager is None or self._waiting or len(request) > MOST_BYTES:
-            return None
-        self._last_parked = number = (self._last_parked + 1) % 2**31
+    def _hold(self, connection: socket.socket, already_read: bytes) -> HeldConnection:
+        self._last_held = number = self._last_held % _MOST_NUMBERS + 1
+        held = HeldConnection(connection, already_read, partial(self._drop, number))
+        if self._manager is None or len(self._held) >= _MOST_HELD:
+            return held
         try:
-            parked = ParkedRequest(request, partial(self._unpark, number))
+            held.open()
         except OSError:
-            return None
-        try:
-            socket.send_fds(self._manager, [message(PARK, number)], [connection.fileno(), parked.file])
-        except OSError:
-            parked.take_back()
-            return None
-        self._parked[number] = parked
-        return parked
+            return held
+        self._held[number] = held
+        self._send(HOLD, number, held)
+        return held
 
-    def _unpark(self, number: int) -> None:
-        if self._parked.pop(number, None):
-            self._send(UNPARK, number)
+    def _drop(self, number: int) -> None:
+        if self._held.pop(number, None):
+            self._send(DROP, number)
 
-    def _send(self, kind: bytes, number: int) -> None:
+    def _send(self, kind: bytes, number: int, held: HeldConnection | None = None) -> None:
         """Send a message to the manager, now or when its buffer has room."""
         if self._manager:
-            self._waiting.append(message(kind, number))
+            self._waiting.append((message(kind, number), held))
             self._send_waiting()
 
     def _send_waiting(self) -> None:
@@ -161,19 +183,18 @@ class SharedListener(LocalListener):
             return
         try:
             while self._waiting:
-                manager.send(self._waiting[0])
+                _send_one(manager, *self._waiting[0])
                 self._waiting.popleft()
         except BlockingIOError:
             loop.add_writer(manager, self._send_waiting)
             return
-        except OSError:
-            # It has ended, and another one knows nothing of these requests.
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                loop.call_later(_RETRY_S, self._send_waiting)
+                return
+            # It has ended; another one gets all connections.
             self._waiting.clear()
         loop.remove_writer(manager)
-
-    def _take_back_all(self) -> None:
-        for parked in list(self._parked.values()):
-            parked.take_back()
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -190,7 +211,9 @@ class SharedListener(LocalListener):
         if self._following:
             self._following.cancel()
         if self._manager:
-            self._take_back_all()
+            # This router answers what it has read, and closes the others.
+            for held in list(self._held.values()):
+                held.close()
             if is_deleted:
                 with suppress(OSError):
                     self._manager.send(message(GONE, 0))
@@ -204,6 +227,8 @@ class SharedListener(LocalListener):
         manager.setblocking(False)
         self._manager = manager
         self._managers += 1
+        for held_number, held in self._held.items():
+            self._send(HOLD, held_number, held)
         self._accept_from((self._managers, number), listening, accepted)
         return manager
 
@@ -217,8 +242,9 @@ class SharedListener(LocalListener):
             manager = await self._rejoin(accepted)
 
     def _leave(self, manager: socket.socket) -> None:
-        # A manager that lives takes this for the end of the router, which goes on with its requests.
-        self._take_back_all()
+        # A manager that lives takes this for the end of the router, which goes on.
+        for held in self._held.values():
+            held.renew()
         asyncio.get_running_loop().remove_writer(manager)
         self._waiting.clear()
         manager.close()
@@ -237,39 +263,41 @@ class SharedListener(LocalListener):
         """
         while True:
             await _readable(manager)
-            kind, number, received, request = _receive(manager)
+            kind, number, received, record = _receive(manager)
             key = self._managers, number
             if kind == CLIENT and received:
+                self._adopt(received, record, accepted)
                 self._send(ACK, number)
-                await _pass(received, accepted, request)
             elif received:
                 self._accept_from(key, received, accepted)
             elif kind == RELEASE and key in self._accepting:
-                await self._release(key)
+                self._release(key)
+
+    def _adopt(self, connection: socket.socket, record: int, accepted: Accepted) -> None:
+        """Go on with a connection of a router that has died."""
+        already_read = read_record(record, connection) if record >= 0 else b""
+        if already_read is None:
+            connection.close()
+        else:
+            self._admit(connection, already_read, accepted)
 
 
-async def _accept(listening: socket.socket, accepted: Accepted) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            connection, _ = await loop.sock_accept(listening)
-        except OSError as error:
-            # Anything else concerns one client, which has gone.
-            if error.errno in _OUT_OF_RESOURCES:
-                logger.warning("Cannot accept a connection: %s.", error.strerror)
-                await asyncio.sleep(_RETRY_S)
-            continue
-        await _pass(connection, accepted)
+def _send_one(manager: socket.socket, text: bytes, held: HeldConnection | None) -> None:
+    if held is None:
+        manager.send(text)
+    elif held.file >= 0 and held.connection.fileno() >= 0:
+        socket.send_fds(manager, [text], [held.connection.fileno(), held.file])
+        held.close_file()
 
 
-async def _pass(connection: socket.socket, accepted: Accepted, request: bytes = b"") -> None:
+async def _pass(held: HeldConnection, accepted: Accepted) -> None:
     try:
-        connection.setblocking(False)
-        await accepted(connection, request)
+        await accepted(held)
     except Exception:
         # It costs one client: the next ones are accepted.
         logger.warning("A connection failed when it was accepted.", exc_info=True)
-        connection.close()
+        held.connection.close()
+        held.close()
 
 
 async def _readable(connection: socket.socket) -> None:
@@ -281,8 +309,8 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None, bytes]:
-    """The manager's next message: what it says, a number, and the socket and the request that came along.
+def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None, int]:
+    """The manager's next message: what it says, a number, and the socket and the record that came along (-1: none).
 
     Raises:
         OSError: the manager has gone.
@@ -298,7 +326,7 @@ def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None, 
     received = socket.socket(fileno=files[0]) if files else None
     if received:
         received.setblocking(False)
-    return kind.rstrip(b"\0"), number, received, b"".join(map(read_parked, files[1:]))
+    return kind.rstrip(b"\0"), number, received, files[1] if len(files) > 1 else -1
 
 
 def _connect(host: str, port: int) -> tuple[socket.socket, int, socket.socket]:

@@ -9,18 +9,18 @@ takes the socket over. While there is no router, clients wait in the socket's qu
 When a router dies while a replica answers on a client's connection, the replica returns that connection through another
 Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one.
 
-A router parks requests that wait for a replica here: a duplicate of the client's connection, and a memfd with the
-request, whose first byte says whether the router has taken the request back. If the router dies first, another one gets
-both.
+It also holds a duplicate of each connection that a router has accepted, with a memfd in which the router records what
+it has read from it since the last request was answered, and whether that request has been taken: by the router itself
+or by a replica. If the router dies, another one gets the connections that have no such request, with their records.
 
 The process ends a minute after the last router, or with it if that router says that the application is gone. It uses
 the standard library only, to start fast and to stay small.
 
 Messages to a router, each with the socket's number: `own` and `share` come with the socket to accept from, `release`
 says to accept no longer from one that was shared, and `fault` has the errno of a socket that could not be opened.
-`client` comes with a client's connection, the request that was parked with it, if any, and a number of its own, which
-the router sends back in `ack`. A router sends `park` with a connection and a request, under a number of its own,
-`unpark` when it has taken the request back, and `gone` when its application has been deleted.
+`client` comes with a client's connection, its record, if any, and a number of its own, which the router sends back in
+`ack`. A router sends `hold` with a connection and its record, under a number of its own, `drop` when it has closed that
+connection, and `gone` when its application has been deleted.
 """
 
 from __future__ import annotations
@@ -32,49 +32,60 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
-PARK, UNPARK = b"park", b"unpark"
-# The first byte of a parked request, which the request itself follows.
-PARKED, TAKEN = b"\0", b"\1"
+HOLD, DROP = b"hold", b"drop"
+# The head of a record: how many bytes had been read from the connection when the current request began, how many have
+# been read now, and whether the request is taken. The bytes between both follow at RECORD_SIZE.
+RECORD = struct.Struct("=QQ?")
+RECORD_SIZE = 32
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
 _RETURN_S = 1.0
 # Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
+_MOST_NUMBERS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client's connection without a router.
+    """A client's connection.
 
     Args:
         connection: the connection.
-        request: descriptor of what has been read from it; -1 if nothing has.
+        record: descriptor of the record of what has been read from it; -1 if nothing has.
     """
 
     connection: socket.socket
-    request: int = -1
+    record: int = -1
 
     @property
     def files(self) -> list[int]:
         """The descriptors, to be sent."""
-        return [self.connection.fileno(), *([self.request] if self.request >= 0 else [])]
+        return [self.connection.fileno(), *([self.record] if self.record >= 0 else [])]
+
+    @cached_property
+    def inode(self) -> int:
+        """The same for all descriptors of the connection, and only for them."""
+        return os.fstat(self.connection.fileno()).st_ino
 
     @property
     def is_taken(self) -> bool:
-        """Whether the router has taken the parked request back."""
-        return os.pread(self.request, 1, 0) == TAKEN
+        """Whether the current request is taken, so that the connection is no other router's."""
+        return bool(RECORD.unpack(os.pread(self.record, RECORD.size, 0))[2])
 
     def close(self) -> None:
         """Close both here."""
         self.connection.close()
-        if self.request >= 0:
-            os.close(self.request)
+        if self.record >= 0:
+            os.close(self.record)
 
 
 @dataclass
@@ -121,10 +132,10 @@ class SocketManager:
         self._linger_s = linger_s
         self._routers: list[socket.socket] = []
         # Clients without a router, and those sent to a router that has not acknowledged them, by number.
-        self._unassigned: list[Client] = []
+        self._unassigned: deque[Client] = deque()
         self._unacknowledged: dict[int, tuple[socket.socket, Client]] = {}
-        # Those that a router has parked, by the router and its number.
-        self._parked: dict[socket.socket, dict[int, Client]] = {}
+        # Those that a router has, by the router and its number.
+        self._held: dict[socket.socket, dict[int, Client]] = {}
         self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
@@ -157,7 +168,7 @@ class SocketManager:
             router.close()
             return
         self._routers.append(router)
-        self._parked[router] = {}
+        self._held[router] = {}
         self._selector.register(router, selectors.EVENT_READ)
         if slot.sharer:
             self._tell(slot.sharer, RELEASE, slot)
@@ -176,21 +187,31 @@ class SocketManager:
         with replica, suppress(OSError):
             replica.settimeout(_RETURN_S)
             _, files, _, _ = socket.recv_fds(replica, MESSAGE.size, 1)
-            self._unassigned += [Client(socket.socket(fileno=file)) for file in files]
+            for client in [Client(socket.socket(fileno=file)) for file in files]:
+                self._leave(client, is_lost=self._is_known(client))
+
+    def _is_known(self, client: Client) -> bool:
+        """Whether a client returned by a replica goes to another router in any case."""
+        held = (client for clients in self._held.values() for client in clients.values())
+        sent = (client for _, client in self._unacknowledged.values())
+        same = (other for other in chain(held, sent, self._unassigned) if other.inode == client.inode)
+        return any(other.record < 0 or not other.is_taken for other in same)
 
     def _assign_connections(self) -> None:
-        """Send clients without a router to the routers in turn. Keep those that cannot be sent now."""
-        unassigned, self._unassigned = self._unassigned, []
-        for client in unassigned:
-            if self._routers:
-                self._routers.append(self._routers.pop(0))
-                self._last_number += 1
-                # Its buffer may be full, or it may have died and the selector has not reported it yet.
-                with suppress(OSError):
-                    socket.send_fds(self._routers[-1], [message(CLIENT, self._last_number)], client.files)
-                    self._unacknowledged[self._last_number] = self._routers[-1], client
-                    continue
-            self._unassigned.append(client)
+        """Send clients without a router to the routers in turn, until no router has room for more now."""
+        full = 0
+        while self._unassigned and full < len(self._routers):
+            self._routers.append(self._routers.pop(0))
+            self._last_number = number = self._last_number % _MOST_NUMBERS + 1
+            client = self._unassigned[0]
+            try:
+                socket.send_fds(self._routers[-1], [message(CLIENT, number)], client.files)
+            except OSError:
+                # Its buffer is full, or it has died and the selector has not reported it yet.
+                full += 1
+                continue
+            full = 0
+            self._unacknowledged[number] = self._routers[-1], self._unassigned.popleft()
 
     def _receive(self, router: socket.socket) -> bool:
         """Take in what a router says; returns whether its application has been deleted."""
@@ -205,21 +226,21 @@ class SocketManager:
                 said, files, _, _ = socket.recv_fds(router, MESSAGE.size, 2)
         kind, number = MESSAGE.unpack(said) if said else (GONE, 0)
         kind = kind.rstrip(b"\0")
-        if kind == PARK:
-            self._park(router, number, files)
-        elif kind == UNPARK and (taken := self._parked[router].pop(number, None)):
-            taken.close()
+        if kind == HOLD:
+            self._hold(router, number, files)
+        elif kind == DROP and (dropped := self._held[router].pop(number, None)):
+            dropped.close()
         elif kind == ACK and (sent := self._unacknowledged.pop(number, None)):
             sent[1].close()
         elif kind == GONE:
             self._remove(router)
         return bool(said) and kind == GONE
 
-    def _park(self, router: socket.socket, number: int, files: list[int]) -> None:
-        if len(files) == len(("connection", "request")):
-            self._parked[router][number] = Client(socket.socket(fileno=files[0]), files[1])
+    def _hold(self, router: socket.socket, number: int, files: list[int]) -> None:
+        if len(files) == len(("connection", "record")):
+            self._held[router][number] = Client(socket.socket(fileno=files[0]), files[1])
             return
-        # This process has no room for more descriptors: the request is the router's alone.
+        # This process has no room for more descriptors: the connection is the router's alone.
         for file in files:
             os.close(file)
 
@@ -227,19 +248,27 @@ class SocketManager:
         self._selector.unregister(router)
         self._routers.remove(router)
         router.close()
+        held = self._held.pop(router).values()
+        # A router holds a connection before it acknowledges it.
+        inodes = {client.inode for client in held}
         for number in [number for number, (sent_to, _) in self._unacknowledged.items() if sent_to is router]:
-            self._unassigned.append(self._unacknowledged.pop(number)[1])
-        for client in self._parked.pop(router).values():
-            if client.is_taken:
-                client.close()
-            else:
-                self._unassigned.append(client)
+            client = self._unacknowledged.pop(number)[1]
+            self._leave(client, is_lost=client.inode in inodes)
+        for client in held:
+            self._leave(client, is_lost=client.is_taken)
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner
             slot.sharer = None if slot.sharer is router else slot.sharer
             if self._routers and slot.owner is None and slot.sharer is None:
                 slot.sharer = min(self._routers, key=self._share_of)
                 self._tell(slot.sharer, SHARE, slot)
+
+    def _leave(self, client: Client, is_lost: bool) -> None:
+        """Keep a client whose router has died for another one, unless `is_lost`."""
+        if is_lost:
+            client.close()
+        else:
+            self._unassigned.append(client)
 
     def _share_of(self, router: socket.socket) -> int:
         return sum(router in (slot.owner, slot.sharer) for slot in self._slots)
@@ -294,7 +323,7 @@ def main(path: str, host: str, port: int) -> int:
         return 0
     os.setsid()
     os.chdir("/")
-    # Two for each request that waits.
+    # Two for each connection.
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     try:

@@ -21,7 +21,6 @@ from rayllm.request_stats import server_timing
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
-from rayllm.serving.router.listener.parked_request import ParkedRequest
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 
@@ -32,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
-# Seconds that a request waits for a replica until it is parked. Most never wait.
-_PARK_AFTER_S = 0.01
 
 
 class ClientRequest:
@@ -56,10 +53,7 @@ class ClientRequest:
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None
-        self.body = b""
         self._send_now = send
-        self._parking: asyncio.TimerHandle | None = None
-        self._parked: ParkedRequest | None = None
         self._is_stream = False
         self._journal: JournalFile | None = None
         self._relayed: StreamJournal | None = None
@@ -72,35 +66,31 @@ class ClientRequest:
         # Replies to other origins need the CORS headers that the router's middleware adds, and others must be read.
         if "origin" in self.request.headers or self.reply_guard or self._is_relayed:
             return None
-        connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
+        connection = self._connection
         return connection if connection and connection.can_be_handed_over else None
+
+    @property
+    def _connection(self) -> Connection | None:
+        connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
+        return connection
 
     @property
     def _is_relayed(self) -> bool:
         """Whether the router itself has written to the client, or is about to go on with what a replica has written."""
         return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
 
-    def park(self) -> None:
-        """Have another router answer the request if this one dies before `unpark` is called."""
-        if self._parking is None and self._parked is None:
-            self._parking = asyncio.get_running_loop().call_later(_PARK_AFTER_S, self._park)
+    def give_back(self) -> None:
+        """Have another router answer the request if this one dies before `take` is called."""
+        if self._connection:
+            self._connection.give_back()
 
-    def _park(self) -> None:
-        self._parking = None
-        connection: Connection | None = self.request.scope.get("extensions", {}).get(CONNECTION)
-        if connection:
-            self._parked = connection.park(self.body)
-
-    def unpark(self) -> None:
-        """Have this router answer the request alone. To be called before a replica or the client gets anything."""
-        if self._parking:
-            self._parking.cancel()
-        if self._parked:
-            self._parked.take_back()
-        self._parking = self._parked = None
+    def take(self) -> None:
+        """Have no other router answer the request. To be called before a replica or the client gets anything."""
+        if self._connection:
+            self._connection.take()
 
     async def _send(self, message: Message) -> None:
-        self.unpark()
+        self.take()
         await self._send_now(message)
 
     def open_journal(self) -> JournalFile | None:
@@ -167,7 +157,6 @@ class ClientRequest:
 
     def close(self) -> None:
         """Release what the request holds, at its end."""
-        self.unpark()
         for journal in (self._journal, self._relayed):
             if journal is not None:
                 journal.close()

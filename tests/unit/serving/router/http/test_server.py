@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from rayllm.config import RouterConfig
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
+from rayllm.serving.router.listener.held_connection import HeldConnection
 from rayllm.serving.router.listener.listener import LocalListener
 
 
@@ -127,25 +128,50 @@ async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
         await stopping
 
 
-class ParkingListener(LocalListener):
-    """Keeps what is parked, as the manager does."""
+class Recorder(HeldConnection):
+    """A connection that shows what another router would get if this one died now."""
+
+    is_taken = False
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.left = b""
+
+    def received(self, data: bytes) -> None:
+        self.left += data
+
+    def take(self) -> None:
+        self.is_taken = True
+
+    def give_back(self) -> None:
+        self.is_taken = False
+
+    def end_request(self, is_idle: bool) -> None:
+        self.is_taken = not is_idle
+        self.left = b"" if is_idle else self.left
+
+
+class RecordingListener(LocalListener):
+    """Keeps the connections that it has accepted."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1", 0)
-        self.parked: list[tuple[socket.socket, bytes]] = []
+        self.accepted: list[Recorder] = []
 
-    def park(self, connection: socket.socket, request: bytes) -> None:
-        self.parked.append((socket.socket(fileno=os.dup(connection.fileno())), request))
+    def _hold(self, connection: socket.socket, already_read: bytes) -> Recorder:
+        self.accepted.append(Recorder(connection))
+        return self.accepted[-1]
 
 
-async def test_a_parked_request_is_answered_by_another_server_as_it_was_sent() -> None:
+async def test_a_request_is_answered_by_another_server_as_it_was_sent() -> None:
+    read = asyncio.Event()
+
     async def waits(scope: Any, receive: Any, send: Any) -> None:
         connection: Connection = scope["extensions"][CONNECTION]
-        body, is_last = b"", False
-        while not is_last:
-            message = await receive()
-            body, is_last = body + message["body"], not message["more_body"]
-        connection.park(body)
+        connection.give_back()
+        while (await receive())["more_body"]:
+            pass
+        read.set()
         await asyncio.sleep(60)
 
     async def answers(scope: Any, receive: Any, send: Any) -> None:
@@ -154,7 +180,7 @@ async def test_a_parked_request_is_answered_by_another_server_as_it_was_sent() -
         said = {"path": request.url.path, "query": request.url.query, "headers": headers}
         await JSONResponse(said | {"body": (await request.body()).decode()})(scope, receive, send)
 
-    listener = ParkingListener()
+    listener = RecordingListener()
     first = HttpServer(waits, listener, "/app", limits())
     second = HttpServer(answers, LocalListener("127.0.0.1", 0), "/app", limits())
     await first.start()
@@ -166,13 +192,49 @@ async def test_a_parked_request_is_answered_by_another_server_as_it_was_sent() -
             yield "é".encode()
 
         asking = asyncio.create_task(client.post("/app/x%2Fy?a=b%20c", content=chunks(), headers={"x-a": "1"}))
-        while not listener.parked:
-            await asyncio.sleep(0.01)
+        await read.wait()
+        [held] = listener.accepted
+        assert not held.is_taken
         # As the kernel does when the first server's process ends: its descriptor is closed, and the client not told.
-        [(connection, request)] = listener.parked
-        await second._accepted(connection, request)
+        await second._accepted(HeldConnection(socket.socket(fileno=os.dup(held.connection.fileno())), held.left))
         reply = (await asking).json()
         assert reply["headers"].pop("x-request-id")
         assert reply == {"path": "/app/x/y", "query": "a=b%20c", "headers": {"x-a": "1"}, "body": "chunks, é"}
     await second.stop(1)
     await first.stop(1)
+
+
+async def test_what_another_server_would_get_of_a_connection() -> None:
+    """Nothing of a request that is being answered or has been, and all of one that is still being read."""
+    listener, app = RecordingListener(), App()
+    front = HttpServer(app, listener, "", limits())
+    await front.start()
+    app.open.clear()
+    with socket.create_connection(("127.0.0.1", listener.port)) as client:
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+
+        async def send(data: bytes, until: Callable[[], bool]) -> Recorder:
+            await loop.sock_sendall(client, data)
+            async with asyncio.timeout(30):
+                while not (listener.accepted and until()):
+                    await asyncio.sleep(0.01)
+            return listener.accepted[0]
+
+        head, rest = b"GET /x HTTP/1.1\r\nHo", b"st: x\r\n\r\n"
+        held = await send(head, lambda: listener.accepted[0].left == head)
+        assert not held.is_taken
+        await send(rest, lambda: bool(app.scopes))
+        assert (held.is_taken, held.left) == (True, head + rest)
+        # The next request begins before this one is answered.
+        await send(b"GE", lambda: held.left == head + rest + b"GE")
+        app.open.set()
+        assert (await loop.sock_recv(client, 1000)).startswith(b"HTTP/1.1 200")
+        assert held.is_taken, "another server would answer the first one again"
+        await send(b"T /y HTTP/1.1\r\nHost: x\r\n\r\n", lambda: len(app.scopes) == 2)
+        assert (await loop.sock_recv(client, 1000)).startswith(b"HTTP/1.1 200")
+        await send(b"GET /z", lambda: held.left == b"GET /z")
+        assert not held.is_taken
+        # A reply to what cannot be read is one, too.
+        await send(b"\0\r\n\r\n", lambda: held.is_taken)
+    await front.stop(1)

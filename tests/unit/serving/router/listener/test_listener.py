@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from rayllm.serving.router.listener import socket_manager
+from rayllm.serving.router.listener.held_connection import MOST_BYTES, HeldConnection
 from rayllm.serving.router.listener.listener import LocalListener, SharedListener
-from rayllm.serving.router.listener.parked_request import MOST_BYTES
 from rayllm.serving.router.listener.socket_manager import ACK, CLIENT, MESSAGE, message
 
 # A router that answers each connection with its process id.
@@ -27,9 +27,10 @@ import asyncio, os, sys
 from rayllm.serving.router.listener.listener import SharedListener
 
 async def main():
-    async def accepted(connection, request):
-        await loop.sock_sendall(connection, str(os.getpid()).encode())
-        connection.close()
+    async def accepted(held):
+        await loop.sock_sendall(held.connection, str(os.getpid()).encode())
+        held.connection.close()
+        held.close()
 
     loop = asyncio.get_running_loop()
     await SharedListener("127.0.0.1", int(sys.argv[1])).start(accepted)
@@ -73,9 +74,10 @@ class Answers:
     def __init__(self, name: bytes) -> None:
         self._name = name
 
-    async def __call__(self, connection: socket.socket, request: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(connection, self._name)
-        connection.close()
+    async def __call__(self, held: HeldConnection) -> None:
+        await asyncio.get_running_loop().sock_sendall(held.connection, self._name)
+        held.connection.close()
+        held.close()
 
 
 async def answer(port: int) -> bytes:
@@ -231,10 +233,10 @@ async def test_a_router_goes_on_when_the_manager_dies(caplog: pytest.LogCaptureF
 async def test_a_connection_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     answers, failures = Answers(b"me"), [RuntimeError("the handler is closed"), OSError("gone")]
 
-    async def accepted(connection: socket.socket, request: bytes) -> None:
+    async def accepted(held: HeldConnection) -> None:
         if failures:
             raise failures.pop()
-        await answers(connection, request)
+        await answers(held)
 
     listener = LocalListener("127.0.0.1", 0)
     await listener.start(accepted)
@@ -298,33 +300,44 @@ async def test_a_connection_that_the_manager_has_assigned_is_accepted_though_the
     manager.close()
     accepted: list[socket.socket] = []
 
-    async def accept(connection: socket.socket, request: bytes) -> None:
-        accepted.append(connection)
+    async def accept(held: HeldConnection) -> None:
+        accepted.append(held.connection)
 
     with pytest.raises(ConnectionError):
         await SharedListener("127.0.0.1", 0)._share(router, accept)
+    while not accepted:
+        await asyncio.sleep(0)
     assert len(accepted) == 1
     for each in (router, client, assigned, *accepted):
         each.close()
 
 
-# A router that parks what it reads from each connection, and takes it back if that says so.
-PARKING_ROUTER = """
+# A router that records what it reads from each connection, and does with it what that says.
+HOLDING_ROUTER = """
 import asyncio, sys
 from rayllm.serving.router.listener.listener import SharedListener
 
 async def main():
-    async def accepted(connection, request):
-        request = await loop.sock_recv(connection, 100)
-        parked = listener.park(connection, request)
-        if request == b"take back":
-            parked.take_back()
-        kept.append(connection)
-        print("parked", flush=True)
+    async def accepted(held):
+        print("accepted", flush=True)
+        while request := await loop.sock_recv(held.connection, 100):
+            held.received(request)
+            if request == b"take":
+                held.take()
+            elif request == b"take and give back":
+                held.take()
+                held.give_back()
+            elif request == b"answer":
+                held.take()
+                held.end_request(is_idle=True)
+            elif request == b"answer, with more read":
+                held.take()
+                held.end_request(is_idle=False)
+                held.give_back()
+            print("read", flush=True)
 
-    kept, loop = [], asyncio.get_running_loop()
-    listener = SharedListener("127.0.0.1", int(sys.argv[1]))
-    await listener.start(accepted)
+    loop = asyncio.get_running_loop()
+    await SharedListener("127.0.0.1", int(sys.argv[1])).start(accepted)
     print("listening", flush=True)
     await asyncio.sleep(600)
 
@@ -335,140 +348,227 @@ asyncio.run(main())
 class Answerer:
     """Answers each connection with what another router has read from it."""
 
-    async def __call__(self, connection: socket.socket, request: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(connection, b"answer to " + request)
-        connection.close()
+    async def __call__(self, held: HeldConnection) -> None:
+        await asyncio.get_running_loop().sock_sendall(held.connection, b"answer to <" + held.already_read + b">")
+        held.connection.close()
+        held.close()
 
 
-async def parked_client(port: int, router: asyncio.subprocess.Process, request: bytes) -> socket.socket:
-    """A client whose request a router has parked."""
+async def client_of(port: int, router: asyncio.subprocess.Process, *requests: bytes) -> socket.socket:
+    """A client whose requests a router has read."""
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
-    await asyncio.get_running_loop().sock_sendall(client, request)
     assert router.stdout is not None
-    assert await router.stdout.readline() == b"parked\n"
+    assert await router.stdout.readline() == b"accepted\n"
+    for request in requests:
+        await asyncio.get_running_loop().sock_sendall(client, request)
+        assert await router.stdout.readline() == b"read\n"
     return client
 
 
-async def test_requests_that_a_dead_router_has_parked_are_answered_by_another() -> None:
+@pytest.mark.parametrize(
+    ("requests", "left"),
+    [
+        ([], b""),
+        ([b"request"], b"request"),
+        ([b"request in ", b"two parts"], b"request in two parts"),
+        ([b"take and give back"], b"take and give back"),
+        ([b"answer"], b""),
+        ([b"answer", b"next"], b"next"),
+        ([b"take"], None),
+        ([b"answer", b"take"], None),
+        ([b"take", b"take and give back"], b"taketake and give back"),
+        ([b"answer, with more read"], None),
+        ([b"answer, with more read", b"take and give back"], None),
+    ],
+)
+async def test_another_router_goes_on_with_what_a_dead_one_has_read(requests: list[bytes], left: bytes | None) -> None:
     port, loop = free_port(), asyncio.get_running_loop()
     listener = SharedListener("127.0.0.1", port)
+    async with router(port, HOLDING_ROUTER) as first:
+        client = await client_of(port, first, *requests)
+        await listener.start(Answerer())
+    with client:
+        answered = await loop.sock_recv(client, 1000)
+    assert answered == (b"" if left is None else b"answer to <" + left + b">")
+    await listener.stop()
+
+
+async def test_thousands_of_connections_of_a_dead_router_go_to_the_next() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
     with ExitStack() as clients:
-        async with router(port, PARKING_ROUTER) as first:
-            requests = [b"request %d" % number for number in range(20)]
-            parked = [clients.enter_context(await parked_client(port, first, request)) for request in requests]
-            taken = clients.enter_context(await parked_client(port, first, b"take back"))
-            await listener.start(Answerer())
-        assert [await loop.sock_recv(client, 100) for client in parked] == [b"answer to " + each for each in requests]
-        # Who has not read what the client sent has its connection closed; nobody else answers.
-        assert await loop.sock_recv(taken, 100) == b""
-    await listener.stop()
+        async with router(port, HOLDING_ROUTER) as first:
+            asking = [clients.enter_context(await client_of(port, first, b"%d" % number)) for number in range(2000)]
+        async with router(port) as second:
+            answers = {await loop.sock_recv(client, 100) for client in asking}
+            assert answers == {str(second.pid).encode()}
 
 
-async def test_a_router_that_stops_answers_what_it_has_parked_itself() -> None:
-    port = free_port()
-    first, second = (SharedListener("127.0.0.1", port) for _ in range(2))
-    await first.start(Answerer())
-    await second.start(Answerer())
-    client, ours = socket.socketpair()
-    with client, ours:
-        parked = first.park(ours, b"request")
-        assert parked is not None
-        await first.stop(is_deleted=False)
-        client.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            await asyncio.to_thread(client.recv, 1)
-        parked.take_back()
-    assert first.park(ours, b"later") is None
-    await second.stop()
-
-
-async def test_the_manager_keeps_nothing_of_requests_that_were_taken_back() -> None:
-    port = free_port()
+async def test_what_the_kernel_had_given_to_a_dead_router_is_not_lost_silently() -> None:
+    """Between the system call and the record: another router would miss a part of the request."""
+    port, loop = free_port(), asyncio.get_running_loop()
+    program = HOLDING_ROUTER.replace("held.received(request)", "pass")
     listener = SharedListener("127.0.0.1", port)
-    await listener.start(Answerer())
-    [manager] = managers()
-    before = manager.num_fds()
-    client, ours = socket.socketpair()
-    with client, ours:
-        # More than the buffer of the manager's socket has room for.
-        os.kill(manager.pid, signal.SIGSTOP)
-        parked = [each for _ in range(1000) if (each := listener.park(ours, b"x" * 1000))]
-        assert 100 < len(parked) < 1000
-        for each in parked:
-            each.take_back()
-        os.kill(manager.pid, signal.SIGCONT)
-        async with asyncio.timeout(10):
-            while (last := listener.park(ours, b"x")) is None:
-                await asyncio.sleep(0.01)
-            while manager.num_fds() != before + 2:
-                await asyncio.sleep(0.01)
-            last.take_back()
-            while manager.num_fds() != before:
-                await asyncio.sleep(0.01)
+    async with router(port, program) as first:
+        client = await client_of(port, first, b"request")
+        await listener.start(Answerer())
+    with client:
+        assert await loop.sock_recv(client, 100) == b""
     await listener.stop()
 
 
-async def test_a_request_is_taken_back_though_no_file_may_grow() -> None:
-    listener = SharedListener("127.0.0.1", free_port())
-    await listener.start(Answerer())
-    [manager] = managers()
-    before = manager.num_fds()
-    client, ours = socket.socketpair()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with client, ours:
-        parked = listener.park(ours, b"request")
-        assert parked is not None
+async def test_what_a_dead_router_has_not_read_is_read_by_the_next() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    async with router(port, HOLDING_ROUTER) as first:
+        client = await client_of(port, first, b"one")
+        os.kill(first.pid, signal.SIGSTOP)
+        await loop.sock_sendall(client, b"two")
+    program = HOLDING_ROUTER.replace('print("accepted"', 'print("accepted", held.already_read')
+    with client:
+        async with router(port, program) as second:
+            assert second.stdout is not None
+            assert await second.stdout.readline() == b"accepted b'one'\n"
+            assert await second.stdout.readline() == b"read\n"
+
+
+class Adopter:
+    """Accepts connections and keeps them."""
+
+    def __init__(self) -> None:
+        self.held: list[HeldConnection] = []
+
+    async def __call__(self, held: HeldConnection) -> None:
+        self.held.append(held)
+
+
+@asynccontextmanager
+async def adopted(port: int, count: int = 1) -> AsyncIterator[tuple[SharedListener, list[HeldConnection]]]:
+    """A listener that has accepted so many connections."""
+    adopter, listener = Adopter(), SharedListener("127.0.0.1", port)
+    await listener.start(adopter)
+    with ExitStack() as clients:
+        for _ in range(count):
+            clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+        while len(adopter.held) < count:
+            await asyncio.sleep(0.01)
+        yield listener, adopter.held
+        for held in adopter.held:
+            held.connection.close()
+            held.close()
+    await listener.stop()
+
+
+async def test_a_router_that_stops_answers_what_it_has_read_itself() -> None:
+    port = free_port()
+    async with adopted(port) as (first, [held]):
+        held.received(b"request")
+        second, others = SharedListener("127.0.0.1", port), Adopter()
+        await second.start(others)
+        [manager] = managers()
+        await first.stop(is_deleted=False)
+        # The manager has closed what it held of the first.
+        async with asyncio.timeout(30):
+            while any(each.raddr for each in manager.net_connections("tcp")):
+                await asyncio.sleep(0.01)
+        assert others.held == []
+        await second.stop()
+
+
+async def test_the_manager_keeps_nothing_of_connections_that_are_closed() -> None:
+    port = free_port()
+    # More than the buffer of the manager's socket has room for.
+    async with adopted(port) as (listener, [_]):
+        [manager] = managers()
+        async with asyncio.timeout(30):
+            # The connection and its record.
+            while (before := manager.num_fds()) == 0 or len(manager.net_connections("tcp")) < 2:
+                await asyncio.sleep(0.01)
+        os.kill(manager.pid, signal.SIGSTOP)
+        sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(1000)]
+        while len(listener._held) < 1001:
+            await asyncio.sleep(0.01)
+        assert listener._waiting
+        for held in list(listener._held.values())[1:]:
+            held.connection.close()
+            held.close()
+        os.kill(manager.pid, signal.SIGCONT)
+        async with asyncio.timeout(30):
+            while listener._waiting or manager.num_fds() != before:
+                await asyncio.sleep(0.01)
+        for each in sockets:
+            each.close()
+
+
+async def test_a_request_is_taken_though_no_file_may_grow() -> None:
+    port = free_port()
+    async with adopted(port) as (_, [held]):
+        held.received(b"request")
+        assert held._memory is not None
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
-            parked.take_back()
-            assert listener.park(ours, b"request") is None
+            held.take()
+            with pytest.raises(OSError, match="too large"):
+                HeldConnection(held.connection).open()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        async with asyncio.timeout(10):
-            while manager.num_fds() != before:
-                await asyncio.sleep(0.01)
-    await listener.stop()
+        assert socket_manager.RECORD.unpack(held._memory[: socket_manager.RECORD.size])[2]
+
+
+async def test_another_manager_gets_the_connections_that_the_last_one_held() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    async with router(port, HOLDING_ROUTER) as first:
+        client = await client_of(port, first, b"request")
+        [manager] = managers()
+        manager.kill()
+        async with asyncio.timeout(60):
+            while not any(each.raddr for other in managers() for each in other.net_connections("tcp")):
+                await asyncio.sleep(0.05)
+    with client:
+        listener = SharedListener("127.0.0.1", port)
+        await listener.start(Answerer())
+        assert await loop.sock_recv(client, 100) == b"answer to <request>"
+        await listener.stop()
 
 
 async def test_a_manager_that_reads_nothing_for_a_while_is_not_taken_for_dead() -> None:
     router, manager = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    client, assigned = socket.socketpair()
     accepted = asyncio.Event()
 
-    async def accept(connection: socket.socket, request: bytes) -> None:
-        connection.close()
+    async def accept(held: HeldConnection) -> None:
+        held.connection.close()
         accepted.set()
 
     listener = SharedListener("127.0.0.1", 0)
+    client, assigned = socket.socketpair()
     with router, manager, client, assigned:
         router.setblocking(False)
         manager.setblocking(False)
         listener._manager = router
-        parked = [each for _ in range(1000) if (each := listener.park(assigned, b"x"))]
-        assert len(parked) < 1000, "its buffer is full"
+        while not listener._waiting:
+            listener._send(ACK, 1)
         socket.send_fds(manager, [message(CLIENT, 7)], [assigned.fileno()])
         sharing = asyncio.create_task(listener._share(router, accept))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await accepted.wait()
         read = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while read != message(ACK, 7):
                 await asyncio.sleep(0)
                 with suppress(BlockingIOError):
-                    read, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
-                    for file in files:
-                        os.close(file)
+                    read = manager.recv(MESSAGE.size)
         assert not sharing.done()
         sharing.cancel()
-        for each in parked:
-            each.take_back()
 
 
-async def test_large_requests_are_not_parked() -> None:
-    listener = SharedListener("127.0.0.1", free_port())
-    await listener.start(Answerer())
-    client, ours = socket.socketpair()
-    with client, ours:
-        assert listener.park(ours, b"x" * (MOST_BYTES + 1)) is None
-    await listener.stop()
+async def test_large_requests_are_taken_until_they_are_answered() -> None:
+    port = free_port()
+    async with adopted(port) as (_, [held]):
+        for _ in range(2):
+            held.received(b"x" * MOST_BYTES)
+            assert not held._is_taken
+            held.received(b"x")
+            held.give_back()
+            assert held._is_taken
+            held.end_request(is_idle=True)
+            assert not held._is_taken
