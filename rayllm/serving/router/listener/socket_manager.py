@@ -148,7 +148,8 @@ class SocketManager:
             timeout_s = (
                 (_RETRY_S if self._unassigned else None) if self._routers else max(0.0, ends_at - time.monotonic())
             )
-            for key, _ in self._selector.select(timeout_s):
+            # Replicas return connections of routers that have died: that these have, it learns first.
+            for key, _ in sorted(self._selector.select(timeout_s), key=lambda event: event[0].fileobj is self._returns):
                 if key.fileobj is self._control:
                     self._add(self._control.accept()[0])
                 elif key.fileobj is self._returns:
@@ -191,11 +192,10 @@ class SocketManager:
                 self._leave(client, is_lost=self._is_known(client))
 
     def _is_known(self, client: Client) -> bool:
-        """Whether a client returned by a replica goes to another router in any case."""
+        """Whether a router has the connection that a replica returns, or will get it."""
         held = (client for clients in self._held.values() for client in clients.values())
         sent = (client for _, client in self._unacknowledged.values())
-        same = (other for other in chain(held, sent, self._unassigned) if other.inode == client.inode)
-        return any(other.record < 0 or not other.is_taken for other in same)
+        return any(other.inode == client.inode for other in chain(held, sent, self._unassigned))
 
     def _assign_connections(self) -> None:
         """Send clients without a router to the routers in turn, until no router has room for more now."""
@@ -214,27 +214,28 @@ class SocketManager:
             self._unacknowledged[number] = self._routers[-1], self._unassigned.popleft()
 
     def _receive(self, router: socket.socket) -> bool:
-        """Take in what a router says; returns whether its application has been deleted."""
-        try:
-            said, files, _, _ = socket.recv_fds(router, MESSAGE.size, 2)
-        except BlockingIOError:
-            return False
-        except OSError:
-            # It closed without reading everything. The error comes before what it has sent.
-            said, files = b"", []
-            with suppress(OSError):
+        """Take in all that a router has said; returns whether its application has been deleted."""
+        while True:
+            try:
                 said, files, _, _ = socket.recv_fds(router, MESSAGE.size, 2)
-        kind, number = MESSAGE.unpack(said) if said else (GONE, 0)
-        kind = kind.rstrip(b"\0")
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                # It closed without reading everything. Linux reports that once, before what it has sent.
+                continue
+            kind, number = MESSAGE.unpack(said) if said else (GONE, 0)
+            if kind.rstrip(b"\0") == GONE:
+                self._remove(router)
+                return bool(said)
+            self._take_in(router, kind.rstrip(b"\0"), number, files)
+
+    def _take_in(self, router: socket.socket, kind: bytes, number: int, files: list[int]) -> None:
         if kind == HOLD:
             self._hold(router, number, files)
         elif kind == DROP and (dropped := self._held[router].pop(number, None)):
             dropped.close()
         elif kind == ACK and (sent := self._unacknowledged.pop(number, None)):
             sent[1].close()
-        elif kind == GONE:
-            self._remove(router)
-        return bool(said) and kind == GONE
 
     def _hold(self, router: socket.socket, number: int, files: list[int]) -> None:
         if len(files) == len(("connection", "record")):

@@ -474,6 +474,37 @@ async def test_a_router_that_stops_answers_what_it_has_read_itself() -> None:
         await second.stop()
 
 
+async def test_a_connection_that_a_replica_returns_as_well_goes_to_one_router() -> None:
+    port = free_port()
+    others = Adopter()
+    second = SharedListener("127.0.0.1", port)
+    async with adopted(port) as (first, [held]):
+        await second.start(others)
+        # As if the first had died.
+        assert first._manager is not None
+        assert first._following is not None
+        first._following.cancel()
+        first._manager.shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(30):
+            while not others.held:
+                await asyncio.sleep(0.01)
+        # Another router has it, and answers the next request.
+        others.held[0].received(b"request")
+        others.held[0].take()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+            replica.connect(second.return_path)
+            socket.send_fds(replica, [b"\0"], [held.connection.fileno()])
+        with kept_connection(second.return_path):
+            async with asyncio.timeout(30):
+                while len(others.held) < 2:
+                    await asyncio.sleep(0.01)
+            assert others.held[1].connection.family == socket.AF_UNIX, "only the other connection comes"
+        for each in others.held:
+            each.connection.close()
+            each.close()
+    await second.stop()
+
+
 async def test_the_manager_keeps_nothing_of_connections_that_are_closed() -> None:
     port = free_port()
     # More than the buffer of the manager's socket has room for.
