@@ -26,6 +26,7 @@ PRIVATE_NAMES = {
         "HttpToolsProtocol._unset_keepalive_if_required",
         "HttpToolsProtocol.cycle",
         "HttpToolsProtocol.loop",
+        "HttpToolsProtocol.on_response_complete",
         "HttpToolsProtocol.parser",
         "HttpToolsProtocol.pipeline",
         "HttpToolsProtocol.scope",
