@@ -256,7 +256,7 @@ class EngineError(RayLLMError):
 
 
 class QuarantineError(EngineError):
-    """Replicas have died of this request."""
+    """Replicas, or routers, have died of this request."""
 
     default_code = "request_quarantined"
 

@@ -13,9 +13,12 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rayllm.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
+from rayllm.errors import HeadersTooLargeError, QuarantineError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.listener.held_connection import HeldConnection
+
+# A request with which so many routers have died is read by no other one, since it may be what they died of.
+_MOST_DEATHS = 2
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -68,8 +71,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
-        if self.held.already_read:
-            self.data_received(self.held.already_read)
+        if self.held.deaths >= _MOST_DEATHS:
+            self._refuse(QuarantineError("The request was in two routers that ended, so no other one reads it."))
+        elif self.held.already_read:
+            self._read(self.held.already_read)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
@@ -86,6 +91,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_idle:
             self.held.end_request(is_idle=True)
         self.held.received(data)
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)

@@ -28,14 +28,20 @@ class HeldConnection:
     Args:
         connection: the connection.
         already_read: what another router has read from it, of a request that nobody has taken.
+        deaths: how many routers have died with that request.
         closed: called when the router has closed the connection.
     """
 
     def __init__(
-        self, connection: socket.socket, already_read: bytes = b"", closed: Callable[[], None] = lambda: None
+        self,
+        connection: socket.socket,
+        already_read: bytes = b"",
+        deaths: int = 0,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.connection = connection
         self.already_read = already_read
+        self.deaths = deaths
         self.file = -1
         """Descriptor of the record, until the manager has it; -1 for none."""
         self._closed = closed
@@ -46,13 +52,14 @@ class HeldConnection:
         self._is_whole = True
 
     def open(self) -> None:
-        """Begin the record. Without one, the connection is lost if this router dies.
+        """Begin the record, with what another router has read. Without one, the connection is lost if this router dies.
 
         Raises:
             OSError: there are no descriptors or no memory for it, or it is no TCP connection.
         """
         self._start = self._end = bytes_read(self.connection) - len(self.already_read)
         self._memory = self._map()
+        self.received(self.already_read)
 
     def renew(self) -> None:
         """Go on with another record, for another manager. Nobody uses the one that the last manager got any more."""
@@ -61,13 +68,14 @@ class HeldConnection:
             return
         self.close_file()
         self._memory = None
+        # Without memory for it, the connection is this router's alone.
         with suppress(OSError):
             self._memory = self._map()
             end = RECORD_SIZE + self._end - self._start
             if self._is_whole:
                 self._memory[RECORD_SIZE:end] = before[RECORD_SIZE:end]
             self._write()
-        before[: RECORD.size] = RECORD.pack(0, 0, True)
+        before[: RECORD.size] = RECORD.pack(0, 0, True, 0)
         before.close()
 
     def received(self, data: bytes) -> None:
@@ -109,13 +117,13 @@ class HeldConnection:
             self.take()
             if self._end - self._start > _KEPT_BYTES:
                 self._memory.madvise(mmap.MADV_REMOVE, _KEPT_BYTES)
-            self._start = self._end
+            self._start, self.deaths = self._end, 0
             self._write()
             self._is_whole = True
             self.give_back()
 
     def close(self) -> None:
-        """The router has closed the connection, or answers what it has read in any case."""
+        """Stop holding the connection: the router has closed it, or answers what it has read in any case."""
         self.take()
         if self._memory is not None:
             self._memory.close()
@@ -134,7 +142,7 @@ class HeldConnection:
         try:
             os.truncate(self.file, _SIZE)
             memory = mmap.mmap(self.file, _SIZE)
-            memory[: RECORD.size] = RECORD.pack(self._start, self._end, self._is_taken)
+            memory[: RECORD.size] = self._head()
         except OSError:
             self.close_file()
             raise
@@ -143,10 +151,13 @@ class HeldConnection:
     def _write(self) -> None:
         # After the data, and one change at a time: a killed process leaves the record as before or as after it.
         if self._memory is not None:
-            self._memory[: RECORD.size] = RECORD.pack(self._start, self._end, self._is_taken)
+            self._memory[: RECORD.size] = self._head()
+
+    def _head(self) -> bytes:
+        return RECORD.pack(self._start, self._end, self._is_taken, self.deaths)
 
 
-def read_record(file: int, connection: socket.socket) -> bytes | None:
+def read_record(file: int, connection: socket.socket) -> tuple[bytes, int] | None:
     """What a dead router has read from a connection since the last request was answered.
 
     Args:
@@ -154,14 +165,15 @@ def read_record(file: int, connection: socket.socket) -> bytes | None:
         connection: the connection.
 
     Returns:
-        None if the record lacks something of what has been read.
+        What was read, and how many routers have died with it; None if the record lacks something of what was read.
     """
     with os.fdopen(file, "rb") as record:
-        start, end, _ = RECORD.unpack(record.read(RECORD.size))
+        start, end, _, deaths = RECORD.unpack(record.read(RECORD.size))
         record.seek(RECORD_SIZE)
         data = record.read(end - start)
     try:
         is_whole = bytes_read(connection) == end
     except OSError:
         return None
-    return data if is_whole else None
+    # An idle connection has killed nobody.
+    return (data, deaths + 1 if data else 0) if is_whole else None

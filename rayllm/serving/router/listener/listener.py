@@ -120,17 +120,17 @@ class LocalListener:
                     loop.call_later(_RETRY_S, self._resume, key, accepted)
                     return
                 continue
-            self._admit(connection, b"", accepted)
+            self._admit(connection, accepted)
 
-    def _admit(self, connection: socket.socket, already_read: bytes, accepted: Accepted) -> None:
+    def _admit(self, connection: socket.socket, accepted: Accepted, already_read: bytes = b"", deaths: int = 0) -> None:
         connection.setblocking(False)
         # The event loop waits for nothing here: a connection that was accepted is held at once.
-        passing = asyncio.create_task(_pass(self._hold(connection, already_read), accepted))
+        passing = asyncio.create_task(_pass(self._hold(connection, already_read, deaths), accepted))
         self._passing.add(passing)
         passing.add_done_callback(self._passing.discard)
 
-    def _hold(self, connection: socket.socket, already_read: bytes) -> HeldConnection:
-        return HeldConnection(connection, already_read)
+    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> HeldConnection:
+        return HeldConnection(connection, already_read, deaths)
 
 
 class SharedListener(LocalListener):
@@ -154,9 +154,9 @@ class SharedListener(LocalListener):
         """The Unix socket through which replicas return connections to the manager."""
         return socket_manager.return_path(str(_path(*self._address)))
 
-    def _hold(self, connection: socket.socket, already_read: bytes) -> HeldConnection:
+    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> HeldConnection:
         self._last_held = number = self._last_held % _MOST_NUMBERS + 1
-        held = HeldConnection(connection, already_read, partial(self._drop, number))
+        held = HeldConnection(connection, already_read, deaths, partial(self._drop, number))
         if self._manager is None or len(self._held) >= _MOST_HELD:
             return held
         try:
@@ -275,11 +275,11 @@ class SharedListener(LocalListener):
 
     def _adopt(self, connection: socket.socket, record: int, accepted: Accepted) -> None:
         """Go on with a connection of a router that has died."""
-        already_read = read_record(record, connection) if record >= 0 else b""
-        if already_read is None:
+        read = read_record(record, connection) if record >= 0 else (b"", 0)
+        if read is None:
             connection.close()
         else:
-            self._admit(connection, already_read, accepted)
+            self._admit(connection, accepted, *read)
 
 
 def _send_one(manager: socket.socket, text: bytes, held: HeldConnection | None) -> None:

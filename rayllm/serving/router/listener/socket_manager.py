@@ -42,8 +42,9 @@ MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
 HOLD, DROP = b"hold", b"drop"
 # The head of a record: how many bytes had been read from the connection when the current request began, how many have
-# been read now, and whether the request is taken. The bytes between both follow at RECORD_SIZE.
-RECORD = struct.Struct("=QQ?")
+# been read now, whether the request is taken, and how many routers have died with it. The bytes between the first two
+# follow at RECORD_SIZE.
+RECORD = struct.Struct("=QQ?B")
 RECORD_SIZE = 32
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.

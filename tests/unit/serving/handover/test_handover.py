@@ -585,6 +585,34 @@ async def test_a_request_whose_router_died_waits_for_a_slot_of_its_replica(pair:
     writer.close()
 
 
+@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK])
+async def test_a_request_whose_router_died_before_it_read_that_there_is_no_slot_waits_for_one(
+    pair: HandoverPair, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a process that is being killed: it reads no more.
+    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
+
+    async def full_at_first(receive: Any, send: Any) -> None:
+        if len(pair.replica.seen) > 1:
+            await plain(200, b"at last")(receive, send)
+        else:
+            await plain(503, b"", (header.encode(), b"1"))(receive, send)
+
+    pair.replica.answer = full_at_first
+    reader, writer = await pair.connect()
+    writer.write(request(b"the body"))
+    while not pair.replica.seen:
+        await asyncio.sleep(0.01)
+    # It asks nobody while the router lives, which may send the request elsewhere.
+    await asyncio.sleep(0.2)
+    assert len(pair.replica.seen) == 1
+    await vanish(pair)
+    status, _, said = await reply(reader)
+    assert (status, said) == (200, b"at last")
+    assert [body for _, body in pair.replica.seen] == [b"the body"] * 2
+    writer.close()
+
+
 async def test_a_request_of_a_dead_router_is_no_longer_tried_once_its_client_has_left(pair: HandoverPair) -> None:
     async def full(receive: Any, send: Any) -> None:
         await plain(503, b"", (headers.FULL.encode(), b"1"))(receive, send)

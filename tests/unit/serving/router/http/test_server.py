@@ -158,7 +158,7 @@ class RecordingListener(LocalListener):
         super().__init__("127.0.0.1", 0)
         self.accepted: list[Recorder] = []
 
-    def _hold(self, connection: socket.socket, already_read: bytes) -> Recorder:
+    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> Recorder:
         self.accepted.append(Recorder(connection))
         return self.accepted[-1]
 
@@ -202,6 +202,27 @@ async def test_a_request_is_answered_by_another_server_as_it_was_sent() -> None:
         assert reply == {"path": "/app/x/y", "query": "a=b%20c", "headers": {"x-a": "1"}, "body": "chunks, é"}
     await second.stop(1)
     await first.stop(1)
+
+
+@pytest.mark.parametrize(("deaths", "status"), [(1, 200), (2, 500)])
+async def test_a_request_that_two_routers_died_with_is_read_by_no_third(deaths: int, status: int) -> None:
+    refused: list[str] = []
+    app = App()
+    front = HttpServer(app, LocalListener("127.0.0.1", 0), "", limits(), lambda error: refused.append(error.log_name))
+    await front.start()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        connection, _ = server.accept()
+    with client:
+        client.setblocking(False)
+        connection.setblocking(False)
+        await front._accepted(HeldConnection(connection, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", deaths))
+        reply = await asyncio.get_running_loop().sock_recv(client, 1000)
+    assert reply.startswith(b"HTTP/1.1 %d" % status)
+    assert (b"request_quarantined" in reply) == (status == 500)
+    assert refused == (["request_quarantined"] if status == 500 else [])
+    assert len(app.scopes) == (status == 200)
+    await front.stop(1)
 
 
 async def test_what_another_server_would_get_of_a_connection() -> None:

@@ -62,6 +62,14 @@ def managers() -> list[psutil.Process]:
     return found
 
 
+def holds_connections(manager: psutil.Process) -> bool:
+    """Whether a manager holds connections of clients, and has not just ended."""
+    try:
+        return any(each.raddr for each in manager.net_connections("tcp"))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -394,6 +402,37 @@ async def test_another_router_goes_on_with_what_a_dead_one_has_read(requests: li
     await listener.stop()
 
 
+async def test_the_routers_that_died_with_a_request_are_counted_until_it_is_answered() -> None:
+    port, loop = free_port(), asyncio.get_running_loop()
+    program = HOLDING_ROUTER.replace('print("accepted"', 'print("accepted", held.deaths')
+    with ExitStack() as clients:
+        lines = []
+        for round_ in range(4):
+            async with router(port, program) as process:
+                assert process.stdout is not None
+                if not round_:
+                    client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    client.setblocking(False)
+                lines.append(await process.stdout.readline())
+                if round_ in (0, 2):
+                    await loop.sock_sendall(client, b"answer" if round_ else b"request")
+                    assert await process.stdout.readline() == b"read\n"
+    assert lines == [b"accepted 0\n", b"accepted 1\n", b"accepted 2\n", b"accepted 0\n"]
+
+
+async def test_a_connection_that_is_accepted_while_the_listener_stops_is_passed_on() -> None:
+    """As while a new router takes over the socket of another one."""
+    adopter, listener = Adopter(), LocalListener("127.0.0.1", 0)
+    await listener.start(adopter)
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        while not listener._passing:
+            await asyncio.sleep(0)
+        await listener.stop()
+        while not adopter.held:
+            await asyncio.sleep(0)
+        adopter.held[0].connection.close()
+
+
 async def test_thousands_of_connections_of_a_dead_router_go_to_the_next() -> None:
     port, loop = free_port(), asyncio.get_running_loop()
     with ExitStack() as clients:
@@ -468,7 +507,7 @@ async def test_a_router_that_stops_answers_what_it_has_read_itself() -> None:
         await first.stop(is_deleted=False)
         # The manager has closed what it held of the first.
         async with asyncio.timeout(30):
-            while any(each.raddr for each in manager.net_connections("tcp")):
+            while holds_connections(manager):
                 await asyncio.sleep(0.01)
         assert others.held == []
         await second.stop()
@@ -553,7 +592,7 @@ async def test_another_manager_gets_the_connections_that_the_last_one_held() -> 
         [manager] = managers()
         manager.kill()
         async with asyncio.timeout(60):
-            while not any(each.raddr for other in managers() for each in other.net_connections("tcp")):
+            while not any(holds_connections(other) for other in managers() if other != manager):
                 await asyncio.sleep(0.05)
     with client:
         listener = SharedListener("127.0.0.1", port)
