@@ -18,6 +18,8 @@ run: setup ## serve the bundled demo model on 127.0.0.1:8000
 	@$(BIN)/rayllm run serve_configs/demo.yaml
 
 test: setup ## run the whole test suite, the real stack included
+	@# The tests start hundreds of processes, which would compile the modules anew where Python may not write them.
+	@$(BIN)/python -m compileall -q rayllm tests
 	@$(BIN)/python -m pytest $(WAITING) tests/unit
 	@$(BIN)/python -m pytest $(PARALLEL) --dist loadfile tests/vllm
 	@$(BIN)/python -m pytest tests/integration

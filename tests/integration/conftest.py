@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ray import serve
 
 from rayllm import build_app
 from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapters, plain_model
+from tests.integration.workers.server import forked_workers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +54,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers() -> Iterator[None]:
+    """Have Ray fork the workers of clusters that tests start, so that each of them need not import vLLM anew."""
+    with tempfile.TemporaryDirectory() as folder, forked_workers(Path(folder)):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,8 @@ def dashboard(spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     command += [f"--temp-dir={tmp_path_factory.mktemp('ray')}"]
     authentication = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     environment = {**os.environ, **authentication, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+    # Forked workers do not start in a cluster whose token is in the environment.
+    del environment["FORKED_WORKERS"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as ray:
         try:
             headers = {"x-ray-authorization": f"Bearer {TOKEN}"}
