@@ -25,6 +25,7 @@ connection, and `gone` when its application has been deleted.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import selectors
@@ -312,15 +313,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def main(path: str, host: str, port: int) -> int:
-    """Open the sockets and serve in a process of its own; returns an errno, or 0 once that one listens."""
+    """Open the sockets and serve in a process of its own; returns an errno, or 0 once there is a manager at `path`."""
+    try:
+        control = _listen_unix(path)
+    except OSError as error:
+        # One that a router has started before it died is there already.
+        return 0 if error.errno == errno.EADDRINUSE else error.errno or 1
     try:
         first = listen(host, port)
     except OSError as error:
+        os.unlink(path)
         return error.errno or 1
     # What an earlier manager has left.
     with suppress(FileNotFoundError):
         os.unlink(return_path(path))
-    returns, control = _listen_unix(return_path(path)), _listen_unix(path)
+    returns = _listen_unix(return_path(path))
     if os.fork():
         return 0
     os.setsid()

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -286,6 +287,20 @@ def test_the_manager_ends_when_no_router_comes() -> None:
             listening.listen()
         port = first.getsockname()[1]
         socket_manager.SocketManager(control, returns, "127.0.0.1", port, first, linger_s=0.05).run()
+
+
+async def test_a_manager_that_a_router_started_before_it_died_is_not_replaced() -> None:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port)
+    path = listener.return_path.removesuffix(".return")
+    command = [sys.executable, "-I", "-S", socket_manager.__file__, path, "127.0.0.1", str(port)]
+    for _ in range(2):
+        assert subprocess.run(command, check=False).returncode == 0
+    assert len(managers()) == 1
+    await listener.start(Answers(b"me"))
+    with kept_connection(listener.return_path) as client:
+        assert await asyncio.get_running_loop().sock_recv(client, 10) == b"me"
+    await listener.stop()
 
 
 @pytest.mark.parametrize("listener", [LocalListener, SharedListener])
