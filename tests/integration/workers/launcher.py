@@ -18,6 +18,9 @@ FOLDER = "FORKED_WORKERS"
 SOCKET = "server.sock"
 ENVIRONMENT = "environment.json"
 SIZE = struct.Struct("!q")
+READY = b"ready"
+# Less than Ray waits for a worker, which is a minute.
+_READY_S = 40.0
 # Variables that the server's imports do not read, by prefix.
 _FREE = (
     "NIM_",
@@ -88,14 +91,16 @@ def _request(path: str, payload: bytes) -> None:
     """Have the server fork a process that takes over this one's output.
 
     Raises:
-        OSError: the server cannot be reached.
+        OSError: the server cannot be reached, or is still importing.
     """
     with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_READY_S)
         connection.connect(path)
+        # Nothing is sent before, so that no worker starts of which this process has given up.
+        if connection.recv(len(READY)) != READY:
+            raise OSError("the server ended")
         socket.send_fds(connection, [SIZE.pack(len(payload))], [0, 1, 2])
         connection.sendall(payload)
-        if not connection.recv(1):
-            raise OSError("the server ended")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-from tests.integration.workers.launcher import ENVIRONMENT, FOLDER, SIZE, SOCKET
+from tests.integration.workers.launcher import ENVIRONMENT, FOLDER, READY, SIZE, SOCKET
 
 # What workers import: Ray's own, Serve's controller and proxies, routers, replicas with vLLM, and stages of batches.
 _MODULES = (
@@ -97,6 +98,8 @@ def _others_imports() -> list[str]:
                 import_module(name)
             names = [name for name in sys.modules if name.partition(".")[0] not in _BY_WORKERS]
             os.write(writer, "\n".join(names).encode())
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
     os.close(writer)
@@ -107,13 +110,16 @@ def _others_imports() -> list[str]:
 
 
 def _run_worker(connection: socket.socket) -> int:
-    """Be the worker that a launcher asks for; returns the exit code."""
+    """Run the worker that a launcher asks for; returns the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     gc.enable()
-    with connection:
-        header, output, _, _ = socket.recv_fds(connection, SIZE.size, 3)
-        payload = connection.makefile("rb").read(*SIZE.unpack(header))
-        connection.sendall(b"1")
+    try:
+        with connection:
+            connection.sendall(READY)
+            header, output, _, _ = socket.recv_fds(connection, SIZE.size, 3)
+            payload = connection.makefile("rb").read(*SIZE.unpack(header))
+    except (OSError, struct.error):
+        return 0  # the launcher waits no more
     for number, descriptor in enumerate(output):
         os.dup2(descriptor, number)
         os.close(descriptor)
