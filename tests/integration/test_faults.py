@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from benchmarks.faults.answers import Ending
-from benchmarks.faults.application import MODEL, Address, running
+from benchmarks.faults.application import MODEL, REPLICAS, ROUTERS, Address, running
 from benchmarks.faults.cluster import Cluster
 from benchmarks.faults.experiment import Experiment
 from benchmarks.servers import DEMO
@@ -88,8 +88,10 @@ async def test_routers_that_die_refuse_nobody(address: Address) -> None:
 
 
 async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(address: Address) -> None:
-    cluster = Cluster()
-    routers, engines = cluster.routers(), cluster.engines()
+    routers, engines = await all_processes()
+    # The actor of quotas starts with the first request that needs it.
+    async with ask_for_capital(address, 1) as asking:
+        await asyncio.gather(*asking)
     # More than both replicas take at once.
     requests = 2 * SLOTS + 40
     async with ask_for_capital(address, requests) as asking:
@@ -97,8 +99,8 @@ async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(a
             engine.suspend()
         try:
             async with asyncio.timeout(60):
-                # Each router asks each replica for a slot with one of them.
-                while await waiting_requests(address) < 40 - len(routers) * len(engines):
+                # The routers ask the replicas for slots with some of them, again and again.
+                while await are_missing(address, requests, least_waiting=20):
                     await asyncio.sleep(0.05)
             for router in routers:
                 router.kill()
@@ -106,9 +108,20 @@ async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(a
             for engine in engines:
                 engine.resume()
         replies = await asyncio.gather(*asking, return_exceptions=True)
-    answers = [reply for reply in replies if isinstance(reply, httpx.Response)]
-    assert [reply.text for reply in answers if reply.status_code != 200] == []
-    assert len(answers) == requests, replies
+    assert [reply for reply in replies if isinstance(reply, BaseException)] == []
+    assert [reply.text for reply in replies if isinstance(reply, httpx.Response) and reply.status_code != 200] == []
+
+
+async def all_processes() -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """The routers and the engines, once all of them are up after an earlier test."""
+    cluster = Cluster()
+    async with asyncio.timeout(120):
+        while True:
+            routers, engines = cluster.routers(), cluster.engines()
+            is_complete = (len(routers), len(engines)) == (ROUTERS, REPLICAS)
+            if is_complete and await asyncio.to_thread(cluster.is_whole):
+                return routers, engines
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
@@ -120,13 +133,14 @@ async def ask_for_capital(address: Address, times: int) -> AsyncIterator[list[as
         yield [asyncio.create_task(client.post(f"{address.url}/v1/chat/completions", json=body)) for _ in range(times)]
 
 
-async def waiting_requests(address: Address) -> int:
-    """How many requests wait for a replica, in all routers."""
+async def are_missing(address: Address, requests: int, least_waiting: int) -> bool:
+    """Whether the routers do not have all these requests yet, or fewer wait for a replica."""
     async with httpx.AsyncClient(timeout=60, headers=address.headers) as client:
         page = (await client.get(f"{address.url}/metrics")).text
-    return sum(
-        int(float(count)) for count in re.findall(r"^rayllm_requests_waiting\{[^}]*\} (\S+)", page, re.MULTILINE)
-    )
+    counts = {"waiting": 0, "in_hand": 0}
+    for name, count in re.findall(r"^rayllm_requests_(waiting|in_hand)\{[^}]*\} (\S+)", page, re.MULTILINE):
+        counts[name] += int(float(count))
+    return sum(counts.values()) < requests or counts["waiting"] < least_waiting
 
 
 @pytest.mark.parametrize("survivors", [1, 0])

@@ -55,7 +55,7 @@ class Kind(IntEnum):
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
     ACKNOWLEDGED = 9
-    """To a replica: the router has received `DONE` or `REFUSED`, and has the connection that the replica kept."""
+    """To a replica: the router has received `DONE` or `REFUSED`, and has recorded that it has the connection again."""
 
 
 class Interruption(StrEnum):
@@ -95,7 +95,7 @@ class Channel:
         self._on_message = on_message
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._waiting: deque[tuple[bytes, tuple[int, ...], Callable[[], None]]] = deque()
         self._is_open = True
         self._all_sent = asyncio.Event()
         self._all_sent.set()
@@ -106,8 +106,12 @@ class Channel:
         """Whether the other end is still connected, as far as is known."""
         return self._is_open
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, on_sent: Callable[[], None] = lambda: None) -> None:
         """Send a message. Its files are duplicated; the caller still owns and closes its own.
+
+        Args:
+            message: the message.
+            on_sent: called when the kernel has it, at once if there is room for it.
 
         Raises:
             ConnectionError: the channel is closed.
@@ -122,10 +126,15 @@ class Channel:
             files.append(_to_memfd(head, body))
         else:
             packet += head + body
-        self._waiting.append((packet, tuple(files)))
+        self._waiting.append((packet, tuple(files), on_sent))
         if len(self._waiting) == 1:
             self._all_sent.clear()
             self._write()
+
+    def send_if_open(self, message: Message) -> None:
+        """Send a message that the other end needs only while it lives."""
+        if self._is_open:
+            self.send(message)
 
     async def flush(self) -> None:
         """Wait until the kernel has all messages, which then arrive even if this process dies, or the channel is
@@ -141,7 +150,7 @@ class Channel:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        for _, files in self._waiting:
+        for _, files, _ in self._waiting:
             _close_all(files)
         self._waiting.clear()
         self._all_sent.set()
@@ -151,7 +160,7 @@ class Channel:
         if not self._is_open:
             return
         while self._waiting:
-            packet, files = self._waiting[0]
+            packet, files, on_sent = self._waiting[0]
             try:
                 socket.send_fds(self._socket, [packet], list(files))
             except BlockingIOError:
@@ -165,6 +174,7 @@ class Channel:
                 # Deferred, so that `on_close` is not called from within `send`.
                 self._loop.call_soon(self._end)
                 return
+            on_sent()
             self._waiting.popleft()
             _close_all(files)
         self._all_sent.set()

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 # Source: linux/tcp.h, `struct tcp_info`.
 _BYTES_RECEIVED = struct.Struct("=128xQ")
+# Seconds in which the process that assigns connections to routers answers.
+_ANSWER_S = 5.0
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -28,11 +30,14 @@ class ReturnRoute:
 
     Args:
         path: Unix socket of the process that assigns the connection to a router.
-        bytes_read: bytes that the router had read from the connection, up to the end of the request.
+        bytes_read: bytes that the router had read from the connection, up to the end of the request; None if it had
+            read more than that, so that the connection cannot be returned.
+        times_taken: how often the router has taken a request from the connection once it has taken this one.
     """
 
     path: str
-    bytes_read: int
+    bytes_read: int | None
+    times_taken: int
 
 
 class ClientConnection:
@@ -126,7 +131,23 @@ class ClientConnection:
     @property
     def is_returnable(self) -> bool:
         """Whether it stays open after the reply and can be returned to another router."""
-        return self._keeps_alive and self._return_route is not None
+        return self._keeps_alive and self._return_route is not None and self._return_route.bytes_read is not None
+
+    async def is_for_another_router(self) -> bool:
+        """Whether its router, which has died, has left the request to another router."""
+        route = self._return_route
+        if self._is_closed or route is None:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
+            manager.setblocking(False)
+            try:
+                manager.connect(route.path)
+                socket.send_fds(manager, [b"%d" % route.times_taken], [self._socket.fileno()])
+                async with asyncio.timeout(_ANSWER_S):
+                    return await self._loop.sock_recv(manager, 1) == b"0"
+            except OSError as error:
+                logger.warning("Answering a request without knowing whether another router has it: %r", error)
+                return False
 
     def return_to_router(self) -> None:
         """Return the connection to another router, or to the next one to start, and close it here."""

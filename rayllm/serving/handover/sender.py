@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from rayllm.request_stats import RequestStats
@@ -47,7 +48,9 @@ class Handover:
     """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end.
 
     `interruption` says why a broken reply should go on in another replica, None if it should not. `size` is that of a
-    reply that is sent in one piece, with its head, and 0 for others.
+    reply that is sent in one piece, with its head, and 0 for others. `acknowledge` tells the replica that the router
+    has the request or the connection again, and has recorded that; it is to be called after the outcome. Until then,
+    the replica goes on with either if the router dies.
     """
 
     number: int
@@ -59,6 +62,7 @@ class Handover:
     refusal: Message | None = None
     stats: RequestStats | None = None
     interruption: Interruption | None = None
+    acknowledge: Callable[[], None] = lambda: None
 
     @property
     def bytes_sent(self) -> int | None:
@@ -93,7 +97,12 @@ class Sender:
         self._is_closed = False
 
     def hand_over(
-        self, connection: socket.socket, head: Mapping[str, Any], body: bytes, journal: int | None = None
+        self,
+        connection: socket.socket,
+        head: Mapping[str, Any],
+        body: bytes,
+        journal: int | None = None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> Handover:
         """Hand a request over.
 
@@ -102,6 +111,7 @@ class Sender:
             head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `return_route` and `send_timeout_s`.
             body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
+            on_sent: called as soon as the replica has the request, whatever becomes of this process.
 
         Raises:
             ReplicaGoneError: the replica takes no more requests.
@@ -113,7 +123,7 @@ class Sender:
         self._handovers[handover.number] = handover
         try:
             files = (connection.fileno(),) if journal is None else (connection.fileno(), journal)
-            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files))
+            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files), on_sent)
         except OSError:
             del self._handovers[handover.number]
             raise
@@ -160,8 +170,6 @@ class Sender:
         return self._channel
 
     def _receive(self, message: Message) -> None:
-        if message.head.get("is_kept") and self._channel:
-            self._channel.send(Message(Kind.ACKNOWLEDGED, message.exchange))
         if message.kind is Kind.SLOT_FREE:
             self._on_slot_free()
         elif message.kind is Kind.DRAINING:
@@ -170,8 +178,24 @@ class Sender:
             if handover := self._handovers.get(message.exchange):
                 handover.size = message.head.get("size", 0)
                 handover.started.set()
-        elif handover := self._handovers.pop(message.exchange, None):
+        else:
+            self._end(message)
+
+    def _end(self, message: Message) -> None:
+        """Take in how a handover has ended. Nobody waits any more for one that has been given up."""
+        handover = self._handovers.pop(message.exchange, None)
+        if message.head.get("is_kept"):
+            acknowledge = partial(self._acknowledge, message.exchange)
+            if handover:
+                handover.acknowledge = acknowledge
+            else:
+                acknowledge()
+        if handover:
             self._settle(handover, message)
+
+    def _acknowledge(self, exchange: int) -> None:
+        if self._channel:
+            self._channel.send_if_open(Message(Kind.ACKNOWLEDGED, exchange))
 
     def _closed(self) -> None:
         if self._is_closed:

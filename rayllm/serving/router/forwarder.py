@@ -92,7 +92,6 @@ class Forwarder:
         request = Request(scope, receive)
         client = ClientRequest(request, path_of(request), send)
         self._telemetry.begin(client.record, request.headers)
-        client.give_back()
         try:
             with self._budget.share() as take:
                 payload = await self._read(client, take)
@@ -257,7 +256,6 @@ class Forwarder:
     ) -> None:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
-            client.take()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
             wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
             request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
@@ -265,7 +263,6 @@ class Forwarder:
                 replica.on_reply(await self._sender.send(client, request, deadline, replica))
             except ReplicaError as error:
                 client.record.came_back(was_full=type(error) is ReplicaFullError)
-                client.give_back()
                 start_heartbeat()
                 raise
             finally:

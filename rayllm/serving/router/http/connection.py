@@ -61,9 +61,10 @@ class Connection:
     def return_route(self) -> dict[str, Any] | None:
         """Arguments of `ReturnRoute`; None if the connection cannot outlive this router."""
         protocol: Any = self._transport.get_protocol()
-        if not self._return_path or protocol.has_read_ahead:
+        if not self._return_path:
             return None
-        return {"path": self._return_path, "bytes_read": bytes_read(self.socket)}
+        count = None if protocol.has_read_ahead else bytes_read(self.socket)
+        return {"path": self._return_path, "bytes_read": count, "times_taken": protocol.held.next_times_taken}
 
     def take(self) -> None:
         """Have no other router answer the request if this one dies."""

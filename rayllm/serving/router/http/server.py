@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import name_request_in_logs, serve_client
 from rayllm.config import RouterConfig
+from rayllm.endpoints import BY_PATH
 from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.observability.logs import printable
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _ID = REQUEST_ID.encode()
 _HEALTH = "/health"
+# Source: RFC 9110, section 9.2.1.
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class HttpServer:
@@ -134,13 +137,14 @@ class HttpServer:
         scope["root_path"] = self._root_path
         connection: Connection = scope["extensions"][CONNECTION]
         connection.reply_headers[REQUEST_ID] = request_id
-        # Most requests must not be repeated. The application gives back those that may be.
-        connection.take()
+        if not self._may_be_repeated(scope):
+            connection.take()
         began, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                connection.take()
                 status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *_router_headers(status, request_id)]}
             await send(message)
@@ -151,6 +155,10 @@ class HttpServer:
             took = 1000 * (time.perf_counter() - began)
             path = printable(scope["path"])
             logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status or 200, took)
+
+    def _may_be_repeated(self, scope: Scope) -> bool:
+        """Whether another router may answer the request as well, until a replica or the client gets anything."""
+        return scope["method"] in _SAFE_METHODS or scope["path"].removeprefix(self._root_path) in BY_PATH
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, unless too many requests are in progress."""

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.router.listener.socket_manager import RECORD, RECORD_SIZE
@@ -16,6 +17,25 @@ MOST_BYTES = 1024 * 1024
 _SIZE = RECORD_SIZE + MOST_BYTES
 # Memory beyond it is given back after a request.
 _KEPT_BYTES = 64 * 1024
+_MOST_TIMES = 2**31
+
+
+@dataclass(frozen=True)
+class LeftRequest:
+    """What a router that died has left of a request that nobody has taken.
+
+    Args:
+        data: what it has read.
+        deaths: how many routers have died with the request.
+        times_taken: how often one has taken a request from this connection.
+    """
+
+    data: bytes = b""
+    deaths: int = 0
+    times_taken: int = 0
+
+
+NO_REQUEST = LeftRequest()
 
 
 class HeldConnection:
@@ -27,21 +47,20 @@ class HeldConnection:
 
     Args:
         connection: the connection.
-        already_read: what another router has read from it, of a request that nobody has taken.
-        deaths: how many routers have died with that request.
+        left: what another router has left of a request.
         closed: called when the router has closed the connection.
     """
 
     def __init__(
         self,
         connection: socket.socket,
-        already_read: bytes = b"",
-        deaths: int = 0,
+        left: LeftRequest = NO_REQUEST,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.connection = connection
-        self.already_read = already_read
-        self.deaths = deaths
+        self.already_read = left.data
+        self.deaths = left.deaths
+        self.times_taken = left.times_taken
         self.file = -1
         """Descriptor of the record, until the manager has it; -1 for none."""
         self._closed = closed
@@ -75,7 +94,7 @@ class HeldConnection:
             if self._is_whole:
                 self._memory[RECORD_SIZE:end] = before[RECORD_SIZE:end]
             self._write()
-        before[: RECORD.size] = RECORD.pack(0, 0, True, 0)
+        before[: RECORD.size] = RECORD.pack(0, 0, True, 0, 0)
         before.close()
 
     def received(self, data: bytes) -> None:
@@ -91,10 +110,20 @@ class HeldConnection:
         self._write()
 
     def take(self) -> None:
-        """Have no other router answer the request. To be called before anything that must not be repeated."""
+        """Have no other router answer the request.
+
+        To be called before anything that must not be repeated, and after a replica has got the request, which then asks
+        the manager if this router dies in between.
+        """
         if self._memory is not None and not self._is_taken:
+            self.times_taken = self.next_times_taken
             self._is_taken = True
             self._write()
+
+    @property
+    def next_times_taken(self) -> int:
+        """What `times_taken` is while the current request is taken."""
+        return self.times_taken if self._is_taken else (self.times_taken + 1) % _MOST_TIMES
 
     def give_back(self) -> None:
         """Have another router answer the request if this one dies: nothing has been done for it yet."""
@@ -154,10 +183,10 @@ class HeldConnection:
             self._memory[: RECORD.size] = self._head()
 
     def _head(self) -> bytes:
-        return RECORD.pack(self._start, self._end, self._is_taken, self.deaths)
+        return RECORD.pack(self._start, self._end, self._is_taken, self.deaths, self.times_taken)
 
 
-def read_record(file: int, connection: socket.socket) -> tuple[bytes, int] | None:
+def read_record(file: int, connection: socket.socket) -> LeftRequest | None:
     """What a dead router has read from a connection since the last request was answered.
 
     Args:
@@ -165,10 +194,10 @@ def read_record(file: int, connection: socket.socket) -> tuple[bytes, int] | Non
         connection: the connection.
 
     Returns:
-        What was read, and how many routers have died with it; None if the record lacks something of what was read.
+        What it has left; None if the record lacks something of what was read.
     """
     with os.fdopen(file, "rb") as record:
-        start, end, _, deaths = RECORD.unpack(record.read(RECORD.size))
+        start, end, _, deaths, times_taken = RECORD.unpack(record.read(RECORD.size))
         record.seek(RECORD_SIZE)
         data = record.read(end - start)
     try:
@@ -176,4 +205,4 @@ def read_record(file: int, connection: socket.socket) -> tuple[bytes, int] | Non
     except OSError:
         return None
     # An idle connection has killed nobody.
-    return (data, deaths + 1 if data else 0) if is_whole else None
+    return LeftRequest(data, deaths + 1 if data else 0, times_taken) if is_whole else None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rayllm.errors import ClusterError
 from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.held_connection import HeldConnection, read_record
+from rayllm.serving.router.listener.held_connection import NO_REQUEST, HeldConnection, LeftRequest, read_record
 from rayllm.serving.router.listener.socket_manager import (
     ACK,
     CLIENT,
@@ -122,15 +122,15 @@ class LocalListener:
                 continue
             self._admit(connection, accepted)
 
-    def _admit(self, connection: socket.socket, accepted: Accepted, already_read: bytes = b"", deaths: int = 0) -> None:
+    def _admit(self, connection: socket.socket, accepted: Accepted, left: LeftRequest = NO_REQUEST) -> None:
         connection.setblocking(False)
         # The event loop waits for nothing here: a connection that was accepted is held at once.
-        passing = asyncio.create_task(_pass(self._hold(connection, already_read, deaths), accepted))
+        passing = asyncio.create_task(_pass(self._hold(connection, left), accepted))
         self._passing.add(passing)
         passing.add_done_callback(self._passing.discard)
 
-    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> HeldConnection:
-        return HeldConnection(connection, already_read, deaths)
+    def _hold(self, connection: socket.socket, left: LeftRequest) -> HeldConnection:
+        return HeldConnection(connection, left)
 
 
 class SharedListener(LocalListener):
@@ -154,9 +154,9 @@ class SharedListener(LocalListener):
         """The Unix socket through which replicas return connections to the manager."""
         return socket_manager.return_path(str(_path(*self._address)))
 
-    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> HeldConnection:
+    def _hold(self, connection: socket.socket, left: LeftRequest) -> HeldConnection:
         self._last_held = number = self._last_held % _MOST_NUMBERS + 1
-        held = HeldConnection(connection, already_read, deaths, partial(self._drop, number))
+        held = HeldConnection(connection, left, partial(self._drop, number))
         if self._manager is None or len(self._held) >= _MOST_HELD:
             return held
         try:
@@ -275,11 +275,11 @@ class SharedListener(LocalListener):
 
     def _adopt(self, connection: socket.socket, record: int, accepted: Accepted) -> None:
         """Go on with a connection of a router that has died."""
-        read = read_record(record, connection) if record >= 0 else (b"", 0)
-        if read is None:
+        left = read_record(record, connection) if record >= 0 else NO_REQUEST
+        if left is None:
             connection.close()
         else:
-            self._admit(connection, accepted, *read)
+            self._admit(connection, accepted, left)
 
 
 def _send_one(manager: socket.socket, text: bytes, held: HeldConnection | None) -> None:

@@ -9,6 +9,11 @@ takes the socket over. While there is no router, clients wait in the socket's qu
 When a router dies while a replica answers on a client's connection, the replica returns that connection through another
 Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one.
 
+Through the same socket, a replica whose router has died asks whether a request that it has not begun to answer is its
+own: the router may have died before it had taken the request, or after it had given it back. The replica sends the
+connection and how often a request has been taken from it, this one included, in decimal digits, and gets `1` for yes or
+`0` for no.
+
 It also holds a duplicate of each connection that a router has accepted, with a memfd in which the router records what
 it has read from it since the last request was answered, and whether that request has been taken: by the router itself
 or by a replica. If the router dies, another one gets the connections that have no such request, with their records.
@@ -37,15 +42,15 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
 HOLD, DROP = b"hold", b"drop"
+RETURNED = b"\0"
 # The head of a record: how many bytes had been read from the connection when the current request began, how many have
-# been read now, whether the request is taken, and how many routers have died with it. The bytes between the first two
-# follow at RECORD_SIZE.
-RECORD = struct.Struct("=QQ?B")
+# been read now, whether the request is taken, how many routers have died with it, and how often one has been taken from
+# this connection. The bytes between the first two follow at RECORD_SIZE.
+RECORD = struct.Struct("=QQ?BI")
 RECORD_SIZE = 32
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
@@ -53,6 +58,7 @@ _RETURN_S = 1.0
 # Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
+_LONGEST_QUESTION = 16
 _MOST_NUMBERS = 2**31 - 1
 
 
@@ -82,6 +88,13 @@ class Client:
     def is_taken(self) -> bool:
         """Whether the current request is taken, so that the connection is no other router's."""
         return bool(RECORD.unpack(os.pread(self.record, RECORD.size, 0))[2])
+
+    def is_taken_for(self, times_taken: int) -> bool:
+        """Whether the current request is taken, and has not been given back since it was taken for that time."""
+        if self.record < 0:
+            return False
+        _, _, is_taken, _, times = RECORD.unpack(os.pread(self.record, RECORD.size, 0))
+        return bool(is_taken) and times == times_taken
 
     def close(self) -> None:
         """Close both here."""
@@ -138,6 +151,8 @@ class SocketManager:
         self._unacknowledged: dict[int, tuple[socket.socket, Client]] = {}
         # Those that a router has, by the router and its number.
         self._held: dict[socket.socket, dict[int, Client]] = {}
+        # All of these.
+        self._by_inode: dict[int, list[Client]] = {}
         self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
@@ -186,18 +201,30 @@ class SocketManager:
         return self._slots[-1]
 
     def _receive_connection(self, replica: socket.socket) -> None:
-        """Receive a client's connection from a replica."""
-        with replica, suppress(OSError):
+        """Receive a client's connection from a replica, which returns it or asks whether to answer on it."""
+        with replica, suppress(OSError, ValueError):
             replica.settimeout(_RETURN_S)
-            _, files, _, _ = socket.recv_fds(replica, MESSAGE.size, 1)
+            said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 1)
             for client in [Client(socket.socket(fileno=file)) for file in files]:
-                self._leave(client, is_lost=self._is_known(client))
+                # What a router has of the connection, or will get.
+                known = self._by_inode.get(client.inode, [])
+                if said == RETURNED and not known:
+                    self._keep(client)
+                    self._unassigned.append(client)
+                    continue
+                client.close()
+                if said != RETURNED:
+                    replica.send(b"%d" % all(other.is_taken_for(int(said)) for other in known))
 
-    def _is_known(self, client: Client) -> bool:
-        """Whether a router has the connection that a replica returns, or will get it."""
-        held = (client for clients in self._held.values() for client in clients.values())
-        sent = (client for _, client in self._unacknowledged.values())
-        return any(other.inode == client.inode for other in chain(held, sent, self._unassigned))
+    def _keep(self, client: Client) -> None:
+        self._by_inode.setdefault(client.inode, []).append(client)
+
+    def _close(self, client: Client) -> None:
+        known = self._by_inode[client.inode]
+        known.remove(client)
+        if not known:
+            del self._by_inode[client.inode]
+        client.close()
 
     def _assign_connections(self) -> None:
         """Send clients without a router to the routers in turn, until no router has room for more now."""
@@ -235,13 +262,14 @@ class SocketManager:
         if kind == HOLD:
             self._hold(router, number, files)
         elif kind == DROP and (dropped := self._held[router].pop(number, None)):
-            dropped.close()
+            self._close(dropped)
         elif kind == ACK and (sent := self._unacknowledged.pop(number, None)):
-            sent[1].close()
+            self._close(sent[1])
 
     def _hold(self, router: socket.socket, number: int, files: list[int]) -> None:
         if len(files) == len(("connection", "record")):
             self._held[router][number] = Client(socket.socket(fileno=files[0]), files[1])
+            self._keep(self._held[router][number])
             return
         # This process has no room for more descriptors: the connection is the router's alone.
         for file in files:
@@ -269,7 +297,7 @@ class SocketManager:
     def _leave(self, client: Client, is_lost: bool) -> None:
         """Keep a client whose router has died for another one, unless `is_lost`."""
         if is_lost:
-            client.close()
+            self._close(client)
         else:
             self._unassigned.append(client)
 

@@ -18,6 +18,7 @@ from rayllm.serving.handover import Handover, Interruption, Message, Outcome, Re
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
+    ReplicaError,
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
@@ -76,18 +77,22 @@ class RequestSender:
                 can go on with it.
             UnavailableError, EngineError: the replica's reason for not answering.
         """
-        connection = client.connection
-        if replica.sender and connection:
-            try:
-                handover = _start_handover(replica.sender, connection, client, replica_request)
-            except ReplicaGoneError:
-                raise ReplicaDrainingError from None
-            except OSError as error:
-                logger.warning("The replica %s does not accept handovers; using HTTP: %r", replica.id, error)
-            else:
-                outcome = await _await_outcome(replica.sender, client, connection, handover, deadline)
+        sender, connection, handover = replica.sender, client.connection, None
+        try:
+            if sender and connection:
+                handover = _start_handover(replica.id, sender, connection, client, replica_request)
+            if sender and connection and handover:
+                outcome = await _await_outcome(sender, client, connection, handover, deadline)
                 return await _conclude(client, replica_request, connection, handover, outcome)
-        return await self._send_by_http(client, replica_request, deadline, replica)
+            client.take()
+            return await self._send_by_http(client, replica_request, deadline, replica)
+        except ReplicaError:
+            client.give_back()
+            raise
+        finally:
+            # Not before: if this router dies in between, the replica answers, or another router does.
+            if handover:
+                handover.acknowledge()
 
     async def _send_by_http(
         self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
@@ -122,6 +127,23 @@ def _relay_journal(client: ClientRequest) -> StreamJournal | None:
 
 
 def _start_handover(
+    replica_id: str, sender: Sender, connection: Connection, client: ClientRequest, replica_request: ReplicaRequest
+) -> Handover | None:
+    """Hand the request over to a replica; None if its socket cannot be reached.
+
+    Raises:
+        ReplicaDrainingError: the replica takes no more requests.
+    """
+    try:
+        return _hand_over(sender, connection, client, replica_request)
+    except ReplicaGoneError:
+        raise ReplicaDrainingError from None
+    except OSError as error:
+        logger.warning("The replica %s does not accept handovers; using HTTP: %r", replica_id, error)
+        return None
+
+
+def _hand_over(
     sender: Sender, connection: Connection, client: ClientRequest, replica_request: ReplicaRequest
 ) -> Handover:
     raw = replica_request.payload.raw
@@ -138,9 +160,9 @@ def _start_handover(
         head["timing"] = client.timing()
     journal = client.open_journal() if replica_request.payload.wants_stream else None
     if journal is None:
-        return sender.hand_over(connection.socket, head, raw)
+        return sender.hand_over(connection.socket, head, raw, on_sent=client.take)
     head["journal"] = journal.description
-    return sender.hand_over(connection.socket, head, raw, journal.file)
+    return sender.hand_over(connection.socket, head, raw, journal.file, client.take)
 
 
 async def _await_outcome(

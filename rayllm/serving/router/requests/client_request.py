@@ -80,12 +80,12 @@ class ClientRequest:
         return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
 
     def give_back(self) -> None:
-        """Have another router answer the request if this one dies before `take` is called."""
+        """Have another router answer the request if this one dies before `take` is called again."""
         if self._connection:
             self._connection.give_back()
 
     def take(self) -> None:
-        """Have no other router answer the request. To be called before a replica or the client gets anything."""
+        """Have no other router answer the request: a replica has it, or the client is about to get something."""
         if self._connection:
             self._connection.take()
 

@@ -17,7 +17,7 @@ import pytest
 from rayllm import headers
 from rayllm.config import RouterConfig
 from rayllm.request_stats import RequestStats, StatsSource
-from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, receiver, sender
+from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, exchange, sender
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
@@ -83,6 +83,8 @@ class Router:
         self.outcomes: list[Outcome] = []
         self.stats: list[RequestStats | None] = []
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
+        self.refused: Callable[[Connection], Awaitable[None]] | None = None
+        self.takes_requests = True
 
     def room(self) -> None:
         self.rooms += 1
@@ -106,7 +108,8 @@ class Router:
             "return_route": connection.return_route,
             "send_timeout_s": self.send_timeout_s,
         }
-        handover = self.sender.hand_over(connection.socket, head, body)
+        on_sent = connection.take if self.takes_requests else connection.give_back
+        handover = self.sender.hand_over(connection.socket, head, body, on_sent=on_sent)
         left = asyncio.create_task(receive())
         await asyncio.wait((left, handover.outcome), return_when=asyncio.FIRST_COMPLETED)
         if not handover.outcome.done():
@@ -122,11 +125,14 @@ class Router:
             assert handover.refusal
             refusal = handover.refusal
             self.refusals.append((refusal.head["status"], refusal.head["headers"], refusal.body))
+            if self.refused:
+                await self.refused(connection)
             await plain(500, b"refused")(receive, send)
         elif outcome is Outcome.BROKEN:
             connection.break_off(b"data: broken\n\n")
         else:
             await plain(500, b"lost")(receive, send)
+        handover.acknowledge()
 
 
 class HandoverPair:
@@ -464,7 +470,7 @@ async def test_a_replica_that_does_not_say_how_far_it_got_is_taken_to_have_writt
     pair: HandoverPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_ABORT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(receiver._Exchange, "abort", lambda self: None)
+    monkeypatch.setattr(exchange.Exchange, "abort", lambda self: None)
     pair.replica.answer = stream(b"data: 1\n\n", until=asyncio.Event())
     reader, writer = await pair.connect()
     writer.write(request())
@@ -641,7 +647,7 @@ async def test_a_request_of_a_dead_router_is_no_longer_tried_once_its_client_has
 
 def exchanges() -> list[asyncio.Task[Any]]:
     """The tasks of requests that replicas have not ended."""
-    return [task for task in asyncio.all_tasks() if "_Exchange.run" in repr(task)]
+    return [task for task in asyncio.all_tasks() if "Exchange.run" in repr(task)]
 
 
 @pytest.mark.parametrize("header", [headers.DRAINING, headers.LOST])
@@ -735,6 +741,85 @@ async def test_a_client_whose_router_died_asks_another_one_on_its_connection(
         for _ in range(2):
             assert (await reply(reader))[::2] == (200, b"from another router")
             writer.write(request())
+
+
+@pytest.mark.parametrize("is_given_back", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_request_whose_router_dies_with_a_refusal_is_answered_once(
+    is_given_back: bool, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another router if its own has recorded that it has the request again, else by the replica."""
+    refused, rest = asyncio.Event(), asyncio.Event()
+
+    async def refuse(connection: Connection) -> None:
+        if is_given_back:
+            connection.give_back()
+        refused.set()
+        await rest.wait()
+
+    async def full_at_first(receive: Any, send: Any) -> None:
+        if len(pair.replica.seen) == 1:
+            await plain(503, b"", (headers.FULL.encode(), b"1"))(receive, send)
+        else:
+            await plain(200, b"from the replica")(receive, send)
+
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.router.refused = refuse
+        pair.replica.answer = full_at_first
+        reader, writer = await pair.connect()
+        writer.write(request())
+        await refused.wait()
+        # The replica hears of the router's death before the manager, or after it.
+        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
+            await end(pair)
+        await other.start()
+        assert (await reply(reader))[::2] == (200, b"from another router" if is_given_back else b"from the replica")
+        await asyncio.sleep(0.2)
+        assert len(pair.replica.seen) == (1 if is_given_back else 2)
+        writer.write(request())
+        assert (await reply(reader))[::2] == (200, b"from another router")
+        rest.set()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_request_whose_router_dies_before_it_is_taken_is_answered_once(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another router, which gets it from the manager, though the replica has it as well."""
+    rest = asyncio.Event()
+
+    async def late(receive: Any, send: Any) -> None:
+        await rest.wait()
+        await plain(200, b"from the replica")(receive, send)
+
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.router.takes_requests = False
+        pair.replica.answer = late
+        reader, writer = await pair.connect()
+        writer.write(request())
+        while not pair.replica.seen:
+            await asyncio.sleep(0.01)
+        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
+            await end(pair)
+        # Before the replica knows.
+        rest.set()
+        await other.start()
+        for _ in range(2):
+            assert (await reply(reader))[::2] == (200, b"from another router")
+            writer.write(request())
+
+
+async def end_channel(pair: HandoverPair) -> None:
+    await vanish(pair)
+
+
+async def leave_manager(pair: HandoverPair) -> None:
+    """Have the manager see that the router has died, and read nothing more from its connections."""
+    listener: Any = pair.front._listener
+    listener._following.cancel()
+    listener._manager.shutdown(socket.SHUT_RDWR)
+    for protocol in connections_of(pair):
+        protocol.transport.pause_reading()
 
 
 async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from rayllm.config import RouterConfig
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.held_connection import HeldConnection
+from rayllm.serving.router.listener.held_connection import HeldConnection, LeftRequest
 from rayllm.serving.router.listener.listener import LocalListener
 
 
@@ -131,7 +131,7 @@ async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
 class Recorder(HeldConnection):
     """A connection that shows what another router would get if this one died now."""
 
-    is_taken = False
+    is_taken = was_taken = False
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -141,7 +141,7 @@ class Recorder(HeldConnection):
         self.left += data
 
     def take(self) -> None:
-        self.is_taken = True
+        self.is_taken = self.was_taken = True
 
     def give_back(self) -> None:
         self.is_taken = False
@@ -158,7 +158,7 @@ class RecordingListener(LocalListener):
         super().__init__("127.0.0.1", 0)
         self.accepted: list[Recorder] = []
 
-    def _hold(self, connection: socket.socket, already_read: bytes, deaths: int) -> Recorder:
+    def _hold(self, connection: socket.socket, left: LeftRequest) -> Recorder:
         self.accepted.append(Recorder(connection))
         return self.accepted[-1]
 
@@ -196,7 +196,8 @@ async def test_a_request_is_answered_by_another_server_as_it_was_sent() -> None:
         [held] = listener.accepted
         assert not held.is_taken
         # As the kernel does when the first server's process ends: its descriptor is closed, and the client not told.
-        await second._accepted(HeldConnection(socket.socket(fileno=os.dup(held.connection.fileno())), held.left))
+        duplicate = socket.socket(fileno=os.dup(held.connection.fileno()))
+        await second._accepted(HeldConnection(duplicate, LeftRequest(held.left)))
         reply = (await asking).json()
         assert reply["headers"].pop("x-request-id")
         assert reply == {"path": "/app/x/y", "query": "a=b%20c", "headers": {"x-a": "1"}, "body": "chunks, é"}
@@ -216,12 +217,53 @@ async def test_a_request_that_two_routers_died_with_is_read_by_no_third(deaths: 
     with client:
         client.setblocking(False)
         connection.setblocking(False)
-        await front._accepted(HeldConnection(connection, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", deaths))
+        await front._accepted(HeldConnection(connection, LeftRequest(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", deaths)))
         reply = await asyncio.get_running_loop().sock_recv(client, 1000)
     assert reply.startswith(b"HTTP/1.1 %d" % status)
     assert (b"request_quarantined" in reply) == (status == 500)
     assert refused == (["request_quarantined"] if status == 500 else [])
     assert len(app.scopes) == (status == 200)
+    await front.stop(1)
+
+
+@pytest.mark.parametrize(
+    ("head", "is_taken"),
+    [
+        (b"GET /app/v1/files", False),
+        (b"POST /app/v1/files", True),
+        (b"DELETE /app/v1/files/x", True),
+        (b"POST /app/v1/chat/completions", False),
+    ],
+)
+async def test_requests_that_change_nothing_are_another_servers_until_they_are_answered(
+    head: bytes, is_taken: bool
+) -> None:
+    app, begun = App(), asyncio.Event()
+
+    async def in_two_parts(scope: Any, receive: Any, send: Any) -> None:
+        app.scopes.append(scope)
+        await app.open.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        begun.set()
+        await send({"type": "http.response.body", "body": b""})
+
+    listener = RecordingListener()
+    front = HttpServer(in_two_parts, listener, "/app", limits())
+    await front.start()
+    app.open.clear()
+    with socket.create_connection(("127.0.0.1", listener.port)) as client:
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(client, head + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        async with asyncio.timeout(30):
+            while not app.scopes:
+                await asyncio.sleep(0.01)
+        [held] = listener.accepted
+        assert held.is_taken == is_taken
+        app.open.set()
+        await begun.wait()
+        assert held.was_taken
+        assert (await loop.sock_recv(client, 1000)).startswith(b"HTTP/1.1 200")
     await front.stop(1)
 
 
@@ -242,7 +284,7 @@ async def test_what_another_server_would_get_of_a_connection() -> None:
                     await asyncio.sleep(0.01)
             return listener.accepted[0]
 
-        head, rest = b"GET /x HTTP/1.1\r\nHo", b"st: x\r\n\r\n"
+        head, rest = b"DELETE /x HTTP/1.1\r\nHo", b"st: x\r\n\r\n"
         held = await send(head, lambda: listener.accepted[0].left == head)
         assert not held.is_taken
         await send(rest, lambda: bool(app.scopes))
