@@ -308,6 +308,9 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
         if not task.done():
             task.cancel()
             await asyncio.wait((task,))
+        if not task.cancelled():
+            # Otherwise asyncio logs how the work of a client that has left has ended.
+            task.exception()
 
 
 async def _disconnected(receive: Receive) -> None:

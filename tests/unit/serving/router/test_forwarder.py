@@ -5,6 +5,7 @@ handle.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -434,13 +435,16 @@ async def test_a_stream_comes_through_chunk_by_chunk(way: str) -> None:
 
 
 @WAYS
-async def test_a_client_that_leaves_a_stream_ends_it_in_the_replica(way: str) -> None:
+async def test_a_client_that_leaves_a_stream_ends_it_in_the_replica(way: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = Answer(b"data: 1\n\n", b"never sent", pause_after=1)
     async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
         async with found.client.stream("POST", PATH, json={"model": "m"}) as reply:
             assert await anext(reply.aiter_raw()) == b"data: 1\n\n"
         await asyncio.wait_for(answer.left.wait(), 2)
         await until(lambda: not replica.count.held)
+        await until(lambda: found.records)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @WAYS
