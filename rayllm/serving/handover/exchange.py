@@ -110,7 +110,7 @@ class Exchange:
         self._end(Kind.BROKEN, {"interruption": cause} if cause else None)
 
     def returned(self) -> None:
-        """The router has the request again, or another router if that one has died."""
+        """Let go of the request: the router has it again, or another router if that one has died."""
         self._is_done = True
         self._connection.close()
         self.disconnected.set()

@@ -90,7 +90,7 @@ class Client:
         return bool(RECORD.unpack(os.pread(self.record, RECORD.size, 0))[2])
 
     def is_taken_for(self, times_taken: int) -> bool:
-        """Whether the current request is taken, and has not been given back since it was taken for that time."""
+        """Whether the current request is taken, and has not been given back since requests had been taken so often."""
         if self.record < 0:
             return False
         _, _, is_taken, _, times = RECORD.unpack(os.pread(self.record, RECORD.size, 0))

@@ -77,11 +77,14 @@ class RequestSender:
                 can go on with it.
             UnavailableError, EngineError: the replica's reason for not answering.
         """
-        sender, connection, handover = replica.sender, client.connection, None
+        sender, connection = replica.sender, client.connection
+        handover: Handover | None = None
         try:
-            if sender and connection:
-                handover = _start_handover(replica.id, sender, connection, client, replica_request)
-            if sender and connection and handover:
+            if (
+                sender
+                and connection
+                and (handover := _start_handover(replica.id, sender, connection, client, replica_request))
+            ):
                 outcome = await _await_outcome(sender, client, connection, handover, deadline)
                 return await _conclude(client, replica_request, connection, handover, outcome)
             client.take()

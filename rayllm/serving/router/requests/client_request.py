@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from rayllm.access import caller_of
 from rayllm.error_shapes import error_event, event_of
@@ -53,7 +53,7 @@ class ClientRequest:
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None
-        self._send_now = send
+        self._send = send
         self._is_stream = False
         self._journal: JournalFile | None = None
         self._relayed: StreamJournal | None = None
@@ -85,13 +85,9 @@ class ClientRequest:
             self._connection.give_back()
 
     def take(self) -> None:
-        """Have no other router answer the request: a replica has it, or the client is about to get something."""
+        """Have no other router answer the request, which a replica has or is about to get."""
         if self._connection:
             self._connection.take()
-
-    async def _send(self, message: Message) -> None:
-        self.take()
-        await self._send_now(message)
 
     def open_journal(self) -> JournalFile | None:
         """The journal of the reply, created on first use; None if there are no descriptors or no memory for it."""

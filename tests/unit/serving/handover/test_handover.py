@@ -73,6 +73,14 @@ def stream(*chunks: bytes, until: asyncio.Event | None = None) -> Callable[[Any,
     return answer
 
 
+def later(event: asyncio.Event, answer: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
+    async def wait_and_answer(receive: Any, send: Any) -> None:
+        await event.wait()
+        await answer(receive, send)
+
+    return wait_and_answer
+
+
 class Router:
     """Hands each request over, and records the outcome."""
 
@@ -549,11 +557,7 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(
 ) -> None:
     rest = asyncio.Event()
 
-    async def late(receive: Any, send: Any) -> None:
-        await rest.wait()
-        await plain(status, body)(receive, send)
-
-    pair.replica.answer = late
+    pair.replica.answer = later(rest, plain(status, body))
     reader, writer = await pair.connect()
     writer.write(request())
     while not pair.replica.seen:
@@ -788,13 +792,9 @@ async def test_a_request_whose_router_dies_before_it_is_taken_is_answered_once(
     """By another router, which gets it from the manager, though the replica has it as well."""
     rest = asyncio.Event()
 
-    async def late(receive: Any, send: Any) -> None:
-        await rest.wait()
-        await plain(200, b"from the replica")(receive, send)
-
     async with one_of_two_routers(monkeypatch) as (pair, other):
         pair.router.takes_requests = False
-        pair.replica.answer = late
+        pair.replica.answer = later(rest, plain(200, b"from the replica"))
         reader, writer = await pair.connect()
         writer.write(request())
         while not pair.replica.seen:
@@ -887,12 +887,8 @@ async def test_a_reply_that_begins_after_its_router_died_leaves_the_connection_o
 ) -> None:
     rest = asyncio.Event()
 
-    async def late(receive: Any, send: Any) -> None:
-        await rest.wait()
-        await plain(200, b"hello")(receive, send)
-
     async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = late
+        pair.replica.answer = later(rest, plain(200, b"hello"))
         reader, writer = await pair.connect()
         writer.write(request())
         while not pair.replica.seen:
@@ -916,12 +912,8 @@ async def test_a_connection_whose_next_request_a_dead_router_has_read_is_closed(
     """Another router would take the rest of that request for a request."""
     rest, is_read_first = asyncio.Event(), more == request()
 
-    async def late(receive: Any, send: Any) -> None:
-        await rest.wait()
-        await plain(200, b"hello")(receive, send)
-
     async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = late
+        pair.replica.answer = later(rest, plain(200, b"hello"))
         reader, writer = await pair.connect()
         writer.write(request() + (more if is_read_first else b""))
         while not pair.replica.seen:
