@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from rayllm.engine.vllm.ray_metrics import BUFFER, MOST_CHILDREN, MOST_OBSERVATIONS, Counter, Gauge, Histogram
+from rayllm.engine.vllm.buffered_metrics import MOST_CHILDREN
+from rayllm.engine.vllm.ray_metrics import BUFFER, MOST_OBSERVATIONS, Counter, Gauge, Histogram
 
 Series = TypeVar("Series", Gauge, Counter, Histogram)
 

@@ -1,4 +1,4 @@
-"""Every private name of vLLM, and of PyTorch, that RayLLM uses, besides those of `moved_names`.
+"""Every private name of vLLM, and of what it is built on, that RayLLM uses, besides those of `moved_names`.
 
 `tests/vllm/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 PRIVATE_NAMES = {
+    "prometheus_client": ("Histogram._buckets", "Histogram._sum", "Histogram._upper_bounds"),
     "torch.cpu": ("_init_amx", "_is_amx_tile_supported"),
     "vllm.config": (
         "StructuredOutputsConfig.disable_additional_properties",
@@ -76,7 +77,13 @@ PRIVATE_NAMES = {
         "FinishReason.LENGTH",
         "FinishReason.STOP",
     ),
-    "vllm.v1.metrics.loggers": ("PrometheusStatLogger.record",),
+    "vllm.v1.metrics.loggers": (
+        "PrometheusStatLogger._counter_cls",
+        "PrometheusStatLogger._gauge_cls",
+        "PrometheusStatLogger._histogram_cls",
+        "PrometheusStatLogger.gauge_lora_info",
+        "PrometheusStatLogger.record",
+    ),
     "vllm.v1.metrics.ray_wrappers": (
         "RayCounterWrapper.inc",
         "RayGaugeWrapper.set",

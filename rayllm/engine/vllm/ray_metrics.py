@@ -7,80 +7,22 @@ Ray's agent repeats every observation of a histogram. Together, that was most of
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from vllm.v1.metrics import ray_wrappers
 
+from rayllm.engine.vllm.buffered_metrics import BufferedSeries, MetricsBuffer
+
 MOST_OBSERVATIONS = 100
 """Observations of one series that are recorded in a second; of more, a random sample is."""
-MOST_CHILDREN = 1000
-"""Labelled series that a metric caches. Some of vLLM's labels list adapters, so there may be any number of them."""
-
-
-class MetricsBuffer:
-    """Series with values that Ray has not recorded yet.
-
-    Any thread may append values while another flushes them: deques need no lock for either.
-    """
-
-    def __init__(self) -> None:
-        self._unrecorded: deque[_Series] = deque()
-
-    def add(self, series: _Series) -> None:
-        """Record the values of the series at the next flush."""
-        self._unrecorded.append(series)
-
-    def flush(self) -> None:
-        """Record all values so far with Ray."""
-        for _ in range(len(self._unrecorded)):
-            self._unrecorded.popleft().flush()
 
 
 BUFFER = MetricsBuffer()
 
 
-class _Series:
-    """Mixin for vLLM's three kinds of Ray metrics, which buffers values and caches a child for each set of labels.
+class Gauge(BufferedSeries, ray_wrappers.RayGaugeWrapper):  # type: ignore[misc]  # vLLM has no types
+    buffer = BUFFER
 
-    vLLM looks children up at every step, and its own classes build a new one each time.
-    """
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        self._values: deque[float] = deque()
-        self._children: dict[Hashable, Any] = {}
-
-    def labels(self, *labels: str, **named: str) -> Any:
-        """Return the child with these labels."""
-        key = labels, *named.values()
-        child = self._children.get(key)
-        if child is None:
-            if len(self._children) >= MOST_CHILDREN:
-                self._children.clear()
-            child = self._children[key] = super().labels(*labels, **named)  # type: ignore[misc]
-            child._values = deque()
-        return child
-
-    def append(self, value: float) -> None:
-        """Keep a value until the next flush."""
-        values = self._values
-        values.append(value)
-        # Checked after the append, so that a flush in between cannot leave the value behind.
-        if len(values) == 1:
-            BUFFER.add(self)
-
-    def flush(self) -> None:
-        """Record the values with Ray."""
-        if values := [self._values.popleft() for _ in range(len(self._values))]:
-            self._record(values)
-
-    def _record(self, values: Sequence[float]) -> None:
-        raise NotImplementedError
-
-
-class Gauge(_Series, ray_wrappers.RayGaugeWrapper):  # type: ignore[misc]  # vLLM has no types
     def set(self, value: float) -> None:
         self.append(value)
 
@@ -88,7 +30,9 @@ class Gauge(_Series, ray_wrappers.RayGaugeWrapper):  # type: ignore[misc]  # vLL
         self.metric.set(values[-1], tags=self._tags)
 
 
-class Counter(_Series, ray_wrappers.RayCounterWrapper):  # type: ignore[misc]
+class Counter(BufferedSeries, ray_wrappers.RayCounterWrapper):  # type: ignore[misc]
+    buffer = BUFFER
+
     def inc(self, value: float = 1.0) -> None:
         if value:
             self.append(value)
@@ -97,7 +41,9 @@ class Counter(_Series, ray_wrappers.RayCounterWrapper):  # type: ignore[misc]
         self.metric.inc(sum(values), tags=self._tags)
 
 
-class Histogram(_Series, ray_wrappers.RayHistogramWrapper):  # type: ignore[misc]
+class Histogram(BufferedSeries, ray_wrappers.RayHistogramWrapper):  # type: ignore[misc]
+    buffer = BUFFER
+
     def observe(self, value: float) -> None:
         self.append(value)
 

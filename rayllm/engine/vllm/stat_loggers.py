@@ -19,13 +19,15 @@ from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
-from rayllm.engine.vllm import ray_metrics
+from rayllm.engine.vllm import prometheus_metrics, ray_metrics
 
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 0.25
 # Ray's agent repeats each observation that it gets, so it gets them less often.
 _PERIODS_PER_RAY_FLUSH = 4
+# `vllm:lora_requests_info` has a series for each set of adapters that were in one step.
+_MOST_SETS_OF_ADAPTERS = 100
 
 
 class StepBuffer(Collector):
@@ -51,6 +53,7 @@ class StepBuffer(Collector):
                     self._steps.popleft()()
                 except Exception:
                     logger.exception("The metrics of a step of the engine were not recorded.")
+            prometheus_metrics.BUFFER.flush()
 
     def collect(self) -> list[Metric]:
         self.flush()
@@ -84,9 +87,18 @@ def flush_periodically() -> None:
 class BatchedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has no types
     """vLLM's logger for Prometheus' client, with steps recorded in batches."""
 
+    _gauge_cls, _counter_cls = prometheus_metrics.Gauge, prometheus_metrics.Counter
+    _histogram_cls = prometheus_metrics.Histogram
+
     def record(self, *stats: Any, **named: Any) -> None:
         """Record the stats of a step at the next flush."""
-        STEPS.add(partial(super().record, *stats, **named))
+        STEPS.add(partial(self._record, *stats, **named))
+
+    def _record(self, *stats: Any, **named: Any) -> None:
+        adapters = self.gauge_lora_info
+        if adapters is not None and adapters.number_of_children >= _MOST_SETS_OF_ADAPTERS:
+            adapters.clear()
+        super().record(*stats, **named)
 
 
 class _BatchedRayStatLogger(RayPrometheusStatLogger):  # type: ignore[misc]
@@ -94,6 +106,11 @@ class _BatchedRayStatLogger(RayPrometheusStatLogger):  # type: ignore[misc]
     _spec_decoding_cls = ray_metrics.SpecDecoding
     _kv_connector_cls = ray_metrics.KvConnector
     _perf_metrics_cls = ray_metrics.Performance
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        # Ray exports each set of adapters for as long as the process lives.
+        self.gauge_lora_info = None
 
     def record(self, *stats: Any, **named: Any) -> None:
         STEPS.add(partial(super().record, *stats, **named))
