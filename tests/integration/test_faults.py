@@ -10,12 +10,14 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from io import BufferedIOBase
+from typing import Any
 
 import httpx
 import psutil
 import pytest
+import ray
 import yaml
 
 from benchmarks.faults.answers import Ending
@@ -33,8 +35,19 @@ END = b"\r\n0\r\n\r\n"
 @pytest.fixture(scope="module")
 def address(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """An application of its own: its processes are killed."""
+    with suppress(ValueError):
+        ray.kill(quota_actor())
     with running(tmp_path_factory.mktemp("faults"), "/faults") as address:
         yield address
+
+
+def quota_actor() -> Any:
+    """The actor of quotas.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return ray.get_actor("rayllm-quotas", namespace="rayllm")
 
 
 @pytest.fixture
@@ -44,6 +57,15 @@ async def under_load(address: Address) -> AsyncIterator[Experiment]:
     experiment = Experiment(address, pause_s=0.25, calm_s=1.5)
     async with experiment.load():
         yield experiment
+
+
+async def test_what_keeps_the_quotas_of_keys_starts_before_the_first_request(address: Address) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(ValueError):
+                quota_actor()
+                return
+            await asyncio.sleep(0.1)
 
 
 async def test_a_controller_that_dies_is_noticed_by_no_client(under_load: Experiment) -> None:
@@ -89,9 +111,6 @@ async def test_routers_that_die_refuse_nobody(address: Address) -> None:
 
 async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(address: Address) -> None:
     routers, engines = await all_processes()
-    # The actor of quotas starts with the first request that needs it.
-    async with ask_for_capital(address, 1) as asking:
-        await asyncio.gather(*asking)
     # More than both replicas take at once.
     requests = 2 * SLOTS + 40
     async with ask_for_capital(address, requests) as asking:

@@ -128,6 +128,8 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         await self._credentials.configure(config.router)
+        if self._credentials.have_limits:
+            self._limiter.prepare()
         await self._hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)

@@ -39,6 +39,12 @@ class Credentials:
         """
         return self._keys.keyring if self._keys else NO_KEYS
 
+    @property
+    def have_limits(self) -> bool:
+        """Whether a key in force, or a token, is limited."""
+        are_tokens_limited = self.issuer is not None and bool(limits_of(self.issuer.config).by_kind)
+        return are_tokens_limited or (self._keys is not None and self._keys.has_limits)
+
     def caller_named(self, name: str, models: tuple[str, ...] | None) -> Caller:
         """The caller with a name, for requests that it has sent before, as in a batch.
 

@@ -43,6 +43,11 @@ class KeyWatcher:
             raise UnavailableError("The service cannot read its keys; its log says why.", None, "keys_unavailable", 5)
         return self._keyring
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether a key in force is limited."""
+        return self._keyring is not None and any(key.caller.limits.by_kind for key in self._keyring.keys)
+
     async def start(self) -> None:
         """Read the file, and watch it from now on."""
         await asyncio.to_thread(self.read)

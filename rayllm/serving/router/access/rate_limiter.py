@@ -77,6 +77,10 @@ class RateLimiter:
         self._in_progress: Counter[str] = Counter()
         self._reporting: asyncio.Task[None] | None = None
 
+    def prepare(self) -> None:
+        """Start the process that keeps the quotas, if there is none, so that the first request need not wait for it."""
+        in_background(self._registry.settle([]))
+
     async def admit(self, caller: Caller, tokens: int) -> Admission:
         """Reserve what a request needs.
 

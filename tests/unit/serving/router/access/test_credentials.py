@@ -60,3 +60,29 @@ async def test_the_last_valid_keys_outlive_a_configuration_that_names_the_same_f
     await credentials.configure(RouterConfig())
     with pytest.raises(AuthenticationError):
         credentials.keyring.find("a")
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_limits_of_keys_and_tokens_are_noticed(tmp_path: Path, is_limited: bool) -> None:
+    limit = {"requests_per_minute": 5} if is_limited else {}
+    file = KeyFile(str(tmp_path / "keys.yaml"))
+    with file.change() as keys:
+        keys.append(Key(name="alice", hash=key_hash("a", file.salt)))
+        keys.append(Key.model_validate({"name": "bob", "hash": key_hash("b", file.salt), **limit}))
+    credentials = Credentials()
+    assert not credentials.have_limits
+    await credentials.configure(RouterConfig(keys=file.uri))
+    assert credentials.have_limits == is_limited
+    with listening() as issuer:
+        oidc = {"issuer": issuer.url, "audience": "rayllm", **limit}
+        await credentials.configure(RouterConfig.model_validate({"oidc": oidc}))
+        assert credentials.have_limits == is_limited
+        await credentials.stop()
+
+
+async def test_a_file_of_keys_that_cannot_be_read_has_no_limits(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text("keys: [")
+    credentials = Credentials()
+    await credentials.configure(RouterConfig(keys=str(tmp_path / "keys.yaml")))
+    assert not credentials.have_limits
+    await credentials.stop()

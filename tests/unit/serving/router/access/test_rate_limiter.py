@@ -31,11 +31,14 @@ class Clock:
 
 
 class LocalRegistry:
-    """Quotas in this process, for several routers. `calls` counts how often it was asked for a lease."""
+    """Quotas in this process, for several routers. `calls` counts how often it was asked for a lease.
+
+    `reports` counts how often it was told anything else.
+    """
 
     def __init__(self, clock: Callable[[], float], routers: int) -> None:
         self.quotas: dict[str, Quota] = {}
-        self.calls = 0
+        self.calls = self.reports = 0
         self._clock = clock
         self._routers = routers
 
@@ -47,11 +50,15 @@ class LocalRegistry:
             async def lease(self, key: str, limits: Any, need: Any, want: Any, returned: list[Change]) -> Lease:
                 registry.calls += 1
                 await asyncio.sleep(0)
-                await self.settle(returned)
+                self._use(returned)
                 quota = registry.quotas.setdefault(key, Quota())
                 return quota.lend(registry._clock(), router, limits, need, want, registry._routers)
 
             async def settle(self, changes: list[Change], in_progress: Any = None) -> None:
+                registry.reports += 1
+                self._use(changes)
+
+            def _use(self, changes: list[Change]) -> None:
                 for key, kind, amount, age_s in changes:
                     registry.quotas.setdefault(key, Quota()).use(registry._clock(), router, kind, amount, age_s)
 
@@ -101,6 +108,13 @@ async def test_a_key_without_limits_costs_no_call() -> None:
     admission = await routers.all[0].admit(Caller("alice"), 10)
     assert (admission.headers, routers.registry.calls) == ({}, 0)
     admission.settle(5)
+
+
+async def test_what_keeps_the_quotas_starts_before_a_request_needs_it() -> None:
+    routers = Routers(1)
+    routers.all[0].prepare()
+    await asyncio.sleep(0)
+    assert routers.registry.reports == 1
 
 
 async def test_headers_tell_what_is_left() -> None:
