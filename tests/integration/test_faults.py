@@ -145,11 +145,14 @@ async def all_processes() -> tuple[list[psutil.Process], list[psutil.Process]]:
 
 @asynccontextmanager
 async def ask_for_capital(address: Address, times: int) -> AsyncIterator[list[asyncio.Task[httpx.Response]]]:
-    """Ask so many times at once, from as many connections."""
+    """Ask so many times at once, from as many connections. Every other request is a browser's, which is relayed."""
+    url = f"{address.url}/v1/chat/completions"
     body = {"model": MODEL, "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=120, headers=address.headers, limits=limits) as client:
-        yield [asyncio.create_task(client.post(f"{address.url}/v1/chat/completions", json=body)) for _ in range(times)]
+        browsers = {"origin": "https://example.com"}
+        replies = (client.post(url, json=body, headers=browsers if number % 2 else {}) for number in range(times))
+        yield [asyncio.create_task(reply) for reply in replies]
 
 
 async def are_missing(address: Address, requests: int, least_waiting: int) -> bool:

@@ -87,7 +87,7 @@ class RequestSender:
             ):
                 outcome = await _await_outcome(sender, client, connection, handover, deadline)
                 return await _conclude(client, replica_request, connection, handover, outcome)
-            client.take()
+            # If this router dies before the reply begins, the replica stops, and another router asks again.
             return await self._send_by_http(client, replica_request, deadline, replica)
         except ReplicaError:
             client.give_back()

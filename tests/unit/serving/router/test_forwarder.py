@@ -734,6 +734,25 @@ async def test_a_request_is_taken_once_a_replica_has_it_and_given_back_before_th
     assert seen == [(Kind.REQUEST, False), (Kind.ACKNOWLEDGED, False)] * (len(seen) // 2)
 
 
+async def test_a_relayed_request_is_another_routers_until_its_reply_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[HeldConnection] = []
+    monkeypatch.setattr(HeldConnection, "take", lambda held: taken.append(held))
+    has_arrived, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        has_arrived.set()
+        await may_answer.wait()
+        await Answer(b"{}")(scope, receive, send)
+
+    async with Replica(answer).listening() as replica, service("http", {"m": [replica]}) as found:
+        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
+        await has_arrived.wait()
+        was_taken = bool(taken)
+        may_answer.set()
+        assert (await asking).json() == {}
+        assert (was_taken, bool(taken)) == (False, True)
+
+
 @WAYS
 async def test_requests_beyond_all_room_wait_for_it_and_are_all_answered(way: str) -> None:
     answer = Answer(b"{}")
