@@ -11,6 +11,9 @@ from rayllm.errors import ConfigError
 # the speculators library another.
 _PARTS = ("thinker_config", "text_config", "transformer_layer_config")
 
+# A plan lists every layer, so their number is bounded, far above that of any model.
+_MOST = dict.fromkeys(("num_hidden_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"), 10_000)
+
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config.json that describes the decoder of text; all of it if it has no parts."""
@@ -37,14 +40,16 @@ class Fields:
         """The number at a key; None if it is missing.
 
         Raises:
-            ConfigError: it is no non-negative integer.
+            ConfigError: it is no non-negative integer, or more than any model has.
         """
-        name = self._spellings.get(name, name)
+        name, most = self._spellings.get(name, name), _MOST.get(name)
         value = self.values.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"config.json: {name}: {value!r} is no non-negative integer.")
+        if most is not None and value > most:
+            raise ConfigError(f"config.json: {name}: {value} is more than the {most:,} that a model may have.")
         return value
 
     def required(self, name: str) -> int:

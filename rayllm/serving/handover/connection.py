@@ -156,12 +156,13 @@ class ClientConnection:
         self.close()
 
     def _send_to_manager(self) -> None:
-        assert self._return_route  # noqa: S101  (its caller checks it)
+        route = self._return_route
+        assert route  # noqa: S101  (its caller checks it)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
             manager.setblocking(False)
             try:
-                manager.connect(self._return_route.path)
-                socket.send_fds(manager, [b"\0"], [self._socket.fileno()])
+                manager.connect(route.path)
+                socket.send_fds(manager, [b"return%d" % route.times_taken], [self._socket.fileno()])
             except OSError as error:
                 logger.warning(
                     "Closing a connection whose router has died, since it cannot be returned to another one: %r", error

@@ -113,6 +113,7 @@ def test_unsupported_architecture(changes: dict[str, Any], message: str) -> None
     [
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"num_hidden_layers": "many"}, "num_hidden_layers: 'many' is no non-negative integer"),
+        ({"num_hidden_layers": 2**40}, "num_hidden_layers: 1099511627776 is more than the 10,000"),
         ({"vocab_size": -1}, "vocab_size: -1"),
         ({"model_type": "gemma2", "sliding_window": 8, "layer_types": ["full_attention"]}, "1 entries for 32 layers"),
     ],

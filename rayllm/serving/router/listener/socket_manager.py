@@ -7,12 +7,13 @@ balances clients among them. When a router goes away, another one accepts from i
 takes the socket over. While there is no router, clients wait in the socket's queue.
 
 When a router dies while a replica answers on a client's connection, the replica returns that connection through another
-Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one.
+Unix socket, at `return_path(PATH)`. Routers get these connections in turn; without a router, they wait for one. The
+replica sends the connection, `return` and how often a request has been taken from it, the answered one included, in
+decimal digits. The manager may learn of the router's death later than the replica.
 
 Through the same socket, a replica whose router has died asks whether a request that it has not begun to answer is its
 own: the router may have died before it had taken the request, or after it had given it back. The replica sends the
-connection and how often a request has been taken from it, this one included, in decimal digits, and gets `1` for yes or
-`0` for no.
+connection and the digits alone, and gets `1` for yes or `0` for no.
 
 It also holds a duplicate of each connection that a router has accepted, with a memfd in which the router records what
 it has read from it since the last request was answered, and whether that request has been taken: by the router itself
@@ -46,7 +47,7 @@ from functools import cached_property
 MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
 HOLD, DROP = b"hold", b"drop"
-RETURNED = b"\0"
+RETURNED = b"return"
 # The head of a record: how many bytes had been read from the connection when the current request began, how many have
 # been read now, whether the request is taken, how many routers have died with it, and how often one has been taken from
 # this connection. The bytes between the first two follow at RECORD_SIZE.
@@ -62,17 +63,19 @@ _LONGEST_QUESTION = 16
 _MOST_NUMBERS = 2**31 - 1
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Client:
     """A client's connection.
 
     Args:
         connection: the connection.
         record: descriptor of the record of what has been read from it; -1 if nothing has.
+        answered: the head of the record when a replica that had answered the current request returned the connection.
     """
 
     connection: socket.socket
     record: int = -1
+    answered: bytes = b""
 
     @property
     def files(self) -> list[int]:
@@ -87,20 +90,38 @@ class Client:
     @property
     def is_taken(self) -> bool:
         """Whether the current request is taken, so that the connection is no other router's."""
-        return bool(RECORD.unpack(os.pread(self.record, RECORD.size, 0))[2])
+        return self.record >= 0 and bool(RECORD.unpack(self._head)[2])
 
     def is_taken_for(self, times_taken: int) -> bool:
         """Whether the current request is taken, and has not been given back since requests had been taken so often."""
         if self.record < 0:
             return False
-        _, _, is_taken, _, times = RECORD.unpack(os.pread(self.record, RECORD.size, 0))
+        _, _, is_taken, _, times = RECORD.unpack(self._head)
         return bool(is_taken) and times == times_taken
+
+    def note_answer(self, times_taken: int) -> None:
+        """Remember that a replica has answered the current request, if requests have been taken so often."""
+        if self.is_taken_for(times_taken):
+            self.answered = self._head
+
+    def forget_answered(self) -> None:
+        """Remove the record of a request that a replica has answered, unless its router has gone on since."""
+        if self.answered and self.answered == self._head:
+            self._close_record()
+
+    @property
+    def _head(self) -> bytes:
+        return os.pread(self.record, RECORD.size, 0)
 
     def close(self) -> None:
         """Close both here."""
         self.connection.close()
+        self._close_record()
+
+    def _close_record(self) -> None:
         if self.record >= 0:
             os.close(self.record)
+            self.record = -1
 
 
 @dataclass
@@ -205,16 +226,27 @@ class SocketManager:
         with replica, suppress(OSError, ValueError):
             replica.settimeout(_RETURN_S)
             said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 1)
-            for client in [Client(socket.socket(fileno=file)) for file in files]:
-                # What a router has of the connection, or will get.
-                known = self._by_inode.get(client.inode, [])
-                if said == RETURNED and not known:
-                    self._keep(client)
-                    self._unassigned.append(client)
-                    continue
-                client.close()
-                if said != RETURNED:
-                    replica.send(b"%d" % all(other.is_taken_for(int(said)) for other in known))
+            clients = [Client(socket.socket(fileno=file)) for file in files]
+            times_taken = int(said.removeprefix(RETURNED))
+            for client in clients:
+                if said.startswith(RETURNED):
+                    self._take_back(client, times_taken)
+                else:
+                    known = self._by_inode.get(client.inode, [])
+                    replica.send(b"%d" % all(other.is_taken_for(times_taken) for other in known))
+                    client.close()
+
+    def _take_back(self, client: Client, times_taken: int) -> None:
+        """Assign a connection that a replica has returned to a router, unless one has it or will get it."""
+        known = self._by_inode.get(client.inode)
+        if not known:
+            self._keep(client)
+            self._unassigned.append(client)
+            return
+        for other in known:
+            # The router that has it may be the one that has died, which the selector reports next.
+            other.note_answer(times_taken)
+        client.close()
 
     def _keep(self, client: Client) -> None:
         self._by_inode.setdefault(client.inode, []).append(client)
@@ -286,6 +318,7 @@ class SocketManager:
             client = self._unacknowledged.pop(number)[1]
             self._leave(client, is_lost=client.inode in inodes)
         for client in held:
+            client.forget_answered()
             self._leave(client, is_lost=client.is_taken)
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner

@@ -152,7 +152,7 @@ def kept_connection(returned_to: str) -> Iterator[socket.socket]:
     client, ours = socket.socketpair()
     with client, ours, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
         manager.connect(returned_to)
-        socket.send_fds(manager, [b"\0"], [ours.fileno()])
+        socket.send_fds(manager, [b"return1"], [ours.fileno()])
         ours.close()
         client.setblocking(False)
         yield client
@@ -534,11 +534,7 @@ async def test_a_connection_that_a_replica_returns_as_well_goes_to_one_router() 
     second = SharedListener("127.0.0.1", port)
     async with adopted(port) as (first, [held]):
         await second.start(others)
-        # As if the first had died.
-        assert first._manager is not None
-        assert first._following is not None
-        first._following.cancel()
-        first._manager.shutdown(socket.SHUT_RDWR)
+        die(first)
         async with asyncio.timeout(30):
             while not others.held:
                 await asyncio.sleep(0.01)
@@ -547,7 +543,7 @@ async def test_a_connection_that_a_replica_returns_as_well_goes_to_one_router() 
         others.held[0].take()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
             replica.connect(second.return_path)
-            socket.send_fds(replica, [b"\0"], [held.connection.fileno()])
+            socket.send_fds(replica, [b"return1"], [held.connection.fileno()])
         with kept_connection(second.return_path):
             async with asyncio.timeout(30):
                 while len(others.held) < 2:
@@ -557,6 +553,61 @@ async def test_a_connection_that_a_replica_returns_as_well_goes_to_one_router() 
             each.connection.close()
             each.close()
     await second.stop()
+
+
+@pytest.mark.parametrize(
+    ("went_on_with", "left"),
+    [([], b""), (["answered"], b""), (["answered", "read"], b"next"), (["answered", "read", "taken"], None)],
+)
+async def test_a_connection_that_is_returned_before_the_end_of_its_router_is_noticed_goes_to_another(
+    went_on_with: list[str], left: bytes | None
+) -> None:
+    port = free_port()
+    second, others = SharedListener("127.0.0.1", port), Adopter()
+    async with adopted(port, 0) as (first, accepted):
+        [manager] = managers()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            while not accepted:
+                await asyncio.sleep(0.01)
+            [held] = accepted
+            await second.start(others)
+            await read(held, client, b"request")
+            held.take()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+                replica.connect(second.return_path)
+                socket.send_fds(replica, [b"return1"], [held.connection.fileno()])
+                assert await asyncio.to_thread(replica.recv, 1) == b"", "the manager closes it once it has read that"
+            # If the router has not died, though its channel to the replica is closed.
+            if "answered" in went_on_with:
+                held.end_request(is_idle=True)
+            if "read" in went_on_with:
+                await read(held, client, b"next")
+            if "taken" in went_on_with:
+                held.take()
+            die(first)
+            async with asyncio.timeout(30):
+                while holds_connections(manager) if left is None else not others.held:
+                    await asyncio.sleep(0.01)
+        assert [each.already_read for each in others.held] == ([] if left is None else [left])
+        for each in others.held:
+            each.connection.close()
+            each.close()
+    await second.stop()
+
+
+async def read(held: HeldConnection, client: socket.socket, data: bytes) -> None:
+    """What a router does with what its client sends."""
+    client.sendall(data)
+    assert await asyncio.get_running_loop().sock_recv(held.connection, 100) == data
+    held.received(data)
+
+
+def die(listener: SharedListener) -> None:
+    """What the manager sees if the listener's process dies."""
+    assert listener._manager is not None
+    assert listener._following is not None
+    listener._following.cancel()
+    listener._manager.shutdown(socket.SHUT_RDWR)
 
 
 async def test_the_manager_keeps_nothing_of_connections_that_are_closed() -> None:
