@@ -36,6 +36,7 @@ from rayllm.observability.logs import log_folder, set_up_logging
 from rayllm.scheduling import Priority
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
+from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.replica_updates import unsubscribe
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -130,6 +131,8 @@ class Router:
         await self._credentials.configure(config.router)
         if self._credentials.have_limits:
             self._limiter.prepare()
+        if any(model.lora_config for model in config.models):
+            in_background(self._adapter_registry.prepare())
         await self._hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)

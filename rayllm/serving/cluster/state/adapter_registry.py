@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -91,6 +92,11 @@ class AdapterRegistry:
             if time.monotonic() >= self._refresh_at:
                 await self._refresh()
         return self._cache
+
+    async def prepare(self) -> None:
+        """Ask the actor ahead of the first request, which then needs no answer: the last known state will do."""
+        with suppress(UnavailableError):
+            await self.all()
 
     async def add(self, name: str, adapter: RegisteredAdapter) -> None:
         """Register an adapter.

@@ -76,6 +76,20 @@ async def test_what_one_router_is_told_all_know(actor: Actor) -> None:
     assert await AdapterRegistry("another").all() == {}
 
 
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_a_registry_that_is_prepared_needs_no_answer_later(actor: Actor, is_down: bool) -> None:
+    await AdapterRegistry("app").add("x", X)
+    registry = AdapterRegistry("app")
+    actor.is_down = is_down
+    await registry.prepare()
+    actor.is_down = True
+    if is_down:
+        with pytest.raises(UnavailableError):
+            await registry.all()
+    else:
+        assert await registry.all() == {"x": X}
+
+
 async def test_the_ledger_is_not_asked_for_each_request(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_registry, "_MAX_AGE_S", 60.0)
     loaded = AdapterRegistry("app")
