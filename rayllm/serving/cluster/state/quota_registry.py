@@ -30,8 +30,8 @@ _SAVE_S = 1.0
 _CONCURRENT_WAIT_S = 0.05
 # Seconds after which a router that has reported nothing is taken for dead.
 _SILENT_S = 10.0
-# Seconds that a request waits for the actor, which may be restarting.
-_TIMEOUT_S = 10.0
+# Seconds that a request waits for the actor, which may be restarting. On a busy machine that takes Ray more than ten.
+_TIMEOUT_S = 30.0
 _RETRY_S = 0.1
 
 Key = tuple[str, str]
