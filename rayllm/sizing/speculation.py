@@ -12,6 +12,7 @@ from typing import Any
 
 from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture
+from rayllm.sizing.config_fields import Fields
 from rayllm.sizing.kv_cache import IndexCache, LayerCache
 from rayllm.sizing.layers import Caches
 from rayllm.sources.safetensors import Tensor
@@ -95,9 +96,9 @@ def _proposes(name: str, layers: int) -> bool:
 
 
 def _own_layers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-    text = config.get("text_config") or config
+    fields = Fields(config.get("text_config") or config)
     for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
-        if isinstance(count := text.get(key), int) and count > 0:
+        if count := fields.optional(key):
             return count
     if any(_MODULE.search(name) for name in tensors):
         return 1

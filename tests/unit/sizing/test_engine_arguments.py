@@ -147,6 +147,12 @@ def test_drafts_that_cannot_be_counted(speculative: dict[str, Any], said: str) -
         measure_info(info(LLAMA, tensors(LLAMA)), False, arguments={"speculative_config": speculative})
 
 
+def test_layers_that_predict_more_tokens_are_bounded() -> None:
+    config = LLAMA | {"num_nextn_predict_layers": 2**40}
+    with pytest.raises(ConfigError, match="num_nextn_predict_layers: 1099511627776 is more than the 10,000"):
+        measure_info(info(config, tensors(LLAMA)), False, arguments={"speculative_config": {"method": "mtp"}})
+
+
 def test_ngrams_need_no_weights() -> None:
     speculative = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     assert measure_info(info(LLAMA, tensors(LLAMA)), False, arguments=speculative).weights.draft is None
