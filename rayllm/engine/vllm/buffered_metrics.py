@@ -6,9 +6,12 @@ vLLM records most of its metrics at every step of the engine, and some for every
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
+
+logger = logging.getLogger(__name__)
 
 MOST_CHILDREN = 1000
 """Labelled series that a metric caches. Some of vLLM's labels list adapters, so there may be any number of them."""
@@ -28,9 +31,12 @@ class MetricsBuffer:
         self._unrecorded.append(series)
 
     def flush(self) -> None:
-        """Record all values so far."""
+        """Record all values so far. A series that fails costs no other."""
         for _ in range(len(self._unrecorded)):
-            self._unrecorded.popleft().flush()
+            try:
+                self._unrecorded.popleft().flush()
+            except Exception:
+                logger.exception("Values of one of the engine's metrics were not recorded.")
 
 
 class BufferedSeries:
@@ -54,7 +60,9 @@ class BufferedSeries:
             if len(self._children) >= MOST_CHILDREN:
                 self._children.clear()
             child = self._children[key] = super().labels(*labels, **named)  # type: ignore[misc]
-            child._values = deque()
+            if child._values is self._values:
+                # Ray's are copies of their parent.
+                child._values = deque()
         return child
 
     def append(self, value: float) -> None:

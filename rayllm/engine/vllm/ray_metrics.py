@@ -16,7 +16,6 @@ from rayllm.engine.vllm.buffered_metrics import BufferedSeries, MetricsBuffer
 MOST_OBSERVATIONS = 100
 """Observations of one series that are recorded in a second; of more, a random sample is."""
 
-
 BUFFER = MetricsBuffer()
 
 

@@ -129,10 +129,7 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         await self._credentials.configure(config.router)
-        if self._credentials.have_limits:
-            self._limiter.prepare()
-        if any(model.lora_config for model in config.models):
-            in_background(self._adapter_registry.prepare())
+        self._prepare(config)
         await self._hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
@@ -169,6 +166,13 @@ class Router:
             )
         else:
             self._http_server.set_limits(ClientLimits.of(config.router))
+
+    def _prepare(self, config: AppConfig) -> None:
+        """Reach the actors that the first requests need, so that these need not wait for them."""
+        if self._credentials.have_limits:
+            self._limiter.prepare()
+        if any(model.lora_config for model in config.models):
+            in_background(self._adapter_registry.prepare())
 
     async def answer(
         self,

@@ -233,8 +233,8 @@ class SocketManager:
                     self._take_back(client, times_taken)
                 else:
                     known = self._by_inode.get(client.inode, [])
-                    replica.send(b"%d" % all(other.is_taken_for(times_taken) for other in known))
                     client.close()
+                    replica.send(b"%d" % all(other.is_taken_for(times_taken) for other in known))
 
     def _take_back(self, client: Client, times_taken: int) -> None:
         """Assign a connection that a replica has returned to a router, unless one has it or will get it."""
