@@ -22,11 +22,17 @@ Round = TypeVar("Round")
 
 
 def take_turns(all_asked: Sequence[Asked], turn: Callable[[Asked], Round], rounds: int = ROUNDS) -> list[list[Round]]:
-    """What the rounds of each gave, a server or whatever is asked, after one round of each to warm up."""
+    """What the rounds of each gave, a server or whatever is asked, after one round of each to warm up.
+
+    Every other round is in reverse order, so that none has a better place than another.
+    """
     for asked in all_asked:
         turn(asked)
-    taken = [[turn(asked) for asked in all_asked] for _ in range(rounds)]
-    return [list(of_one) for of_one in zip(*taken, strict=True)]
+    taken: list[list[Round]] = [[] for _ in all_asked]
+    for number in range(rounds):
+        for index in range(len(all_asked))[:: -1 if number % 2 else 1]:
+            taken[index].append(turn(all_asked[index]))
+    return taken
 
 
 def rows(
