@@ -40,10 +40,15 @@ def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, to
     return (room.settings.tensor_parallel, room.settings.pipeline_parallel) if room else None
 
 
-def check_split(profile: ModelProfile, settings: EngineSettings) -> None:
+def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
     """Refuse a split that vLLM would refuse, on GPUs and on CPUs.
 
     Of an unmeasured model, the heads and layers that its config.json gives are checked.
+
+    Args:
+        profile: the model.
+        tensor: tensor parallelism.
+        stages: pipeline parallelism.
 
     Raises:
         ConfigError: the model cannot be split like that.
@@ -54,7 +59,6 @@ def check_split(profile: ModelProfile, settings: EngineSettings) -> None:
             return split_errors(profile.measured.architecture, EngineSettings(tensor, stages))
         return list(_faults_of_shape(profile, tensor, stages))
 
-    tensor, stages = settings.tensor_parallel, settings.pipeline_parallel
     if errors := errors_of(tensor, stages):
         degrees = f"tensor parallelism {tensor}" + (f", pipeline parallelism {stages}" if stages > 1 else "")
         possible = ", ".join(str(degree) for degree in range(1, 9) if not errors_of(degree, 1))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayllm.authoring.recipes.flags import FileKeys
-from rayllm.sizing.fit import UTILIZATION, EngineSettings
-
-# Types of the cache of one byte an element.
-_BYTE_TYPES = ("fp8", "fp8_e4m3", "fp8_e5m2")
+from rayllm.sizing.engine_arguments import engine_settings
+from rayllm.sizing.fit import EngineSettings
+from rayllm.sizing.measure import Measured
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,20 @@ class Answers:
         """GPUs per replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
-    @property
-    def engine_settings(self) -> EngineSettings:
-        """The decisions that affect memory."""
-        engine = self.recipe.engine if self.recipe else {}
-        return EngineSettings(
+    def engine_settings(self, measured: Measured) -> EngineSettings:
+        """The decisions that affect memory.
+
+        Args:
+            measured: the model.
+        """
+        arguments = self.recipe.engine if self.recipe else {}
+        settings = engine_settings(arguments, measured.architecture, measured.element_bytes)
+        return replace(
+            settings,
             tensor_parallel=self.tensor_parallel,
             pipeline_parallel=self.pipeline_parallel,
-            utilization=engine.get("gpu_memory_utilization", UTILIZATION),
-            batched_tokens=engine.get("max_num_batched_tokens"),
-            sequences=self.sequences,
-            cache_element_bytes=1 if engine.get("kv_cache_dtype") in _BYTE_TYPES else 2,
-            captures_graphs=not engine.get("enforce_eager"),
+            sequences=self.sequences or settings.sequences,
+            draft_tokens=settings.draft_tokens or measured.draft_layers,
             adapter_slots=self.lora.slots if self.lora else 0,
             adapter_rank=self.lora.rank if self.lora else 0,
         )

@@ -68,7 +68,7 @@ def profile_model(model: ModelConfig, arguments: Mapping[str, Any] | None = None
 
     Args:
         model: the model.
-        arguments: `engine_kwargs` that its file will have; their formats say which weights are inspected.
+        arguments: `engine_kwargs` that its file will have, as for `rayllm.sizing.measure.measure`.
 
     Raises:
         UnreachableError: the source cannot be reached.
@@ -77,7 +77,7 @@ def profile_model(model: ModelConfig, arguments: Mapping[str, Any] | None = None
     info, is_outline = inspect_or_outline(model.source, FILES, arguments)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
-    measured, reason = _measure(info, is_outline)
+    measured, reason = _measure(info, is_outline, arguments)
     check_tensors(config, info.tensors, measured.architecture if measured else None)
     return ModelProfile(
         model=model,
@@ -112,10 +112,10 @@ def _name(model: ModelConfig) -> str:
     return model.source.repo_id if isinstance(model.source, HubSource) else model.model_id
 
 
-def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
+def _measure(info: ModelInfo, is_outline: bool, arguments: Mapping[str, Any] | None) -> tuple[Measured | None, str]:
     """The measured model, or the reason why its memory is unknown."""
     try:
-        return measure_info(info, is_outline), ""
+        return measure_info(info, is_outline, arguments=arguments), ""
     except UnknownArchitectureError as error:
         return None, error.message
 

@@ -148,7 +148,8 @@ class Interview:
         if profile.measured is None:
             return None
         tokens = advice.required_tokens(profile.measured, self._options.context)
-        gpu = advice.recommended_gpu(profile.measured, Answers(None).engine_settings, tokens)
+        settings = Answers(None, recipe=self._recipe).engine_settings(profile.measured)
+        gpu = advice.recommended_gpu(profile.measured, settings, tokens)
         return gpu.name if gpu else None
 
     def _parallelism(self, profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Answers:
@@ -160,7 +161,7 @@ class Interview:
             tensor = options.tensor_parallel or self._user.number(prompt, default[0])
             answers = replace(answers, tensor_parallel=tensor, pipeline_parallel=pipeline)
             try:
-                advice.check_split(profile, answers.engine_settings)
+                advice.check_split(profile, tensor, pipeline)
                 _fit(profile, gpu, answers)
                 return answers
             except ConfigError as error:
@@ -172,7 +173,8 @@ class Interview:
         if self._options.tensor_parallel or not (profile.measured and gpu):
             return 1, 1
         tokens = advice.required_tokens(profile.measured, self._options.context)
-        parallelism = advice.recommended_split(profile.measured, gpu, answers.engine_settings, tokens)
+        settings = answers.engine_settings(profile.measured)
+        parallelism = advice.recommended_split(profile.measured, gpu, settings, tokens)
         if parallelism is None:
             hint = "`rayllm plan` shows which GPUs it fits on."
             raise ConfigError(f"{gpu.name}: 32 of them do not hold {tokens:,} tokens of the model.\nhint: {hint}")
@@ -262,7 +264,9 @@ def _accelerator_type(name: str) -> str:
 
 
 def _fit(profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Fit | None:
-    return advice.checked_fit(profile.measured, gpu, answers.engine_settings) if profile.measured and gpu else None
+    if profile.measured is None or gpu is None:
+        return None
+    return advice.checked_fit(profile.measured, gpu, answers.engine_settings(profile.measured))
 
 
 def _is_hub_id(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,23 @@ def test_options_choose_the_variant_and_the_rest(tmp_path: Path, folder: Path) -
     assert model.tool_calling is None
     assert model.deployment_config.autoscaling_config
     assert model.deployment_config.autoscaling_config.max_replicas == 2
+
+
+def test_a_draft_of_the_recipe_is_planned(hub: HubServer, tmp_path: Path, folder: Path) -> None:
+    outlined(hub, "example/Heron-90B", "meta-llama/Llama-3.1-70B-Instruct")
+    outlined(hub, "example/Heron-8B", "meta-llama/Llama-3.1-8B-Instruct")
+    features = recipe()["features"]
+    drafts = json.dumps({"method": "draft_model", "model": "example/Heron-8B", "num_speculative_tokens": 3})
+    features["spec_decoding"] = {"description": "Drafts", "args": ["--speculative-config", drafts]}
+    file = str(recipe_file(tmp_path, features=features))
+    options = ["--accelerator-type", "H100", "--tensor-parallelism", "4"]
+    gen_config(folder, "--recipe", file, *options)
+    without = "\n".join(heading(folder))
+    gen_config(folder, "--recipe", file, *options, "--feature", "spec_decoding", "--force")
+    with_draft = "\n".join(heading(folder))
+    # A quarter of the draft's 15.0 GiB is on each GPU.
+    assert "weights 32.9 GiB" in without
+    assert "weights 36.6 GiB" in with_draft
 
 
 def test_a_model_that_can_be_read_is_planned(hub: HubServer, tmp_path: Path, folder: Path) -> None:
