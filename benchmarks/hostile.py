@@ -94,7 +94,7 @@ def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int
     """
     judge = Judge(server.url)
     before = _held(server)
-    processes = {process.pid for process in titled("ray::ServeReplica:rayllm")}
+    processes = _router_and_replica()
     for number in range(0, count, _AT_ONCE):
 
         @seed(number)
@@ -111,11 +111,18 @@ def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int
 
         send()
         print(f"{judge.statuses.total()} sent, {_held(server)}", file=sys.stderr, flush=True)
-    if {process.pid for process in titled("ray::ServeReplica:rayllm")} != processes:
-        raise AssertionError("a process of the service ended")
     _load(server)
     statuses = ", ".join(f"{count:,} × {status or 'no reply'}" for status, count in sorted(judge.statuses.items()))
-    return f"{judge.statuses.total():,} requests: {statuses}\nbefore: {before}\nafter: {_held(server)}"
+    report = f"{judge.statuses.total():,} requests: {statuses}\nbefore: {before}\nafter: {_held(server)}"
+    if _router_and_replica() != processes:
+        raise AssertionError(f"a process of the service ended\n{report}")
+    return report
+
+
+def _router_and_replica() -> set[int]:
+    """Their process IDs, without those of children that have yet to execute another program."""
+    found = {process.pid: process.ppid() for process in titled("ray::ServeReplica:rayllm")}
+    return {process for process, parent in found.items() if parent not in found}
 
 
 def _made(by_description: bool) -> SearchStrategy[HostileRequest]:
