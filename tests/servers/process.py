@@ -10,7 +10,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Self
 
@@ -39,16 +40,12 @@ class ProcessServer:
         self.url = ""
 
     def __enter__(self) -> Self:
-        # Another process may take the port first.
-        for attempt in reversed(range(3)):
-            try:
-                self._start()
-                return self
-            except RuntimeError:
-                self.stop()
-                if not attempt:
-                    raise
-        raise AssertionError
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
@@ -64,17 +61,17 @@ class ProcessServer:
             self._output = None
 
     def _start(self) -> None:
-        port = free_port()
-        self.url = f"http://{HOST}:{port}"
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _UNTIL_LEFT, *self._command(port)],
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        self._wait()
+        with reserved_port() as port:
+            self.url = f"http://{HOST}:{port}"
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _UNTIL_LEFT, *self._command(port)],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            self._wait()
 
     def _wait(self, seconds: float = 60) -> None:
         assert self._process is not None
@@ -85,6 +82,15 @@ class ProcessServer:
                 self._output.seek(0)
                 raise RuntimeError(f"{self.url} does not answer: {self._output.read().decode()}")
             time.sleep(0.05)
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that the kernel assigns to no other socket. Servers that set SO_REUSEADDR can bind it by number."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((HOST, 0))
+        yield int(holder.getsockname()[1])
 
 
 def free_port() -> int:
