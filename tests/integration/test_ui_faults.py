@@ -483,6 +483,16 @@ def test_what_another_version_of_the_page_has_kept_breaks_nothing(server: PageSe
     assert person.asks("x") == "It is Paris."
 
 
+def test_models_can_be_scrolled_with_the_keyboard_before_their_metrics_are_there(
+    browser: Browser, server: PageServer
+) -> None:
+    with Person(browser, server.page, size=(390, 400)) as person:
+        person.tab.route("**/metrics", lambda route: None)
+        person.goes_to("Models")
+        expect(person.tab.get_by_role("heading", name="little")).to_be_visible()
+        person.sees_no_accessibility_fault()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1360, 860), (390, 800)])
 def test_no_view_has_an_accessibility_fault(

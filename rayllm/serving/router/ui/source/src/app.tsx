@@ -97,7 +97,7 @@ export function App() {
           </button>
         </div>
       </nav>
-      <main id="content" tabIndex={-1}>
+      <main id="content" tabIndex={view === "chat" ? -1 : 0}>
         <Trouble service={service.value} error={service.error} askKey={askKey} />
         <Chat isShown={view === "chat"} service={service.value} askKey={askKey} hasKey={hasKey} />
         {view === "models" && <Models service={service.value} />}
