@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -106,6 +107,8 @@ def _measure(
         _system_config=gcs.stored_in(state),
     )
     try:
+        # The clients share the machine, and would run before Ray's workers, whose niceness is 15 by default.
+        os.nice(19)
         serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
         with running(files) as address:
             experiment = Experiment(address, options.streams, options.pause, seed=options.seed)

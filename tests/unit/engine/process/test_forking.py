@@ -32,6 +32,18 @@ def imported_and_environment(queue: Queue[Any]) -> None:
     queue.put((MODULE in sys.modules, dict(os.environ), os.getppid(), multiprocessing.parent_process().pid))  # type: ignore[union-attr]
 
 
+def priorities(queue: Queue[Any]) -> None:
+    queue.put((os.getpriority(os.PRIO_PROCESS, 0), session_niceness()))
+
+
+def session_niceness() -> int | None:
+    """The niceness of this session, if the kernel divides the CPU among sessions."""
+    try:
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+    except FileNotFoundError:
+        return None
+
+
 def exit_with(code: int) -> None:
     sys.exit(code)
 
@@ -91,6 +103,16 @@ def test_children_have_the_modules_and_the_environment_of_their_parent(
     assert facts()[1:3] == (dict(os.environ), server)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert facts()[2] != server
+
+
+def test_children_yield_to_the_processes_that_route_and_watch(folder: Path) -> None:
+    queue = ForkContext((MODULE,)).Queue()
+    process = started(priorities, queue)
+    niceness, of_session = queue.get(timeout=60)
+    process.join(60)
+    assert niceness == min(19, os.getpriority(os.PRIO_PROCESS, 0) + fork_server.NICENESS)
+    # None on kernels without autogroups; the niceness of this process's own session does not pass to the server's.
+    assert of_session == (None if session_niceness() is None else fork_server.NICENESS)
 
 
 def test_a_prepared_server_is_that_of_the_environment_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
