@@ -16,7 +16,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ import yaml
 
 from benchmarks.compare import publish, read_options, rows, take_turns
 from benchmarks.servers import DEMO, Server, rayllm
-from benchmarks.turns import Running, streams_turn
+from benchmarks.turns import Round, Running, streams_turn
 from rayllm.observability.exposition import Renderer
 from rayllm.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
@@ -36,8 +37,11 @@ from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 STREAMS, TOKENS = (8, 32, 128), 128
-# More than elsewhere, since the difference is a hundredth: rounds, and requests in each.
-ROUNDS, REQUESTS = 11, 64
+# The difference is a hundredth, while two processes of the same program may differ by five: starts of each server,
+# rounds after each start, and requests in each round.
+STARTS, ROUNDS, REQUESTS = 3, 3, 64
+ON, STATS, OFF = "all on", "vLLM's default", "all off"
+MEASURES = ("CPU s / 1000 tokens", "tokens/s", "first token p50, ms")
 MODELS, ADAPTERS = 20, 100
 MADE_UP = 1_000_000
 
@@ -77,34 +81,43 @@ def model_file(folder: Path, name: str, **keys: Any) -> Path:
 
 def cpu_table() -> str:
     """Ratios of CPU per token and of tokens per second, on beside off and beside vLLM's default."""
-    table = ["| streams | beside | measure | on | without | ratio | range |", "|--:|---|---|--:|--:|--:|---|"]
+    rounds: dict[int, dict[str, list[Round]]] = {streams: defaultdict(list) for streams in STREAMS}
     with tempfile.TemporaryDirectory() as name, sink() as endpoint:
-        folder = Path(name)
-        traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-        on = model_file(folder, "on")
-        stats = model_file(folder, "stats", log_engine_metrics=False)
-        off = model_file(folder, "off", log_engine_metrics=False, engine_kwargs={"disable_log_stats": True})
-        with (
-            rayllm(on, traces, name="on", router={"log_requests": True}) as with_all,
-            rayllm(stats, name="stats") as with_stats,
-            rayllm(off, name="off") as without,
-        ):
-            for streams in STREAMS:
-                table += _rows(streams, with_all, {"all off": without, "vLLM's default": with_stats})
+        for _ in range(STARTS):
+            with _servers(Path(name), endpoint) as servers:
+                for streams, taken in rounds.items():
+                    for kind, more in zip(servers, _take_rounds(list(servers.values()), streams), strict=True):
+                        taken[kind] += more
+    table = ["| streams | beside | measure | on | without | ratio | range |", "|--:|---|---|--:|--:|--:|---|"]
+    measures = {name: partial(_value, name=name) for name in MEASURES}
+    for streams, taken in rounds.items():
+        for beside in (STATS, OFF):
+            table += rows(f"{streams} | {beside}", taken[ON], taken[beside], measures)
     return "\n".join(table)
 
 
-def _rows(streams: int, with_all: Server, others: Mapping[str, Server]) -> list[str]:
-    running = [Running("rayllm", server, "rayllm-demo") for server in (with_all, *others.values())]
+@contextmanager
+def _servers(folder: Path, endpoint: str) -> Iterator[dict[str, Server]]:
+    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    on = model_file(folder, "on")
+    stats = model_file(folder, "stats", log_engine_metrics=False)
+    off = model_file(folder, "off", log_engine_metrics=False, engine_kwargs={"disable_log_stats": True})
+    with (
+        rayllm(on, traces, name="on", router={"log_requests": True}) as with_all,
+        rayllm(stats, name="stats") as with_stats,
+        rayllm(off, name="off") as without,
+    ):
+        yield {ON: with_all, STATS: with_stats, OFF: without}
+
+
+def _take_rounds(servers: Sequence[Server], streams: int) -> list[list[Round]]:
+    running = [Running("rayllm", server, "rayllm-demo") for server in servers]
     turn = partial(streams_turn, streams=streams, tokens=TOKENS, requests=max(REQUESTS, streams))
-    on, *others_rounds = take_turns(running, turn, ROUNDS)
-    names = ("CPU s / 1000 tokens", "tokens/s", "first token p50, ms")
-    measures = {name: lambda taken, name=name: taken[name] for name in names}
-    return [
-        row
-        for beside, rounds in zip(others, others_rounds, strict=True)
-        for row in rows(f"{streams} | {beside}", on, rounds, measures)
-    ]
+    return take_turns(running, turn, ROUNDS)
+
+
+def _value(taken: Round, name: str) -> float:
+    return taken[name]
 
 
 def page_table() -> str:
