@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http.server
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -83,11 +84,12 @@ def cpu_table() -> str:
     """Ratios of CPU per token and of tokens per second, on beside off and beside vLLM's default."""
     rounds: dict[int, dict[str, list[Round]]] = {streams: defaultdict(list) for streams in STREAMS}
     with tempfile.TemporaryDirectory() as name, sink() as endpoint:
-        for _ in range(STARTS):
+        for start in range(STARTS):
             with _servers(Path(name), endpoint) as servers:
                 for streams, taken in rounds.items():
                     for kind, more in zip(servers, _take_rounds(list(servers.values()), streams), strict=True):
                         taken[kind] += more
+                    print(f"start {start + 1} of {STARTS}, {streams} streams: done", file=sys.stderr, flush=True)
     table = ["| streams | beside | measure | on | without | ratio | range |", "|--:|---|---|--:|--:|--:|---|"]
     measures = {name: partial(_value, name=name) for name in MEASURES}
     for streams, taken in rounds.items():
