@@ -107,7 +107,8 @@ def _measure(
         _system_config=gcs.stored_in(state),
     )
     try:
-        # The clients share the machine, and would run before Ray's workers, whose niceness is 15 by default.
+        # The clients share the machine, and would run before Ray's workers, whose niceness is 15 by default. A GCS that
+        # is started again inherits it, so the service is the slower for it.
         os.nice(19)
         serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
         with running(files) as address:

@@ -58,6 +58,7 @@ def test_engines_are_forked_by_one_server(service: Service) -> None:
     [server] = {engine.parent() for engine in engines}
     assert server is not None
     assert _title(server).startswith("rayllm::ForkServer")
+    assert min(engine.nice() for engine in engines) > max(replica.nice() for replica in replicas)
     # It was started before vLLM could say so.
     assert "libgomp" in server.environ()["LD_PRELOAD"]
 
