@@ -131,6 +131,26 @@ async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(a
     assert [reply.text for reply in replies if isinstance(reply, httpx.Response) and reply.status_code != 200] == []
 
 
+async def test_requests_whose_engine_dies_after_their_router_are_answered_by_the_next(address: Address) -> None:
+    routers, engines = await all_processes()
+    async with ask_for_capital(address, 2 * SLOTS) as asking:
+        for engine in engines:
+            engine.suspend()
+        try:
+            async with asyncio.timeout(60):
+                while await are_missing(address, 2 * SLOTS, least_waiting=0):
+                    await asyncio.sleep(0.05)
+            for router in routers:
+                router.kill()
+                router.wait()
+            engines[0].kill()
+        finally:
+            engines[1].resume()
+        replies = await asyncio.gather(*asking, return_exceptions=True)
+    assert [reply for reply in replies if isinstance(reply, BaseException)] == []
+    assert [reply.text for reply in replies if isinstance(reply, httpx.Response) and reply.status_code != 200] == []
+
+
 async def all_processes() -> tuple[list[psutil.Process], list[psutil.Process]]:
     """The routers and the engines, once all of them are up after an earlier test."""
     cluster = Cluster()

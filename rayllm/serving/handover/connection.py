@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 import socket
 import struct
 import termios
@@ -65,6 +66,8 @@ class ClientConnection:
         self._send_timeout_s = send_timeout_s
         self._journal = journal
         self._return_route = return_route
+        # Descriptor of what the router has recorded of the request, once that has died; -1 for none.
+        self._record = -1
         self._writable: asyncio.Future[None] | None = None
 
     def head(self, status: int, headers: list[tuple[bytes, bytes]], size: int | None) -> bytes:
@@ -133,40 +136,62 @@ class ClientConnection:
         """Whether it stays open after the reply and can be returned to another router."""
         return self._keeps_alive and self._return_route is not None and self._return_route.bytes_read is not None
 
-    async def is_for_another_router(self) -> bool:
-        """Whether its router, which has died, has left the request to another router."""
+    async def claim(self) -> bool:
+        """Ask whether to answer a request whose router has died, and get what that router has recorded of it.
+
+        Returns:
+            False if the router has left the request to another one.
+        """
         route = self._return_route
         if self._is_closed or route is None:
-            return False
+            return True
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
             manager.setblocking(False)
             try:
                 manager.connect(route.path)
                 socket.send_fds(manager, [b"%d" % route.times_taken], [self._socket.fileno()])
                 async with asyncio.timeout(_ANSWER_S):
-                    return await self._loop.sock_recv(manager, 1) == b"0"
+                    await self._readable(manager)
+                answer, files, _, _ = socket.recv_fds(manager, 1, 1)
             except OSError as error:
                 logger.warning("Answering a request without knowing whether another router has it: %r", error)
-                return False
+                return True
+        for file in files:
+            self._record = file
+        if self._is_closed:
+            self._close_record()
+        return answer != b"0"
+
+    def requeue(self) -> bool:
+        """Give the request, of which the client has no reply yet, to another router, and close the connection here.
+
+        Returns:
+            Whether another router gets it: if its own has died, and has recorded it.
+        """
+        if self._is_closed or self._record < 0:
+            return False
+        is_sent = self._send_to_manager(b"requeue", self._record)
+        self.close()
+        return is_sent
 
     def return_to_router(self) -> None:
         """Return the connection to another router, or to the next one to start, and close it here."""
         if not self._is_closed and self.is_returnable and self._is_between_requests():
-            self._send_to_manager()
+            self._send_to_manager(b"return")
         self.close()
 
-    def _send_to_manager(self) -> None:
+    def _send_to_manager(self, kind: bytes, *files: int) -> bool:
         route = self._return_route
         assert route  # noqa: S101  (its caller checks it)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as manager:
             manager.setblocking(False)
             try:
                 manager.connect(route.path)
-                socket.send_fds(manager, [b"return%d" % route.times_taken], [self._socket.fileno()])
+                socket.send_fds(manager, [b"%b%d" % (kind, route.times_taken)], [self._socket.fileno(), *files])
             except OSError as error:
-                logger.warning(
-                    "Closing a connection whose router has died, since it cannot be returned to another one: %r", error
-                )
+                logger.warning("A connection whose router has died cannot be returned to another one: %r", error)
+                return False
+        return True
 
     def close(self) -> None:
         """Stop using the connection, and fail a pending write. It stays open for the router."""
@@ -175,8 +200,14 @@ class ClientConnection:
         self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        self._close_record()
         if self._writable and not self._writable.done():
             self._writable.set_exception(_closed_here())
+
+    def _close_record(self) -> None:
+        if self._record >= 0:
+            os.close(self._record)
+            self._record = -1
 
     @property
     def _is_closed(self) -> bool:
@@ -217,6 +248,14 @@ class ClientConnection:
             if not self._is_closed:
                 self._loop.remove_writer(self._socket)
 
+    async def _readable(self, manager: socket.socket) -> None:
+        readable = self._loop.create_future()
+        self._loop.add_reader(manager, _settle, readable)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(manager)
+
     def _check_disconnect(self, on_disconnect: Callable[[], None]) -> None:
         try:
             is_disconnected = not self._socket.recv(1, socket.MSG_PEEK)
@@ -227,6 +266,7 @@ class ClientConnection:
         # Leave whatever else the client sends to the next router.
         self._loop.remove_reader(self._socket)
         if is_disconnected:
+            self.close()
             on_disconnect()
 
 

@@ -85,6 +85,11 @@ class Exchange:
             if self._journal:
                 self._journal.close()
 
+    @property
+    def _client_has_reply(self) -> bool:
+        """Whether the client may have received the beginning of a reply, from this replica or from another one."""
+        return self._has_begun or bool(self._journal and self._journal.has_begun)
+
     async def _is_left_alone(self) -> bool:
         """Whether the router dies before it has the request again. Returns when that is known."""
         await self._router_gone.wait()
@@ -124,7 +129,7 @@ class Exchange:
             self._claiming = asyncio.create_task(self._claim())
 
     async def _claim(self) -> None:
-        if await self._connection.is_for_another_router():
+        if not await self._connection.claim():
             self.returned()
 
     async def _claimed(self) -> None:
@@ -243,7 +248,7 @@ class Exchange:
     async def _refuse(self, body: bytes) -> None:
         start = self._start
         assert start is not None  # noqa: S101  (callers check it)
-        if not self._channel.is_open and self._journal and self._journal.has_begun:
+        if not self._channel.is_open and self._client_has_reply:
             self._end(Kind.BROKEN)
             return
         headers = {name.decode(): value.decode("latin-1") for name, value in _headers(start)}
@@ -264,10 +269,14 @@ class Exchange:
             self._lacks_slot = True
             return
         if DRAINING in headers or LOST in headers:
+            if self._connection.requeue():
+                self.returned()
+                return
             error = UnavailableError("The model's replica is shutting down; try again.", "model")
             body = json.dumps(error_body(error, self._head["path"])).encode()
             start = {**start, "headers": [(b"content-type", b"application/json"), (b"retry-after", b"1")]}
         head = self._connection.head(start["status"], self._reply_headers(start), len(body))
+        self._has_begun = True
         await self._connection.start(head, body, True)
         self._end(Kind.DONE)
 
@@ -287,6 +296,9 @@ class Exchange:
             head["is_kept"] = True
         elif kind is Kind.DONE and not self._channel.is_open:
             self._connection.return_to_router()
+        elif kind is Kind.BROKEN and not (self._channel.is_open or self._client_has_reply):
+            self._connection.requeue()
+            self._connection.close()
         else:
             self._connection.close()
         self._report(kind, head, body)

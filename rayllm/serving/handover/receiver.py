@@ -27,6 +27,8 @@ class Receiver:
         self.path = socket_folder() / f"{uuid.uuid4().hex}.sock"
         # Exchanges by number, by the channel to their router.
         self._channels: dict[Channel, dict[int, Exchange]] = {}
+        # Those of routers that have died, by number as well.
+        self._orphans: list[dict[int, Exchange]] = []
         # Connections whose reply has ended, until the router acknowledges it, by the number of the exchange.
         self._kept: dict[Channel, dict[int, ClientConnection]] = {}
         self._refused: dict[Channel, None] = {}
@@ -52,8 +54,11 @@ class Receiver:
             channel.send_if_open(Message(Kind.DRAINING, 0))
 
     def close(self) -> None:
-        """Close all channels; replies in progress go on in other replicas, if they can."""
+        """Close all channels; requests and replies in progress go on in other replicas, if they can."""
         self.drain()
+        for orphans in self._orphans:
+            for exchange in list(orphans.values()):
+                exchange.abort()
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort(Interruption.MOVED)
@@ -98,6 +103,7 @@ class Receiver:
             # The router has died, but its clients' connections are still open here.
             for connection in self._kept.pop(channel, {}).values():
                 connection.return_to_router()
+            self._orphans = [orphans for orphans in self._orphans if orphans] + [exchanges]
             for exchange in exchanges.values():
                 exchange.take_over()
 

@@ -94,7 +94,7 @@ class HeldConnection:
             if self._is_whole:
                 self._memory[RECORD_SIZE:end] = before[RECORD_SIZE:end]
             self._write()
-        before[: RECORD.size] = RECORD.pack(0, 0, True, 0, 0)
+        before[: RECORD.size] = RECORD.pack(0, 0, True, 0, 0, False)
         before.close()
 
     def received(self, data: bytes) -> None:
@@ -142,6 +142,7 @@ class HeldConnection:
         if not is_idle:
             self._is_whole = False
             self.take()
+            self._write()
         elif self._start != self._end:
             self.take()
             if self._end - self._start > _KEPT_BYTES:
@@ -183,7 +184,7 @@ class HeldConnection:
             self._memory[: RECORD.size] = self._head()
 
     def _head(self) -> bytes:
-        return RECORD.pack(self._start, self._end, self._is_taken, self.deaths, self.times_taken)
+        return RECORD.pack(self._start, self._end, self._is_taken, self.deaths, self.times_taken, self._is_whole)
 
 
 def read_record(file: int, connection: socket.socket) -> LeftRequest | None:
@@ -197,7 +198,7 @@ def read_record(file: int, connection: socket.socket) -> LeftRequest | None:
         What it has left; None if the record lacks something of what was read.
     """
     with os.fdopen(file, "rb") as record:
-        start, end, _, deaths, times_taken = RECORD.unpack(record.read(RECORD.size))
+        start, end, _, deaths, times_taken, _ = RECORD.unpack(record.read(RECORD.size))
         record.seek(RECORD_SIZE)
         data = record.read(end - start)
     try:

@@ -13,7 +13,9 @@ decimal digits. The manager may learn of the router's death later than the repli
 
 Through the same socket, a replica whose router has died asks whether a request that it has not begun to answer is its
 own: the router may have died before it had taken the request, or after it had given it back. The replica sends the
-connection and the digits alone, and gets `1` for yes or `0` for no.
+connection and the digits alone, and gets `1` for yes, with the router's record if that has the whole request, or `0`
+for no. A replica that cannot answer such a request after all sends the connection, its record, `requeue` and the
+digits. Another router then answers it as if it had not been taken.
 
 It also holds a duplicate of each connection that a router has accepted, with a memfd in which the router records what
 it has read from it since the last request was answered, and whether that request has been taken: by the router itself
@@ -32,6 +34,7 @@ connection, and `gone` when its application has been deleted.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import selectors
@@ -47,11 +50,11 @@ from functools import cached_property
 MESSAGE = struct.Struct("!8si")
 OWN, SHARE, RELEASE, FAULT, CLIENT, ACK, GONE = b"own", b"share", b"release", b"fault", b"client", b"ack", b"gone"
 HOLD, DROP = b"hold", b"drop"
-RETURNED = b"return"
+RETURNED, REQUEUED = b"return", b"requeue"
 # The head of a record: how many bytes had been read from the connection when the current request began, how many have
-# been read now, whether the request is taken, how many routers have died with it, and how often one has been taken from
-# this connection. The bytes between the first two follow at RECORD_SIZE.
-RECORD = struct.Struct("=QQ?BI")
+# been read now, whether the request is taken, how many routers have died with it, how often one has been taken from
+# this connection, and whether the bytes between the first two follow at RECORD_SIZE, with none of an earlier request.
+RECORD = struct.Struct("=QQ?BI?")
 RECORD_SIZE = 32
 LINGER_S = 60.0
 # Seconds to wait for what a replica sends as soon as it has connected.
@@ -59,7 +62,9 @@ _RETURN_S = 1.0
 # Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
-_LONGEST_QUESTION = 16
+# Seconds after the death of a router in which replicas get its records of the requests that they have.
+_ORPHAN_S = 5.0
+_LONGEST_QUESTION = 32
 _MOST_NUMBERS = 2**31 - 1
 
 
@@ -96,13 +101,25 @@ class Client:
         """Whether the current request is taken, and has not been given back since requests had been taken so often."""
         if self.record < 0:
             return False
-        _, _, is_taken, _, times = RECORD.unpack(self._head)
+        _, _, is_taken, _, times, _ = RECORD.unpack(self._head)
         return bool(is_taken) and times == times_taken
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether another router can answer the current request from the record."""
+        return bool(RECORD.unpack(self._head)[5])
 
     def note_answer(self, times_taken: int) -> None:
         """Remember that a replica has answered the current request, if requests have been taken so often."""
         if self.is_taken_for(times_taken):
             self.answered = self._head
+
+    def give_back(self) -> None:
+        """Have a router answer the current request, which was taken."""
+        start, end, _, deaths, times, is_whole = RECORD.unpack(self._head)
+        # Mapped, since limits on the size of files apply to `pwrite`.
+        with mmap.mmap(self.record, RECORD.size) as memory:
+            memory[:] = RECORD.pack(start, end, False, deaths, times, is_whole)
 
     def forget_answered(self) -> None:
         """Remove the record of a request that a replica has answered, unless its router has gone on since."""
@@ -174,6 +191,8 @@ class SocketManager:
         self._held: dict[socket.socket, dict[int, Client]] = {}
         # All of these.
         self._by_inode: dict[int, list[Client]] = {}
+        # Requests that dead routers had taken, by the connection's inode, and when each is forgotten; the oldest first.
+        self._orphans: dict[int, tuple[float, Client]] = {}
         self._last_number = 0
         self._selector = selectors.DefaultSelector()
 
@@ -183,9 +202,9 @@ class SocketManager:
         self._selector.register(self._returns, selectors.EVENT_READ)
         ends_at = time.monotonic() + self._linger_s
         while self._routers or time.monotonic() < ends_at:
-            timeout_s = (
-                (_RETRY_S if self._unassigned else None) if self._routers else max(0.0, ends_at - time.monotonic())
-            )
+            timeout_s = None if self._routers else max(0.0, ends_at - time.monotonic())
+            if self._orphans or (self._unassigned and self._routers):
+                timeout_s = _RETRY_S
             # Replicas return connections of routers that have died: that these have, it learns first.
             for key, _ in sorted(self._selector.select(timeout_s), key=lambda event: event[0].fileobj is self._returns):
                 if key.fileobj is self._control:
@@ -197,6 +216,7 @@ class SocketManager:
                     if not self._routers:
                         ends_at = time.monotonic() + (0.0 if is_deleted else self._linger_s)
             self._assign_connections()
+            self._forget_orphans()
 
     def _add(self, router: socket.socket) -> None:
         router.setblocking(False)
@@ -225,16 +245,35 @@ class SocketManager:
         """Receive a client's connection from a replica, which returns it or asks whether to answer on it."""
         with replica, suppress(OSError, ValueError):
             replica.settimeout(_RETURN_S)
-            said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 1)
-            clients = [Client(socket.socket(fileno=file)) for file in files]
-            times_taken = int(said.removeprefix(RETURNED))
-            for client in clients:
-                if said.startswith(RETURNED):
-                    self._take_back(client, times_taken)
-                else:
-                    known = self._by_inode.get(client.inode, [])
-                    client.close()
-                    replica.send(b"%d" % all(other.is_taken_for(times_taken) for other in known))
+            said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 2)
+            if not files:
+                return
+            client = Client(socket.socket(fileno=files[0]), *files[1:])
+            times_taken = int(said.removeprefix(RETURNED).removeprefix(REQUEUED))
+            if said.startswith(RETURNED):
+                self._take_back(client, times_taken)
+            elif said.startswith(REQUEUED):
+                self._requeue(client, times_taken)
+            else:
+                self._answer_claim(replica, client, times_taken)
+
+    def _answer_claim(self, replica: socket.socket, client: Client, times_taken: int) -> None:
+        """Tell a replica whether the current request is its own, and send it the record."""
+        known = self._by_inode.get(client.inode, [])
+        is_taken = all(other.is_taken_for(times_taken) for other in known)
+        orphans = [self._orphans[client.inode][1]] if client.inode in self._orphans else []
+        records = [other.record for other in known or orphans if other.is_taken_for(times_taken) and other.is_whole]
+        client.close()
+        socket.send_fds(replica, [b"%d" % is_taken], records[:1])
+
+    def _requeue(self, client: Client, times_taken: int) -> None:
+        """Assign a connection to a router that answers the current request, which a replica has not begun to answer."""
+        if client.inode in self._by_inode or not (client.is_taken_for(times_taken) and client.is_whole):
+            client.close()
+            return
+        client.give_back()
+        self._keep(client)
+        self._unassigned.append(client)
 
     def _take_back(self, client: Client, times_taken: int) -> None:
         """Assign a connection that a replica has returned to a router, unless one has it or will get it."""
@@ -251,11 +290,14 @@ class SocketManager:
     def _keep(self, client: Client) -> None:
         self._by_inode.setdefault(client.inode, []).append(client)
 
-    def _close(self, client: Client) -> None:
+    def _forget(self, client: Client) -> None:
         known = self._by_inode[client.inode]
         known.remove(client)
         if not known:
             del self._by_inode[client.inode]
+
+    def _close(self, client: Client) -> None:
+        self._forget(client)
         client.close()
 
     def _assign_connections(self) -> None:
@@ -329,10 +371,27 @@ class SocketManager:
 
     def _leave(self, client: Client, is_lost: bool) -> None:
         """Keep a client whose router has died for another one, unless `is_lost`."""
-        if is_lost:
-            self._close(client)
-        else:
+        if not is_lost:
             self._unassigned.append(client)
+        elif client.is_taken:
+            self._orphan(client)
+        else:
+            self._close(client)
+
+    def _orphan(self, client: Client) -> None:
+        """Keep the record of a taken request for the replica that has it."""
+        self._forget_orphan(client.inode)
+        self._forget(client)
+        client.connection.close()
+        self._orphans[client.inode] = time.monotonic() + _ORPHAN_S, client
+
+    def _forget_orphans(self) -> None:
+        while self._orphans and next(iter(self._orphans.values()))[0] < time.monotonic():
+            self._forget_orphan(next(iter(self._orphans)))
+
+    def _forget_orphan(self, inode: int) -> None:
+        if inode in self._orphans:
+            self._orphans.pop(inode)[1].close()
 
     def _share_of(self, router: socket.socket) -> int:
         return sum(router in (slot.owner, slot.sharer) for slot in self._slots)

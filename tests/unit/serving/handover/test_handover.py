@@ -809,6 +809,86 @@ async def test_a_request_whose_router_dies_before_it_is_taken_is_answered_once(
             writer.write(request())
 
 
+async def fail(receive: Any, send: Any) -> None:
+    raise RuntimeError("the application fails")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    "refuse",
+    [plain(503, b"", (headers.DRAINING.encode(), b"1")), plain(503, b"", (headers.LOST.encode(), b"1")), fail],
+    ids=["draining", "lost", "failing"],
+)
+async def test_a_request_that_a_replica_cannot_answer_though_its_router_died_goes_to_another_router(
+    refuse: Callable[[Any, Any], Awaitable[None]], is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = later(rest, refuse)
+        reader, writer = await pair.connect()
+        writer.write(request(b"x" * 100_000))
+        while not pair.replica.seen:
+            await asyncio.sleep(0.01)
+        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
+            await end(pair)
+        rest.set()
+        await other.start()
+        for _ in range(2):
+            assert (await reply(reader))[::2] == (200, b"from another router")
+            writer.write(request())
+        assert len(pair.replica.seen) == 1
+
+
+async def test_a_request_of_a_replica_that_ends_after_its_router_died_goes_to_another_router(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = later(asyncio.Event(), plain(200, b"never"))
+        reader, writer = await pair.connect()
+        writer.write(request())
+        while not pair.replica.seen:
+            await asyncio.sleep(0.01)
+        await leave_manager(pair)
+        await end_channel(pair)
+        [exchange] = exchanges()
+        async with asyncio.timeout(5):
+            while not has_record(exchange):
+                await asyncio.sleep(0.01)
+        pair.receiver.close()
+        await other.start()
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+def has_record(exchange: asyncio.Task[Any]) -> bool:
+    """Whether the replica has what the request's dead router has recorded of it."""
+    coroutine: Any = exchange.get_coro()
+    return bool(coroutine.cr_frame.f_locals["self"]._connection._record >= 0)
+
+
+@pytest.mark.parametrize("size", [100, 2 * 1024 * 1024])
+async def test_a_request_that_its_dead_router_has_not_recorded_whole_is_answered_by_the_replica(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either it is too large, or there are bytes of an earlier request before it."""
+    rest = asyncio.Event()
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        reader, writer = await pair.connect()
+        if size == 100:
+            writer.write(request() + request(b"x" * size))
+            await reply(reader)
+        else:
+            writer.write(request(b"x" * size))
+        pair.replica.answer = later(rest, plain(503, b"", (headers.LOST.encode(), b"1")))
+        while not pair.replica.seen or len(pair.replica.seen[-1][1]) != size:
+            await asyncio.sleep(0.01)
+        await leave_manager(pair)
+        await end_channel(pair)
+        rest.set()
+        await other.start()
+        status, _, said = await reply(reader)
+        assert (status, json.loads(said)["error"]["code"]) == (503, "overloaded")
+
+
 async def end_channel(pair: HandoverPair) -> None:
     await vanish(pair)
 

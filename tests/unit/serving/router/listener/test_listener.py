@@ -595,6 +595,58 @@ async def test_a_connection_that_is_returned_before_the_end_of_its_router_is_not
     await second.stop()
 
 
+@pytest.mark.parametrize("is_requeued", [True, False])
+async def test_a_replica_gets_the_record_of_its_request_for_some_seconds_after_the_router_died(
+    is_requeued: bool,
+) -> None:
+    port = free_port()
+    second, others = SharedListener("127.0.0.1", port), Adopter()
+    async with adopted(port, 0) as (first, accepted):
+        [manager] = managers()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            while not accepted:
+                await asyncio.sleep(0.01)
+            [held] = accepted
+            await second.start(others)
+            await read(held, client, b"request")
+            held.take()
+            files_before = manager.num_fds()
+            die(first)
+            async with asyncio.timeout(30):
+                while holds_connections(manager):
+                    await asyncio.sleep(0.01)
+            answer, record = await asyncio.to_thread(claim, second.return_path, held)
+            assert answer == b"1"
+            assert len(record) == 1
+            if is_requeued:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+                    replica.connect(second.return_path)
+                    socket.send_fds(replica, [b"requeue1"], [held.connection.fileno(), *record])
+                async with asyncio.timeout(30):
+                    while not others.held:
+                        await asyncio.sleep(0.01)
+                [left] = others.held
+                assert (left.already_read, left.deaths) == (b"request", 1)
+                left.connection.close()
+                left.close()
+            # The connection, its record and the router.
+            async with asyncio.timeout(60):
+                while manager.num_fds() != files_before - 3:
+                    await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(claim, second.return_path, held) == (b"1", [])
+            os.close(*record)
+    await second.stop()
+
+
+def claim(return_path: str, held: HeldConnection) -> tuple[bytes, list[int]]:
+    """Ask the manager, as a replica, whether to answer the first request of a connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+        replica.connect(return_path)
+        socket.send_fds(replica, [b"1"], [held.connection.fileno()])
+        answer, files, _, _ = socket.recv_fds(replica, 1, 2)
+        return answer, files
+
+
 async def read(held: HeldConnection, client: socket.socket, data: bytes) -> None:
     """What a router does with what its client sends."""
     client.sendall(data)
