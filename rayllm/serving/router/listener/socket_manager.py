@@ -248,7 +248,7 @@ class SocketManager:
             said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 2)
             if not files:
                 return
-            client = Client(socket.socket(fileno=files[0]), *files[1:])
+            client = Client(socket.socket(fileno=files[0]), files[1] if files[1:] else -1)
             times_taken = int(said.removeprefix(RETURNED).removeprefix(REQUEUED))
             if said.startswith(RETURNED):
                 self._take_back(client, times_taken)
