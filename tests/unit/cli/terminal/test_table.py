@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
@@ -20,7 +19,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
 
 
 def columns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((count, 24)))
     monkeypatch.setenv("COLUMNS", str(count))
 
 
