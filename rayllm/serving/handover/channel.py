@@ -47,8 +47,8 @@ class Kind(IntEnum):
     BROKEN = 5
     """To a router: the reply has started and cannot be completed."""
     REFUSED = 6
-    """To a router: nothing was sent to the client; answer with this. With `is_kept`, the replica lacks a slot: it keeps
-    the request until the router acknowledges the message.
+    """To a router: nothing was sent to the client; answer with this. With `is_kept`, another replica may answer it:
+    this one keeps the request until the router acknowledges the message.
     """
     SLOT_FREE = 7
     """To a router that was refused for want of a slot: one is free."""

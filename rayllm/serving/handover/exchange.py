@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 # Headers of the application that clients get.
 _PUBLIC_HEADERS = (b"content-type", b"retry-after")
-# Seconds until the application is asked again for a request that it has no slot for and whose router has died.
+# Refusals with one of these are answered by another replica.
+_ELSEWHERE = (FULL, PUT_BACK, DRAINING, LOST)
+# Seconds until the application is asked again for a request that it has refused and whose router has died.
 _ASK_AGAIN_S = 0.05
 
 
@@ -56,7 +58,7 @@ class Exchange:
         )
         self._start: AsgiMessage | None = None
         self._refusal: bytearray | None = None
-        self._is_done = self._has_begun = self._lacks_slot = False
+        self._is_done = self._has_begun = self._is_refused = False
         self._stats = StatsSource()
         self._router_gone = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
@@ -74,7 +76,7 @@ class Exchange:
                 await self._complete()
             else:
                 await self._ask(app, scope)
-                while self._lacks_slot and await self._is_left_alone():
+                while self._is_refused and await self._is_left_alone():
                     await asyncio.sleep(_ASK_AGAIN_S)
                     await self._ask(app, scope)
         except Exception:
@@ -97,8 +99,8 @@ class Exchange:
         return not self.disconnected.is_set()
 
     async def _ask(self, app: ASGIApp, scope: dict[str, Any]) -> None:
-        """Call the application. If it lacks a slot, and there is no router to ask another replica, call it again."""
-        self._lacks_slot, self._start, self._refusal = False, None, None
+        """Call the application."""
+        self._is_refused, self._start, self._refusal = False, None, None
         self._body = self._request_body
         await app({**scope}, self._receive, self._send)
 
@@ -258,15 +260,15 @@ class Exchange:
         if FULL in headers:
             self._on_full()
         refusal = {"status": start["status"], "headers": headers}
-        self._lacks_slot = (FULL in headers or PUT_BACK in headers) and not (self._journal and self._journal.has_begun)
-        if self._lacks_slot:
+        self._is_refused = any(name in headers for name in _ELSEWHERE) and not self._client_has_reply
+        if self._is_refused:
             self._report(Kind.REFUSED, refusal | {"is_kept": True}, body)
         else:
             self._end(Kind.REFUSED, refusal, body)
 
     async def _refuse_without_router(self, start: AsgiMessage, headers: dict[str, str], body: bytes) -> None:
         if FULL in headers or PUT_BACK in headers:
-            self._lacks_slot = True
+            self._is_refused = True
             return
         if DRAINING in headers or LOST in headers:
             if self._connection.requeue():

@@ -749,8 +749,9 @@ async def test_a_client_whose_router_died_asks_another_one_on_its_connection(
 
 @pytest.mark.parametrize("is_given_back", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK, headers.DRAINING, headers.LOST])
 async def test_a_request_whose_router_dies_with_a_refusal_is_answered_once(
-    is_given_back: bool, is_first: bool, monkeypatch: pytest.MonkeyPatch
+    header: str, is_given_back: bool, is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another router if its own has recorded that it has the request again, else by the replica."""
     refused, rest = asyncio.Event(), asyncio.Event()
@@ -763,7 +764,7 @@ async def test_a_request_whose_router_dies_with_a_refusal_is_answered_once(
 
     async def full_at_first(receive: Any, send: Any) -> None:
         if len(pair.replica.seen) == 1:
-            await plain(503, b"", (headers.FULL.encode(), b"1"))(receive, send)
+            await plain(503, b"", (header.encode(), b"1"))(receive, send)
         else:
             await plain(200, b"from the replica")(receive, send)
 
