@@ -76,11 +76,13 @@ class Client:
         connection: the connection.
         record: descriptor of the record of what has been read from it; -1 if nothing has.
         answered: the head of the record when a replica that had answered the current request returned the connection.
+        requeued: the head of the record when a replica that cannot answer the current request gave it up.
     """
 
     connection: socket.socket
     record: int = -1
     answered: bytes = b""
+    requeued: bytes = b""
 
     @property
     def files(self) -> list[int]:
@@ -114,8 +116,15 @@ class Client:
         if self.is_taken_for(times_taken):
             self.answered = self._head
 
-    def give_back(self) -> None:
-        """Have a router answer the current request, which was taken."""
+    def note_requeue(self, times_taken: int) -> None:
+        """Remember that a replica cannot answer the current request, if requests have been taken so often."""
+        if self.is_taken_for(times_taken) and self.is_whole:
+            self.requeued = self._head
+
+    def give_back_requeued(self) -> None:
+        """Have a router answer a request that a replica cannot answer, unless its router has gone on since."""
+        if not self.requeued or self.requeued != self._head:
+            return
         start, end, _, deaths, times, is_whole = RECORD.unpack(self._head)
         # Mapped, since limits on the size of files apply to `pwrite`.
         with mmap.mmap(self.record, RECORD.size) as memory:
@@ -268,10 +277,14 @@ class SocketManager:
 
     def _requeue(self, client: Client, times_taken: int) -> None:
         """Assign a connection to a router that answers the current request, which a replica has not begun to answer."""
-        if client.inode in self._by_inode or not (client.is_taken_for(times_taken) and client.is_whole):
+        known = self._by_inode.get(client.inode)
+        for other in known or [client]:
+            # The router that has it may be the one that has died, which the selector reports next.
+            other.note_requeue(times_taken)
+        if known or not client.requeued:
             client.close()
             return
-        client.give_back()
+        client.give_back_requeued()
         self._keep(client)
         self._unassigned.append(client)
 
@@ -361,6 +374,7 @@ class SocketManager:
             self._leave(client, is_lost=client.inode in inodes)
         for client in held:
             client.forget_answered()
+            client.give_back_requeued()
             self._leave(client, is_lost=client.is_taken)
         for slot in self._slots:
             slot.owner = None if slot.owner is router else slot.owner

@@ -595,6 +595,41 @@ async def test_a_connection_that_is_returned_before_the_end_of_its_router_is_not
     await second.stop()
 
 
+@pytest.mark.parametrize("went_on_with", [None, "given back", "taken again"])
+async def test_a_request_that_is_requeued_before_the_end_of_its_router_is_noticed_goes_to_another(
+    went_on_with: str | None,
+) -> None:
+    port = free_port()
+    second, others = SharedListener("127.0.0.1", port), Adopter()
+    async with adopted(port, 0) as (first, accepted):
+        [manager] = managers()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            while not accepted:
+                await asyncio.sleep(0.01)
+            [held] = accepted
+            await second.start(others)
+            await read(held, client, b"request")
+            held.take()
+            answer, record = await asyncio.to_thread(claim, second.return_path, held)
+            assert (answer, len(record)) == (b"1", 1)
+            await asyncio.to_thread(requeue, second.return_path, held, record)
+            # If the router has not died, though its channel to the replica is closed.
+            if went_on_with:
+                held.give_back()
+            if went_on_with == "taken again":
+                held.take()
+            die(first)
+            async with asyncio.timeout(30):
+                while holds_connections(manager) if went_on_with == "taken again" else not others.held:
+                    await asyncio.sleep(0.01)
+        assert [each.already_read for each in others.held] == ([] if went_on_with == "taken again" else [b"request"])
+        for each in others.held:
+            each.connection.close()
+            each.close()
+        os.close(*record)
+    await second.stop()
+
+
 @pytest.mark.parametrize("is_requeued", [True, False])
 async def test_a_replica_gets_the_record_of_its_request_for_some_seconds_after_the_router_died(
     is_requeued: bool,
@@ -619,9 +654,7 @@ async def test_a_replica_gets_the_record_of_its_request_for_some_seconds_after_t
             assert answer == b"1"
             assert len(record) == 1
             if is_requeued:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
-                    replica.connect(second.return_path)
-                    socket.send_fds(replica, [b"requeue1"], [held.connection.fileno(), *record])
+                await asyncio.to_thread(requeue, second.return_path, held, record)
                 async with asyncio.timeout(30):
                     while not others.held:
                         await asyncio.sleep(0.01)
@@ -636,6 +669,14 @@ async def test_a_replica_gets_the_record_of_its_request_for_some_seconds_after_t
             assert await asyncio.to_thread(claim, second.return_path, held) == (b"1", [])
             os.close(*record)
     await second.stop()
+
+
+def requeue(return_path: str, held: HeldConnection, record: list[int]) -> None:
+    """Give up the first request of a connection, as a replica; returns when the manager has read that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+        replica.connect(return_path)
+        socket.send_fds(replica, [b"requeue1"], [held.connection.fileno(), *record])
+        assert replica.recv(1) == b""
 
 
 def claim(return_path: str, held: HeldConnection) -> tuple[bytes, list[int]]:
