@@ -66,7 +66,7 @@ class ClientConnection:
         self._send_timeout_s = send_timeout_s
         self._journal = journal
         self._return_route = return_route
-        # Descriptor of what the router has recorded of the request, once that has died; -1 for none.
+        # Descriptor of a dead router's record of the request; -1 for none.
         self._record = -1
         self._writable: asyncio.Future[None] | None = None
 
@@ -137,10 +137,10 @@ class ClientConnection:
         return self._keeps_alive and self._return_route is not None and self._return_route.bytes_read is not None
 
     async def claim(self) -> bool:
-        """Ask whether to answer a request whose router has died, and get what that router has recorded of it.
+        """Ask the manager of the connections whether to answer a request whose router has died, and get its record.
 
         Returns:
-            False if the router has left the request to another one.
+            False if another router has the request.
         """
         route = self._return_route
         if self._is_closed or route is None:
@@ -163,10 +163,10 @@ class ClientConnection:
         return answer != b"0"
 
     def requeue(self) -> bool:
-        """Give the request, of which the client has no reply yet, to another router, and close the connection here.
+        """Hand a request whose reply has not begun to another router, and close the connection here.
 
         Returns:
-            Whether another router gets it: if its own has died, and has recorded it.
+            False if that is not possible: `claim` got no record of the request, or the manager cannot be reached.
         """
         if self._is_closed or self._record < 0:
             return False

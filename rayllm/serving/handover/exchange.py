@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 # Headers of the application that clients get.
 _PUBLIC_HEADERS = (b"content-type", b"retry-after")
-# Refusals with one of these are answered by another replica.
-_ELSEWHERE = (FULL, PUT_BACK, DRAINING, LOST)
+# Headers of refusals after which the router asks another replica.
+_RETRIED_REFUSALS = (FULL, PUT_BACK, DRAINING, LOST)
 # Seconds until the application is asked again for a request that it has refused and whose router has died.
 _ASK_AGAIN_S = 0.05
 
@@ -260,7 +260,7 @@ class Exchange:
         if FULL in headers:
             self._on_full()
         refusal = {"status": start["status"], "headers": headers}
-        self._is_refused = any(name in headers for name in _ELSEWHERE) and not self._client_has_reply
+        self._is_refused = any(name in headers for name in _RETRIED_REFUSALS) and not self._client_has_reply
         if self._is_refused:
             self._report(Kind.REFUSED, refusal | {"is_kept": True}, body)
         else:

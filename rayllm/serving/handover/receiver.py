@@ -54,7 +54,7 @@ class Receiver:
             channel.send_if_open(Message(Kind.DRAINING, 0))
 
     def close(self) -> None:
-        """Close all channels; requests and replies in progress go on in other replicas, if they can."""
+        """Close all channels. Requests and replies in progress continue on other replicas where possible."""
         self.drain()
         for orphans in self._orphans:
             for exchange in list(orphans.values()):

@@ -62,8 +62,8 @@ _RETURN_S = 1.0
 # Seconds until a connection that could not be sent to a router is sent to the next one.
 _RETRY_S = 0.1
 _BACKLOG = 4096
-# Seconds after the death of a router in which replicas get its records of the requests that they have.
-_ORPHAN_S = 5.0
+# Seconds after a router's death in which replicas get its records of the requests that they have.
+ORPHAN_S = 30.0
 _LONGEST_QUESTION = 32
 _MOST_NUMBERS = 2**31 - 1
 
@@ -100,7 +100,7 @@ class Client:
         return self.record >= 0 and bool(RECORD.unpack(self._head)[2])
 
     def is_taken_for(self, times_taken: int) -> bool:
-        """Whether the current request is taken, and has not been given back since requests had been taken so often."""
+        """Whether the current request is taken, and is the one that was counted as `times_taken`."""
         if self.record < 0:
             return False
         _, _, is_taken, _, times, _ = RECORD.unpack(self._head)
@@ -108,21 +108,21 @@ class Client:
 
     @property
     def is_whole(self) -> bool:
-        """Whether another router can answer the current request from the record."""
+        """Whether the record holds the whole of the current request, and nothing of an earlier one."""
         return bool(RECORD.unpack(self._head)[5])
 
     def note_answer(self, times_taken: int) -> None:
-        """Remember that a replica has answered the current request, if requests have been taken so often."""
+        """Remember that a replica has answered the current request, if it is the one counted as `times_taken`."""
         if self.is_taken_for(times_taken):
             self.answered = self._head
 
     def note_requeue(self, times_taken: int) -> None:
-        """Remember that a replica cannot answer the current request, if requests have been taken so often."""
+        """Remember that a replica gave up the current request, if it is the one counted as `times_taken`."""
         if self.is_taken_for(times_taken) and self.is_whole:
             self.requeued = self._head
 
     def give_back_requeued(self) -> None:
-        """Have a router answer a request that a replica cannot answer, unless its router has gone on since."""
+        """Mark a request that a replica gave up as not taken, unless its router has changed the record since."""
         if not self.requeued or self.requeued != self._head:
             return
         start, end, _, deaths, times, is_whole = RECORD.unpack(self._head)
@@ -175,6 +175,7 @@ class SocketManager:
         port: port that clients connect to.
         first: the first listening socket of that address.
         linger_s: seconds that the sockets stay open without a router.
+        orphan_s: seconds that the record of a taken request is kept after its router's death.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class SocketManager:
         port: int,
         first: socket.socket,
         linger_s: float = LINGER_S,
+        orphan_s: float = ORPHAN_S,
     ) -> None:
         self._control = control
         self._returns = returns
@@ -192,6 +194,7 @@ class SocketManager:
         self._port = port
         self._slots = [Slot(first)]
         self._linger_s = linger_s
+        self._orphan_s = orphan_s
         self._routers: list[socket.socket] = []
         # Clients without a router, and those sent to a router that has not acknowledged them, by number.
         self._unassigned: deque[Client] = deque()
@@ -251,29 +254,37 @@ class SocketManager:
         return self._slots[-1]
 
     def _receive_connection(self, replica: socket.socket) -> None:
-        """Receive a client's connection from a replica, which returns it or asks whether to answer on it."""
-        with replica, suppress(OSError, ValueError):
+        """Receive a client's connection from a replica, which returns it, gives it up, or asks whose it is."""
+        with replica, suppress(OSError):
             replica.settimeout(_RETURN_S)
             said, files, _, _ = socket.recv_fds(replica, _LONGEST_QUESTION, 2)
             if not files:
                 return
             client = Client(socket.socket(fileno=files[0]), files[1] if files[1:] else -1)
-            times_taken = int(said.removeprefix(RETURNED).removeprefix(REQUEUED))
-            if said.startswith(RETURNED):
-                self._take_back(client, times_taken)
-            elif said.startswith(REQUEUED):
-                self._requeue(client, times_taken)
-            else:
-                self._answer_claim(replica, client, times_taken)
+            try:
+                self._take_in_from_replica(replica, said, client)
+            except (OSError, ValueError, struct.error):
+                # No message of this protocol, or no record.
+                client.close()
+
+    def _take_in_from_replica(self, replica: socket.socket, said: bytes, client: Client) -> None:
+        times_taken = int(said.removeprefix(RETURNED).removeprefix(REQUEUED))
+        if said.startswith(RETURNED):
+            self._take_back(client, times_taken)
+        elif said.startswith(REQUEUED):
+            self._requeue(client, times_taken)
+        else:
+            self._answer_claim(replica, client, times_taken)
 
     def _answer_claim(self, replica: socket.socket, client: Client, times_taken: int) -> None:
-        """Tell a replica whether the current request is its own, and send it the record."""
+        """Tell a replica whether the current request is its own, and hand it the record of a dead router."""
         known = self._by_inode.get(client.inode, [])
         is_taken = all(other.is_taken_for(times_taken) for other in known)
         orphans = [self._orphans[client.inode][1]] if client.inode in self._orphans else []
         records = [other.record for other in known or orphans if other.is_taken_for(times_taken) and other.is_whole]
-        client.close()
         socket.send_fds(replica, [b"%d" % is_taken], records[:1])
+        self._forget_orphan(client.inode)
+        client.close()
 
     def _requeue(self, client: Client, times_taken: int) -> None:
         """Assign a connection to a router that answers the current request, which a replica has not begun to answer."""
@@ -397,7 +408,7 @@ class SocketManager:
         self._forget_orphan(client.inode)
         self._forget(client)
         client.connection.close()
-        self._orphans[client.inode] = time.monotonic() + _ORPHAN_S, client
+        self._orphans[client.inode] = time.monotonic() + self._orphan_s, client
 
     def _forget_orphans(self) -> None:
         while self._orphans and next(iter(self._orphans.values()))[0] < time.monotonic():

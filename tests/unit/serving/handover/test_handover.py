@@ -774,9 +774,7 @@ async def test_a_request_whose_router_dies_with_a_refusal_is_answered_once(
         reader, writer = await pair.connect()
         writer.write(request())
         await refused.wait()
-        # The replica hears of the router's death before the manager, or after it.
-        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
-            await end(pair)
+        await kill_router(pair, is_first)
         await other.start()
         assert (await reply(reader))[::2] == (200, b"from another router" if is_given_back else b"from the replica")
         await asyncio.sleep(0.2)
@@ -796,12 +794,8 @@ async def test_a_request_whose_router_dies_before_it_is_taken_is_answered_once(
     async with one_of_two_routers(monkeypatch) as (pair, other):
         pair.router.takes_requests = False
         pair.replica.answer = later(rest, plain(200, b"from the replica"))
-        reader, writer = await pair.connect()
-        writer.write(request())
-        while not pair.replica.seen:
-            await asyncio.sleep(0.01)
-        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
-            await end(pair)
+        reader, writer = await ask(pair)
+        await kill_router(pair, is_first)
         # Before the replica knows.
         rest.set()
         await other.start()
@@ -826,12 +820,8 @@ async def test_a_request_that_a_replica_cannot_answer_though_its_router_died_goe
     rest = asyncio.Event()
     async with one_of_two_routers(monkeypatch) as (pair, other):
         pair.replica.answer = later(rest, refuse)
-        reader, writer = await pair.connect()
-        writer.write(request(b"x" * 100_000))
-        while not pair.replica.seen:
-            await asyncio.sleep(0.01)
-        for end in (end_channel, leave_manager)[:: 1 if is_first else -1]:
-            await end(pair)
+        reader, writer = await ask(pair, b"x" * 100_000)
+        await kill_router(pair, is_first)
         rest.set()
         await other.start()
         for _ in range(2):
@@ -845,49 +835,60 @@ async def test_a_request_of_a_replica_that_ends_after_its_router_died_goes_to_an
 ) -> None:
     async with one_of_two_routers(monkeypatch) as (pair, other):
         pair.replica.answer = later(asyncio.Event(), plain(200, b"never"))
-        reader, writer = await pair.connect()
-        writer.write(request())
-        while not pair.replica.seen:
-            await asyncio.sleep(0.01)
-        await leave_manager(pair)
-        await end_channel(pair)
-        [exchange] = exchanges()
-        async with asyncio.timeout(5):
-            while not has_record(exchange):
+        reader, _ = await ask(pair)
+        await kill_router(pair, is_channel_first=False)
+        [orphans] = pair.receiver._orphans
+        [exchange] = orphans.values()
+        async with asyncio.timeout(30):
+            while exchange._connection._record < 0:
                 await asyncio.sleep(0.01)
         pair.receiver.close()
         await other.start()
         assert (await reply(reader))[::2] == (200, b"from another router")
 
 
-def has_record(exchange: asyncio.Task[Any]) -> bool:
-    """Whether the replica has what the request's dead router has recorded of it."""
-    coroutine: Any = exchange.get_coro()
-    return bool(coroutine.cr_frame.f_locals["self"]._connection._record >= 0)
-
-
-@pytest.mark.parametrize("size", [100, 2 * 1024 * 1024])
+@pytest.mark.parametrize(("size", "has_earlier"), [(100, True), (2 * 1024 * 1024, False)])
 async def test_a_request_that_its_dead_router_has_not_recorded_whole_is_answered_by_the_replica(
-    size: int, monkeypatch: pytest.MonkeyPatch
+    size: int, has_earlier: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Either it is too large, or there are bytes of an earlier request before it."""
     rest = asyncio.Event()
+
+    async def answer_first(receive: Any, send: Any) -> None:
+        if len(pair.replica.seen[-1][1]) != size:
+            await plain(200, b"hello")(receive, send)
+            return
+        await rest.wait()
+        await plain(503, b"", (headers.LOST.encode(), b"1"))(receive, send)
+
     async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = answer_first
         reader, writer = await pair.connect()
-        if size == 100:
-            writer.write(request() + request(b"x" * size))
+        writer.write((request() if has_earlier else b"") + request(b"x" * size))
+        if has_earlier:
             await reply(reader)
-        else:
-            writer.write(request(b"x" * size))
-        pair.replica.answer = later(rest, plain(503, b"", (headers.LOST.encode(), b"1")))
         while not pair.replica.seen or len(pair.replica.seen[-1][1]) != size:
             await asyncio.sleep(0.01)
-        await leave_manager(pair)
-        await end_channel(pair)
+        await kill_router(pair, is_channel_first=False)
         rest.set()
         await other.start()
         status, _, said = await reply(reader)
         assert (status, json.loads(said)["error"]["code"]) == (503, "overloaded")
+
+
+async def ask(pair: HandoverPair, body: bytes = b"{}") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request, and wait until the replica has it."""
+    reader, writer = await pair.connect()
+    writer.write(request(body))
+    while not pair.replica.seen:
+        await asyncio.sleep(0.01)
+    return reader, writer
+
+
+async def kill_router(pair: HandoverPair, is_channel_first: bool) -> None:
+    """Have the replica notice the router's death before the manager does, or after it."""
+    for end in (end_channel, leave_manager)[:: 1 if is_channel_first else -1]:
+        await end(pair)
 
 
 async def end_channel(pair: HandoverPair) -> None:

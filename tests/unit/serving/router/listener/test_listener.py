@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -280,11 +282,7 @@ async def test_the_address_stays_while_another_router_may_come() -> None:
 
 
 def test_the_manager_ends_when_no_router_comes() -> None:
-    control, returns = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
-    with control, returns, socket_manager.listen("127.0.0.1", 0) as first:
-        for listening, name in ((control, "control"), (returns, "returns")):
-            listening.bind(f"{tempfile.gettempdir()}/{name}")
-            listening.listen()
+    with manager_sockets() as (control, returns, first):
         port = first.getsockname()[1]
         socket_manager.SocketManager(control, returns, "127.0.0.1", port, first, linger_s=0.05).run()
 
@@ -555,120 +553,177 @@ async def test_a_connection_that_a_replica_returns_as_well_goes_to_one_router() 
     await second.stop()
 
 
+@dataclass
+class TakenRequest:
+    """A request that the first of two routers has taken.
+
+    Args:
+        client: the client's end of the connection.
+        held: the connection as the first router has it.
+        others: what the second router accepts.
+        first: the listener of the first router.
+        return_path: where a replica reaches the manager.
+        manager: the manager's process.
+    """
+
+    client: socket.socket
+    held: HeldConnection
+    others: Adopter
+    first: SharedListener
+    return_path: str
+    manager: psutil.Process
+
+    async def settled(self, is_lost: bool) -> None:
+        """Wait until the manager has closed the connection, or else the second router has accepted it."""
+        async with asyncio.timeout(30):
+            while holds_connections(self.manager) if is_lost else not self.others.held:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def taken() -> AsyncIterator[TakenRequest]:
+    port = free_port()
+    second, others = SharedListener("127.0.0.1", port), Adopter()
+    async with adopted(port, 0) as (first, accepted):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            while not accepted:
+                await asyncio.sleep(0.01)
+            [held] = accepted
+            await second.start(others)
+            await read(held, client, b"request")
+            held.take()
+            yield TakenRequest(client, held, others, first, second.return_path, managers()[0])
+        for each in others.held:
+            each.connection.close()
+            each.close()
+    await second.stop()
+
+
 @pytest.mark.parametrize(
     ("went_on_with", "left"),
     [([], b""), (["answered"], b""), (["answered", "read"], b"next"), (["answered", "read", "taken"], None)],
 )
 async def test_a_connection_that_is_returned_before_the_end_of_its_router_is_noticed_goes_to_another(
-    went_on_with: list[str], left: bytes | None
+    taken: TakenRequest, went_on_with: list[str], left: bytes | None
 ) -> None:
-    port = free_port()
-    second, others = SharedListener("127.0.0.1", port), Adopter()
-    async with adopted(port, 0) as (first, accepted):
-        [manager] = managers()
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            while not accepted:
-                await asyncio.sleep(0.01)
-            [held] = accepted
-            await second.start(others)
-            await read(held, client, b"request")
-            held.take()
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
-                replica.connect(second.return_path)
-                socket.send_fds(replica, [b"return1"], [held.connection.fileno()])
-                assert await asyncio.to_thread(replica.recv, 1) == b"", "the manager closes it once it has read that"
-            # If the router has not died, though its channel to the replica is closed.
-            if "answered" in went_on_with:
-                held.end_request(is_idle=True)
-            if "read" in went_on_with:
-                await read(held, client, b"next")
-            if "taken" in went_on_with:
-                held.take()
-            die(first)
-            async with asyncio.timeout(30):
-                while holds_connections(manager) if left is None else not others.held:
-                    await asyncio.sleep(0.01)
-        assert [each.already_read for each in others.held] == ([] if left is None else [left])
-        for each in others.held:
-            each.connection.close()
-            each.close()
-    await second.stop()
+    held = taken.held
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replica:
+        replica.connect(taken.return_path)
+        socket.send_fds(replica, [b"return1"], [held.connection.fileno()])
+        assert await asyncio.to_thread(replica.recv, 1) == b"", "the manager closes it once it has read that"
+    # If the router has not died, though its channel to the replica is closed.
+    if "answered" in went_on_with:
+        held.end_request(is_idle=True)
+    if "read" in went_on_with:
+        await read(held, taken.client, b"next")
+    if "taken" in went_on_with:
+        held.take()
+    die(taken.first)
+    await taken.settled(is_lost=left is None)
+    assert [each.already_read for each in taken.others.held] == ([] if left is None else [left])
 
 
 @pytest.mark.parametrize("went_on_with", [None, "given back", "taken again"])
 async def test_a_request_that_is_requeued_before_the_end_of_its_router_is_noticed_goes_to_another(
-    went_on_with: str | None,
+    taken: TakenRequest, went_on_with: str | None
 ) -> None:
-    port = free_port()
-    second, others = SharedListener("127.0.0.1", port), Adopter()
-    async with adopted(port, 0) as (first, accepted):
-        [manager] = managers()
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            while not accepted:
-                await asyncio.sleep(0.01)
-            [held] = accepted
-            await second.start(others)
-            await read(held, client, b"request")
-            held.take()
-            answer, record = await asyncio.to_thread(claim, second.return_path, held)
-            assert (answer, len(record)) == (b"1", 1)
-            await asyncio.to_thread(requeue, second.return_path, held, record)
-            # If the router has not died, though its channel to the replica is closed.
-            if went_on_with:
-                held.give_back()
-            if went_on_with == "taken again":
-                held.take()
-            die(first)
-            async with asyncio.timeout(30):
-                while holds_connections(manager) if went_on_with == "taken again" else not others.held:
-                    await asyncio.sleep(0.01)
-        assert [each.already_read for each in others.held] == ([] if went_on_with == "taken again" else [b"request"])
-        for each in others.held:
-            each.connection.close()
-            each.close()
-        os.close(*record)
-    await second.stop()
+    answer, record = await asyncio.to_thread(claim, taken.return_path, taken.held)
+    assert (answer, len(record)) == (b"1", 1)
+    await asyncio.to_thread(requeue, taken.return_path, taken.held, record)
+    # If the router has not died, though its channel to the replica is closed.
+    if went_on_with:
+        taken.held.give_back()
+    if went_on_with == "taken again":
+        taken.held.take()
+    die(taken.first)
+    await taken.settled(is_lost=went_on_with == "taken again")
+    left = [] if went_on_with == "taken again" else [b"request"]
+    assert [each.already_read for each in taken.others.held] == left
+    os.close(*record)
 
 
-@pytest.mark.parametrize("is_requeued", [True, False])
-async def test_a_replica_gets_the_record_of_its_request_for_some_seconds_after_the_router_died(
-    is_requeued: bool,
+async def test_a_request_that_is_requeued_after_its_router_died_goes_to_another(taken: TakenRequest) -> None:
+    files_before = taken.manager.num_fds()
+    die(taken.first)
+    await taken.settled(is_lost=True)
+    answer, record = await asyncio.to_thread(claim, taken.return_path, taken.held)
+    assert (answer, len(record)) == (b"1", 1)
+    await asyncio.to_thread(requeue, taken.return_path, taken.held, record)
+    await taken.settled(is_lost=False)
+    [left] = taken.others.held
+    assert (left.already_read, left.deaths) == (b"request", 1)
+    # The router, which has died. The other one has given the connection a record of its own.
+    async with asyncio.timeout(30):
+        while taken.manager.num_fds() != files_before - 1:
+            await asyncio.sleep(0.01)
+    os.close(*record)
+
+
+@pytest.mark.parametrize(("orphan_s", "records"), [(30, 1), (0, 0)])
+def test_the_record_of_a_taken_request_is_kept_for_a_while_or_until_its_replica_has_it(
+    orphan_s: float, records: int
 ) -> None:
-    port = free_port()
-    second, others = SharedListener("127.0.0.1", port), Adopter()
-    async with adopted(port, 0) as (first, accepted):
-        [manager] = managers()
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            while not accepted:
-                await asyncio.sleep(0.01)
-            [held] = accepted
-            await second.start(others)
-            await read(held, client, b"request")
+    with manager_sockets() as (control, returns, first), ExitStack() as routers:
+        port = first.getsockname()[1]
+        manager = socket_manager.SocketManager(control, returns, "127.0.0.1", port, first, orphan_s=orphan_s)
+        running = threading.Thread(target=manager.run)
+        running.start()
+        with socket.create_connection(("127.0.0.1", port)), accept(first) as connection:
+            staying, dying = (routers.enter_context(seqpacket()) for _ in range(2))
+            for router_ in (staying, dying):
+                router_.connect(control.getsockname())
+            held = HeldConnection(connection)
+            held.open()
+            held.received(b"request")
             held.take()
-            files_before = manager.num_fds()
-            die(first)
-            async with asyncio.timeout(30):
-                while holds_connections(manager):
-                    await asyncio.sleep(0.01)
-            answer, record = await asyncio.to_thread(claim, second.return_path, held)
-            assert answer == b"1"
-            assert len(record) == 1
-            if is_requeued:
-                await asyncio.to_thread(requeue, second.return_path, held, record)
-                async with asyncio.timeout(30):
-                    while not others.held:
-                        await asyncio.sleep(0.01)
-                [left] = others.held
-                assert (left.already_read, left.deaths) == (b"request", 1)
-                left.connection.close()
-                left.close()
-            # The connection, its record and the router.
-            async with asyncio.timeout(60):
-                while manager.num_fds() != files_before - 3:
-                    await asyncio.sleep(0.01)
-            assert await asyncio.to_thread(claim, second.return_path, held) == (b"1", [])
-            os.close(*record)
-    await second.stop()
+            socket.send_fds(dying, [message(socket_manager.HOLD, 1)], [connection.fileno(), held.file])
+            dying.close()
+            answer, record = claim(returns.getsockname(), held)
+            assert (answer, len(record)) == (b"1", records)
+            assert claim(returns.getsockname(), held) == (b"1", [])
+            for file in record:
+                os.close(file)
+            held.close()
+        staying.send(message(socket_manager.GONE, 0))
+        running.join(30)
+        assert not running.is_alive()
+        # The second router's.
+        manager._slots[1].listening.close()
+
+
+@pytest.mark.parametrize("said", [b"junk", b"requeue", b"requeue1", b"1"])
+async def test_a_replica_that_sends_rubbish_does_the_manager_no_harm(taken: TakenRequest, said: bytes) -> None:
+    files_before = taken.manager.num_fds()
+    empty, pipe = os.memfd_create("empty"), os.pipe()
+    for record in (empty, *pipe):
+        with seqpacket() as replica, seqpacket() as other:
+            replica.connect(taken.return_path)
+            socket.send_fds(replica, [said], [other.fileno(), record])
+            assert await asyncio.to_thread(replica.recv, 1) in (b"", b"1")
+    for file in (empty, *pipe):
+        os.close(file)
+    async with asyncio.timeout(30):
+        while taken.manager.num_fds() != files_before:
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def manager_sockets() -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
+    """The sockets of a manager in this process: for routers, for replicas, and for clients."""
+    with seqpacket() as control, seqpacket() as returns, socket_manager.listen("127.0.0.1", 0) as first:
+        for listening, name in ((control, "control"), (returns, "returns")):
+            listening.bind(f"{tempfile.gettempdir()}/{name}")
+            listening.listen()
+        yield control, returns, first
+
+
+def seqpacket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def accept(listening: socket.socket) -> socket.socket:
+    listening.setblocking(True)
+    return listening.accept()[0]
 
 
 def requeue(return_path: str, held: HeldConnection, record: list[int]) -> None:
