@@ -672,12 +672,20 @@ def test_the_record_of_a_taken_request_is_kept_for_a_while_or_until_its_replica_
             staying, dying = (routers.enter_context(seqpacket()) for _ in range(2))
             for router_ in (staying, dying):
                 router_.connect(control.getsockname())
+                # From then on the manager reads what the router sends before what replicas send later.
+                for file in socket.recv_fds(router_, MESSAGE.size, 1)[1]:
+                    os.close(file)
             held = HeldConnection(connection)
             held.open()
             held.received(b"request")
             held.take()
             socket.send_fds(dying, [message(socket_manager.HOLD, 1)], [connection.fileno(), held.file])
             dying.close()
+            # It has noticed that, and looked for records that are too old, once it goes on after this message.
+            with seqpacket() as replica:
+                replica.connect(returns.getsockname())
+                replica.send(b"junk")
+                assert replica.recv(1) == b""
             answer, record = claim(returns.getsockname(), held)
             assert (answer, len(record)) == (b"1", records)
             assert claim(returns.getsockname(), held) == (b"1", [])
