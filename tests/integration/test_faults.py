@@ -121,7 +121,8 @@ async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(a
                 # The routers ask the replicas for slots with some of them, again and again.
                 while await are_missing(address, requests, least_waiting=20):
                     await asyncio.sleep(0.05)
-            kill_at_once(routers)
+            suspend(routers)
+            kill(routers)
         finally:
             for engine in engines:
                 engine.resume()
@@ -130,7 +131,11 @@ async def test_requests_that_wait_in_routers_that_die_are_answered_by_the_next(a
     assert [reply.text for reply in replies if isinstance(reply, httpx.Response) and reply.status_code != 200] == []
 
 
-async def test_requests_whose_engine_dies_after_their_router_are_answered_by_the_next(address: Address) -> None:
+@pytest.mark.parametrize("linger_s", [0, 1])
+async def test_requests_whose_engine_dies_with_their_router_are_answered_by_the_next(
+    address: Address, linger_s: float
+) -> None:
+    """Either right after it, or while the router is still being killed: it reads no more, but its sockets are open."""
     routers, engines = await all_processes()
     async with ask_for_capital(address, 2 * SLOTS) as asking:
         for engine in engines:
@@ -139,8 +144,14 @@ async def test_requests_whose_engine_dies_after_their_router_are_answered_by_the
             async with asyncio.timeout(60):
                 while await are_missing(address, 2 * SLOTS, least_waiting=0):
                     await asyncio.sleep(0.05)
-            kill_at_once(routers)
+            suspend(routers)
+            if not linger_s:
+                kill(routers)
             engines[0].kill()
+            if linger_s:
+                # In which the engine's replica notices.
+                await asyncio.sleep(linger_s)
+                kill(routers)
         finally:
             engines[1].resume()
         replies = await asyncio.gather(*asking, return_exceptions=True)
@@ -148,10 +159,14 @@ async def test_requests_whose_engine_dies_after_their_router_are_answered_by_the
     assert [reply.text for reply in replies if isinstance(reply, httpx.Response) and reply.status_code != 200] == []
 
 
-def kill_at_once(routers: list[psutil.Process]) -> None:
-    """Kill them so that none gets a request of another one, which would be quarantined once two have died with it."""
+def suspend(routers: list[psutil.Process]) -> None:
+    """Have none of them get a request of one killed before it: it would be quarantined once two have died with it."""
     for router in routers:
         router.suspend()
+
+
+def kill(routers: list[psutil.Process]) -> None:
+    """Kill them."""
     for router in routers:
         router.kill()
 

@@ -92,6 +92,11 @@ class Exchange:
         """Whether the client may have received the beginning of a reply, from this replica or from another one."""
         return self._has_begun or bool(self._journal and self._journal.has_begun)
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a refusal is not acknowledged, or who answers for a dead router is not known yet."""
+        return self._is_refused or bool(self._claiming and not self._claiming.done())
+
     async def _is_left_alone(self) -> bool:
         """Whether the router dies before it has the request again. Returns when that is known."""
         await self._router_gone.wait()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import uuid
+from contextlib import suppress
 from functools import partial
 
 from starlette.types import ASGIApp
@@ -13,6 +15,8 @@ from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.handover.exchange import Exchange
 from rayllm.sockets import socket_folder
+
+_POLL_S = 0.01
 
 
 class Receiver:
@@ -53,6 +57,27 @@ class Receiver:
         for channel in list(self._channels):
             channel.send_if_open(Message(Kind.DRAINING, 0))
 
+    async def wait_for_acknowledgements(self, timeout_s: float) -> None:
+        """Wait until routers have each request and connection again that was refused or answered here.
+
+        A router that is being killed reads nothing more, which shows only once its channel closes. From then on its
+        requests and connections are handed to another router.
+
+        Args:
+            timeout_s: seconds after which the rest is given up.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._is_unsettled:  # noqa: ASYNC110 (once in its life; each exchange would have to set an event)
+                    await asyncio.sleep(_POLL_S)
+
+    @property
+    def _is_unsettled(self) -> bool:
+        exchanges = itertools.chain(self._channels.values(), self._orphans)
+        return any(self._kept.values()) or any(
+            exchange.is_unsettled for by_number in exchanges for exchange in by_number.values()
+        )
+
     def close(self) -> None:
         """Close all channels. Requests and replies in progress continue on other replicas where possible."""
         self.drain()
@@ -62,7 +87,7 @@ class Receiver:
         for channel, exchanges in list(self._channels.items()):
             for exchange in list(exchanges.values()):
                 exchange.abort(Interruption.MOVED)
-            # The router is alive and has them.
+            # The router has them, unless it hangs.
             for connection in self._kept.pop(channel).values():
                 connection.close()
             channel.close()

@@ -904,6 +904,59 @@ async def leave_manager(pair: HandoverPair) -> None:
         protocol.transport.pause_reading()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("header", [headers.DRAINING, headers.LOST])
+async def test_a_replica_that_ends_keeps_what_it_has_refused_until_a_dying_router_is_gone(
+    header: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a process that is being killed: it reads no more, but its channel is still open.
+    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        pair.replica.answer = plain(503, b"", (header.encode(), b"1"))
+        reader, writer = await ask(pair)
+        pair.receiver.drain()
+        ending = asyncio.create_task(pair.receiver.wait_for_acknowledgements(60))
+        await asyncio.sleep(0.1)
+        assert not ending.done()
+        await kill_router(pair, is_first)
+        await ending
+        pair.receiver.close()
+        await other.start()
+        for _ in range(2):
+            assert (await reply(reader))[::2] == (200, b"from another router")
+            writer.write(request())
+
+
+async def test_a_replica_that_ends_keeps_an_answered_connection_until_a_dying_router_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
+    async with one_of_two_routers(monkeypatch) as (pair, other):
+        reader, writer = await ask(pair)
+        assert (await reply(reader))[2] == b"hello"
+        ending = asyncio.create_task(pair.receiver.wait_for_acknowledgements(60))
+        await asyncio.sleep(0.1)
+        assert not ending.done()
+        await die(pair)
+        await ending
+        pair.receiver.close()
+        await other.start()
+        writer.write(request())
+        assert (await reply(reader))[::2] == (200, b"from another router")
+
+
+async def test_a_replica_that_ends_does_not_wait_long_for_a_router_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
+    async with one_of_two_routers(monkeypatch) as (pair, _):
+        pair.replica.answer = plain(503, b"", (headers.DRAINING.encode(), b"1"))
+        await ask(pair)
+        async with asyncio.timeout(30):
+            await pair.receiver.wait_for_acknowledgements(0.05)
+        assert exchanges()
+
+
 async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is killed hears nothing more, but its descriptors are still open for a moment."""
     rest = asyncio.Event()
