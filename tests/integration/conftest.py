@@ -58,9 +58,14 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def workers() -> Iterator[None]:
-    """Have Ray fork the workers of clusters that tests start, so that each of them need not import vLLM anew."""
-    with tempfile.TemporaryDirectory() as folder, forked_workers(Path(folder)):
-        yield
+    """Have Ray fork the workers of clusters that tests start, so that each of them need not import vLLM anew.
+
+    There is no hub but the one that some tests start.
+    """
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        with forked_workers(Path(folder)):
+            yield
 
 
 @pytest.fixture(scope="session")

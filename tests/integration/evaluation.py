@@ -46,7 +46,7 @@ def evaluate(urls: dict[str, str], folder: Path) -> list[tuple[dict[str, Any], l
     Returns:
         For each server, lm_eval's results and the log-likelihoods it was given.
     """
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    environment = {**os.environ, "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
     runs = json.dumps([_arguments(url, folder, name) for name, url in urls.items()])
     command = [sys.executable, "-c", RUNS, runs]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

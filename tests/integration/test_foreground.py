@@ -53,7 +53,7 @@ class Terminal:
 def clean() -> dict[str, str]:
     """The environment of a shell that knows of no cluster."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return mine | {"HF_HUB_OFFLINE": "1", "TERM": "xterm"}
+    return mine | {"TERM": "xterm"}
 
 
 def clusters() -> set[str]:

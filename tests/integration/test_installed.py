@@ -34,7 +34,7 @@ class Installation:
     def variables(self) -> dict[str, str]:
         """Of a shell that knows neither the clone nor a cluster."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
-        return kept | {"HF_HUB_OFFLINE": "1", "TERM": "dumb"}
+        return kept | {"TERM": "dumb"}
 
     def run(self, *command: str) -> str:
         """What a command printed."""

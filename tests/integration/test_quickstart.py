@@ -66,7 +66,6 @@ def served(clone: Path) -> Iterator[Path]:
             cwd=clone,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(),
             start_new_session=True,
         )
     try:
@@ -93,11 +92,6 @@ def wait_until_ready(running: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text()[-4000:])
 
 
-def environment() -> dict[str, str]:
-    """As a newcomer's, who has no file of hub tokens, and here no hub."""
-    return {**os.environ, "HF_HUB_OFFLINE": "1"}
-
-
 def run(language: str, code: str, folder: Path) -> str:
     """Run a block to its end; what it printed."""
     if language == "sh":
@@ -108,7 +102,6 @@ def run(language: str, code: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         timeout=600,
-        env=environment(),
         check=False,
     )
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
@@ -121,7 +114,7 @@ def in_a_terminal(code: str, folder: Path) -> str:
         "bash",
         ["-euo", "pipefail", "-c", code],
         cwd=str(folder),
-        env=environment() | {"TERM": "dumb"},
+        env={**os.environ, "TERM": "dumb"},
         encoding="utf-8",
         timeout=300,
         dimensions=(50, 400),

@@ -23,15 +23,23 @@ READY = b"ready"
 _READY_S = 40.0
 # Variables that the server's imports do not read, by prefix.
 _FREE = (
+    "COLUMNS",
+    "EXAMPLE_KEY",
+    "LINES",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+    "MFLAGS",
     "NIM_",
     # For the threads of an engine's own process.
     "OMP_NUM_THREADS",
     "PWD",
     "PYTEST_CURRENT_TEST",
+    "PYTHONBREAKPOINT",
     "RAYLLM_",
     "RAY_",
     "SHLVL",
     "SPT_NOENV",
+    "TERM",
     "VLLM_",
     "_",
 )

@@ -112,6 +112,8 @@ def _others_imports() -> list[str]:
 def _run_worker(connection: socket.socket) -> int:
     """Run the worker that a launcher asks for; returns the exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # As Ray's own: the raylet kills the group when the worker ends.
+    os.setpgid(0, 0)
     gc.enable()
     try:
         with connection:
