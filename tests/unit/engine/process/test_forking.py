@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -41,6 +42,11 @@ def session_niceness() -> int | None:
     path = Path("/proc/self/autogroup")
     found = path.read_text().split() if path.exists() else []
     return int(found[-1]) if found else None
+
+
+def unfreeze(queue: Queue[Any]) -> None:
+    gc.unfreeze()
+    queue.put(gc.get_freeze_count())
 
 
 def exit_with(code: int) -> None:
@@ -102,6 +108,14 @@ def test_children_have_the_modules_and_the_environment_of_their_parent(
     assert facts()[1:3] == (dict(os.environ), server)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert facts()[2] != server
+
+
+def test_children_never_visit_the_objects_of_the_imports(folder: Path) -> None:
+    queue = ForkContext((MODULE,)).Queue()
+    process = started(unfreeze, queue)
+    # Those of the interpreter alone are more.
+    assert queue.get(timeout=60) > 1000
+    process.join(60)
 
 
 def test_children_have_a_lower_priority(folder: Path) -> None:
