@@ -20,6 +20,12 @@ def titled(title: str) -> list[psutil.Process]:
     return sorted(matches, key=lambda process: process.pid)
 
 
+def of_same_clusters(members: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Processes that write logs to the same folders, such as workers, which need be no descendants of a cluster's."""
+    folders = {os.path.dirname(log) for member in members if (log := _log(member)) and "/session_" in log}
+    return [each for each in psutil.process_iter() if (log := _log(each)) and os.path.dirname(log) in folders]
+
+
 def engines_of(replicas: Iterable[psutil.Process]) -> list[psutil.Process]:
     """The engines of these replicas. They may be children of the fork server, but write to their replica's log."""
     logs = {_log(replica) for replica in replicas} - {None}

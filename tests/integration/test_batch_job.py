@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.processes import titled
+from benchmarks.processes import of_same_clusters, titled
 from tests.integration import paced_job
 from tests.integration.service import DEMO, ROOT
 
@@ -58,8 +59,10 @@ def start(*command: str) -> subprocess.Popen[str]:
 def kill(process: subprocess.Popen[str]) -> None:
     """`kill -9` of a program and all that it has started."""
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    family += of_same_clusters(family)
     for member in family:
-        member.kill()
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.communicate()
 
 
@@ -212,6 +215,7 @@ def test_an_interrupted_job_says_no_more_than_it_has_to(tmp_path: Path, sign: si
         time.sleep(0.05)
     time.sleep(1)
     family = psutil.Process(process.pid).children(recursive=True)
+    family += of_same_clusters(family)
     os.kill(process.pid, sign)
     _, stderr = process.communicate(timeout=60)
     # Ray's processes end a little later. Until then, what starts next may connect to them, and wait forever.

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.processes import of_same_clusters, titled
 from rayllm.access.usage import UsageEntry
 from rayllm.cli.commands.keys import command
 from tests.integration.conftest import free_port
@@ -82,8 +83,8 @@ class Running:
 
     def replicas(self) -> list[psutil.Process]:
         """Of the model, in this cluster."""
-        below = psutil.Process(self.process.pid).children(recursive=True)
-        return [each for each in below if "ServeReplica:rayllm:rayllm-demo" in " ".join(each.cmdline())]
+        cluster = of_same_clusters(psutil.Process(self.process.pid).children(recursive=True))
+        return [replica for replica in titled("ray::ServeReplica:rayllm:rayllm-demo") if replica in cluster]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,7 @@ def running(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def test_nothing_is_lost_or_counted_twice_when_a_replica_is_killed(running: Running, s3: S3Server) -> None:
     replicas = running.replicas()
+    assert len(replicas) == 1
     told = [running.ask() for _ in range(5)]
     # At once: what a client has got is in the ledger by then.
     for replica in replicas:

@@ -51,7 +51,7 @@ _PER_ENGINE = {
 }
 # The engine's own modules read the limit from 0.32 on, but requests are held to it in the replica.
 _FOR_ALL_ENGINES = {"VLLM_MAX_STOP_STRINGS": str(2**31 - 1)}
-_PER_ENGINE_PREFIXES = ("NIM_", "RAYLLM_", "_RAYLLM_")
+_PER_ENGINE_PREFIXES = ("AWS_", "NIM_", "OTEL_EXPORTER_", "OTEL_TRACES_", "RAYLLM_", "_RAYLLM_")
 
 
 class ForkContext(context.SpawnContext):

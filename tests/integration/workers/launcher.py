@@ -23,6 +23,7 @@ READY = b"ready"
 _READY_S = 40.0
 # Variables that the server's imports do not read, by prefix.
 _FREE = (
+    "AWS_",
     "COLUMNS",
     "EXAMPLE_KEY",
     "LINES",
@@ -30,6 +31,8 @@ _FREE = (
     "MAKELEVEL",
     "MFLAGS",
     "NIM_",
+    "OTEL_EXPORTER_",
+    "OTEL_TRACES_EXPORTER",
     # For the threads of an engine's own process.
     "OMP_NUM_THREADS",
     "PWD",
