@@ -57,7 +57,7 @@ def others_go_on(service: Service) -> Iterator[None]:
             assert health.get("/health").json() == {"status": "ok"}
 
         def stream() -> None:
-            body = {"model": "rayllm-demo", "messages": [USER], "stream": True, "max_tokens": 400, "ignore_eos": True}
+            body = {"model": "rayllm-demo", "messages": [USER], "stream": True, "max_tokens": 100, "ignore_eos": True}
             with streaming.stream("POST", CHAT, json=body) as reply:
                 assert reply.status_code == 200
                 last = time.monotonic()
