@@ -21,7 +21,7 @@ def titled(title: str) -> list[psutil.Process]:
 
 
 def of_same_clusters(members: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Processes that write logs to the same folders, such as workers, which need be no descendants of a cluster's."""
+    """Processes of the Ray clusters of these, found by the folder of their logs: forked workers are no descendants."""
     folders = {os.path.dirname(log) for member in members if (log := _log(member)) and "/session_" in log}
     return [each for each in psutil.process_iter() if (log := _log(each)) and os.path.dirname(log) in folders]
 

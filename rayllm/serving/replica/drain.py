@@ -17,9 +17,6 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.middleware import send_empty
 from rayllm.serving.replica.slots import Slots
 
-# Seconds in which a router acknowledges what it has been sent, or the kernel closes the channel of one that was killed.
-_ACKNOWLEDGE_S = 10.0
-
 
 class DrainGate:
     """ASGI middleware that turns requests away while the replica drains or its engine is dead, so that routers ask
@@ -53,15 +50,13 @@ class DrainGate:
 
 
 async def drain(gate: DrainGate, receiver: Receiver | None, slots: Slots, timeout_s: float) -> None:
-    """Turn new requests away, and wait up to `timeout_s` seconds for those in progress, and for acknowledgements."""
+    """Turn new requests away, and wait up to `timeout_s` seconds for those in progress."""
     gate.is_draining = True
     if receiver:
         receiver.drain()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await slots.all_free.wait()
-    if receiver:
-        await receiver.wait_for_acknowledgements(_ACKNOWLEDGE_S)
 
 
 def drain_on_sigterm(start: Callable[[], object]) -> None:
