@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from types import FrameType
+
+_interrupted = False
 
 
 def handle_interrupts() -> None:
@@ -13,7 +16,19 @@ def handle_interrupts() -> None:
 def interrupt_on_signals() -> None:
     """Raise KeyboardInterrupt on SIGINT, and on SIGTERM, which service managers send.
 
-    Call it again after `ray.init`, which installs its own handler for SIGTERM.
+    Call it again after `ray.init`, which installs its own handler for SIGTERM. Python ignores exceptions that handlers
+    raise in callbacks and finalizers, of which `ray.init` runs many: the second call raises what was lost.
+
+    Raises:
+        KeyboardInterrupt: the process got a signal since the first call.
     """
-    handle_interrupts()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if _interrupted:
+        raise KeyboardInterrupt
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
