@@ -32,6 +32,7 @@ from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, seque
 from rayllm.engine.middleware.stream_journal import StreamJournalMiddleware, journal_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.cpu_time import cpu_seconds
+from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output import ConstraintGate, Sandbox
 from rayllm.engine.vllm import application as vllm_application
@@ -67,6 +68,7 @@ class EngineServer:
         self._server: Any = None
         self._guided: GuidedService | None = None
         self._workers: Workers = "cpu"
+        self._context: ForkContext | None = None
         self._open = AsyncExitStack()
         self.adapter_pool: AdapterPool | None = None
         self.app: ASGIApp
@@ -109,10 +111,9 @@ class EngineServer:
             RayLLMError: an adapter listed in the configuration cannot be loaded.
         """
         vllm_engine.check_version()
-        context = None
         if workers == "cpu":
             self._model = await asyncio.to_thread(with_cpu_defaults, self._model, Path(weights), neighbors)
-            context = await asyncio.to_thread(vllm_engine.cpu_fork_context)
+            self._context = await asyncio.to_thread(vllm_engine.cpu_fork_context)
         model = self._model
         self._workers = workers
         await asyncio.to_thread(vllm_engine.import_vllm)
@@ -123,7 +124,9 @@ class EngineServer:
         server_arguments = vllm_application.make_server_arguments(arguments)
         exports_to_ray = exports_to_ray and model.log_engine_metrics
         try:
-            self._engine = await asyncio.to_thread(vllm_engine.start_engine, config, arguments, exports_to_ray, context)
+            self._engine = await asyncio.to_thread(
+                vllm_engine.start_engine, config, arguments, exports_to_ray, self._context
+            )
         except EngineError:
             # vLLM names the parameter of its own that a tensor does not fit, if anything.
             if contradiction := await asyncio.to_thread(find_contradiction, weights, model.engine_kwargs):
@@ -203,7 +206,7 @@ class EngineServer:
         if vocabulary is None:
             return None
         config = self._engine.vllm_config.structured_outputs_config
-        sandbox = Sandbox(vocabulary, not config.disable_any_whitespace)
+        sandbox = Sandbox(vocabulary, not config.disable_any_whitespace, self._context)
         self._open.push_async_callback(sandbox.stop)
         # In the background: a constraint may need it much later, or never.
         self._starting_sandbox = asyncio.create_task(sandbox.start())

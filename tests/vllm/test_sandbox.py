@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,9 @@ from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
 from rayllm.engine.structured_output import Constraint, Sandbox
+from rayllm.engine.vllm.engine import cpu_fork_context
 from rayllm.engine.vllm.structured_output import as_compiled
-from rayllm.errors import RequestError
+from rayllm.errors import RequestError, UnavailableError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 EXPLODES = "(.*)*" * 60
@@ -112,6 +111,34 @@ async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbo
 async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox) -> None:
     process = sandbox._process
     assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    process.kill()
+    await asyncio.to_thread(process.join)
     assert await fault(sandbox, "regex", "a|b") is None
+
+
+async def test_what_is_being_compiled_is_refused_where_the_process_ends(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(sandbox.check(Constraint("here", "regex", EXPLODES)))
+    await asyncio.sleep(0.2)
+    assert sandbox._process is not None
+    sandbox._process.kill()
+    await asyncio.to_thread(sandbox._process.join)
+    # Its fork keeps the connection open for as long as it runs.
+    assert await fault(sandbox, "regex", "a|b") is None
+    with pytest.raises(UnavailableError):
+        await running
+
+
+async def test_it_is_forked_where_engines_are(vocabulary: str) -> None:
+    context = cpu_fork_context()
+    sandbox = Sandbox(vocabulary, context=context)
+    await sandbox.start()
+    try:
+        assert await fault(sandbox, "regex", r"\d+") is None
+        assert "parenthesis" in str(await fault(sandbox, "regex", "("))
+        assert sandbox._process is not None
+        parent = psutil.Process(sandbox._process.pid).parent()
+        assert parent is not None
+        assert parent.name().startswith("rayllm::ForkSer")
+    finally:
+        await sandbox.stop()
+    assert not sandbox._process.is_alive()

@@ -2,8 +2,8 @@
 
 The imports of vLLM take several seconds of CPU, and every engine of a node needs the same ones. The server imports
 them once and forks a child for each connection of a client (`rayllm.engine.process.forking`). It never starts a thread
-nor touches a device, so that forking it is safe. It ends when it has had no child for a minute; an end of any other
-kind leaves its children alone.
+nor touches a device, so that forking it is safe. It ends when it has had no child for a while; an end of any other kind
+leaves its children alone.
 
 On one connection, the server sends the child's process ID with a pidfd, and the child's exit code when it has ended.
 The child itself reads the client's request from the same connection.
@@ -25,7 +25,6 @@ from multiprocessing import forkserver, resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
-IDLE_S = 60.0
 # How much nicer engines are than the replica that started the server: five steps are a third of the share of CPU.
 NICENESS = 5
 # The kernel lets unprivileged users change the niceness of a session once in a tenth of a second, all users together.
@@ -38,11 +37,12 @@ OWN_DESCRIPTORS = 4
 MAX_DESCRIPTORS = 64
 
 
-def main(path: str, modules: list[str]) -> None:
+def main(path: str, idle_s: float, modules: list[str]) -> None:
     """Import the modules and serve until idle, in a process of its own; returns when that one listens.
 
     Args:
         path: path of the Unix socket.
+        idle_s: seconds without a child after which the server ends.
         modules: names of the modules.
     """
     with socket.socket(socket.AF_UNIX) as listener:
@@ -56,7 +56,7 @@ def main(path: str, modules: list[str]) -> None:
         try:
             _import(modules)
             os.chdir("/")
-            ForkServer(listener).run()
+            ForkServer(listener, idle_s).run()
         finally:
             # Before the listener is closed, when no client can have started another server at this path.
             Path(path).unlink(missing_ok=True)
@@ -96,18 +96,20 @@ class ForkServer:
 
     Args:
         listener: a listening Unix socket.
+        idle_s: seconds without a child after which the server ends.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, idle_s: float) -> None:
         self._listener = listener
+        self._idle_s = idle_s
         # Process ID and client's connection of each child, by pidfd.
         self._children: dict[int, tuple[int, socket.socket]] = {}
 
     def run(self) -> None:
-        """Serve until there has been neither a child nor a connection for `IDLE_S` seconds."""
+        """Serve until there has been neither a child nor a connection for `idle_s` seconds."""
         while True:
             listening = self._listener.fileno()
-            ready, _, _ = select.select([listening, *self._children], [], [], None if self._children else IDLE_S)
+            ready, _, _ = select.select([listening, *self._children], [], [], None if self._children else self._idle_s)
             if not ready:
                 return
             for descriptor in ready:
@@ -194,4 +196,4 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3:])

@@ -41,6 +41,7 @@ _PER_ENGINE = {
     "PYTEST_CURRENT_TEST",
     "RAY_JOB_ID",
     "RAY_RAYLET_PID",
+    "RAY_TMPDIR",
     "SHLVL",
     "TERM",
     "VLLM_CPU_KVCACHE_SPACE",
@@ -59,10 +60,14 @@ class ForkContext(context.SpawnContext):
 
     If the server cannot be started or reached, they are spawned. Contexts with the same modules share a server if they
     were made in the same environment, without regard to variables that no import reads.
+
+    Args:
+        modules: names of the modules.
+        idle_s: seconds after the end of its last process until the server ends, if this context starts it.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._server = _Server(tuple(modules), _import_environment())
+    def __init__(self, modules: Sequence[str], idle_s: float = 60.0) -> None:
+        self._server = _Server(tuple(modules), _import_environment(), idle_s)
 
     def prepare(self) -> None:
         """Start the server, so that it imports the modules while this process does other things."""
@@ -88,7 +93,7 @@ class ForkedProcess(context.SpawnProcess):
         try:
             return _Popen(process_obj, process_obj.server)
         except (OSError, EOFError, ClusterError) as error:
-            logger.warning("The fork server failed (%s): the engine's process imports vLLM itself.", error)
+            logger.warning("The fork server failed (%s): the process makes its imports itself.", error)
             return popen_spawn_posix.Popen(process_obj)
 
 
@@ -160,10 +165,12 @@ class _Server:
     Args:
         modules: names of the modules that it imports.
         environment: its environment.
+        idle_s: seconds without a process after which it ends.
     """
 
     modules: tuple[str, ...]
     environment: Mapping[str, str]
+    idle_s: float
 
     def request_child(self) -> tuple[socket.socket, int, int]:
         """Have the server fork; returns the connection, the child's process ID and a pidfd of it.
@@ -182,7 +189,7 @@ class _Server:
 
     def _start(self, path: Path) -> None:
         """Start the server. Returns when it listens."""
-        command = [sys.executable, "-m", fork_server.__name__, str(path), *self.modules]
+        command = [sys.executable, "-m", fork_server.__name__, str(path), str(self.idle_s), *self.modules]
         quiet = subprocess.DEVNULL
         subprocess.run(command, stdin=quiet, stdout=quiet, env=dict(self.environment), check=False)
 

@@ -10,13 +10,16 @@ import asyncio
 import itertools
 import json
 import logging
-import sys
+import multiprocessing
+import socket
 from contextlib import suppress
+from multiprocessing.context import BaseContext
 from typing import Any
 
+from rayllm.engine.structured_output import sandbox_process
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
-from rayllm.errors import EngineError, UnavailableError
+from rayllm.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +32,19 @@ class Sandbox:
     Args:
         tokenizer: the tokenizer's vocabulary, as xgrammar serializes it.
         any_whitespace: whether the server allows white space anywhere in JSON.
+        context: starts the process; by default it is spawned.
     """
 
-    def __init__(self, tokenizer: str, any_whitespace: bool = True) -> None:
-        self._first_line = json.dumps({"tokenizer": tokenizer, "any_whitespace": any_whitespace}).encode() + b"\n"
+    def __init__(self, tokenizer: str, any_whitespace: bool = True, context: BaseContext | None = None) -> None:
+        self._compiler = (tokenizer, any_whitespace)
+        # Contexts have the class as an attribute, which BaseContext does not declare.
+        self._context: Any = context or multiprocessing.get_context("spawn")
         self._faults: BoundedWork[str | None] = BoundedWork(self._compile)
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[str | None]] = {}
         self._starting = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: multiprocessing.Process | None = None
+        self._jobs: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
     async def check(self, constraint: Constraint) -> None:
@@ -51,54 +58,57 @@ class Sandbox:
             raise refusal(constraint, fault)
 
     async def start(self) -> None:
-        """Start the process, which takes seconds; `check` does so if necessary."""
+        """Start the process, which takes seconds if it is spawned; `check` does so if necessary."""
         async with self._starting:
-            if self._process is None or self._process.returncode is not None:
+            if self._process is None or not self._process.is_alive():
+                await self.stop()
                 await self._start()
 
     async def stop(self) -> None:
         """Kill the process."""
         if self._reading is not None:
             self._reading.cancel()
+        self._abort()
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            self._process.kill()
+            await asyncio.to_thread(self._process.join)
 
     async def _compile(self, kind: str, text: str) -> str | None:
         await self.start()
-        assert self._process is not None  # noqa: S101  (just started)
-        assert self._process.stdin is not None  # noqa: S101  (a pipe)
+        assert self._jobs is not None  # noqa: S101  (just started)
         job_id = next(self._ids)
-        self._waiting[job_id] = asyncio.get_running_loop().create_future()
-        self._process.stdin.write(json.dumps({"id": job_id, "kind": kind, "spec": text}).encode() + b"\n")
-        await self._process.stdin.drain()
-        return await self._waiting[job_id]
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiting[job_id] = answer
+        self._jobs.write(json.dumps({"id": job_id, "kind": kind, "spec": text}).encode() + b"\n")
+        return await answer
 
     async def _start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "rayllm.engine.structured_output.sandbox_process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self._process.stdin is not None  # noqa: S101  (a pipe)
-        assert self._process.stdout is not None  # noqa: S101  (a pipe)
-        self._process.stdin.write(self._first_line)
-        await self._process.stdin.drain()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # It ends with this process, or when the connection is closed.
+            arguments = (theirs, *self._compiler)
+            self._process = self._context.Process(target=sandbox_process.main, args=arguments, daemon=True)
+            await asyncio.to_thread(self._process.start)
+        answers, self._jobs = await asyncio.open_connection(sock=ours)
+        self._reading = asyncio.create_task(self._read(answers))
+        ready = self._waiting[sandbox_process.READY] = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(_START_S):
-            if not await self._process.stdout.readline():
-                raise EngineError("Constraints cannot be checked now; see the server's log.")
-        self._reading = asyncio.create_task(self._read(self._process.stdout))
+            await ready
 
     async def _read(self, answers: asyncio.StreamReader) -> None:
-        while line := await answers.readline():
-            answer: dict[str, Any] = json.loads(line)
-            waiting = self._waiting.pop(answer["id"], None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer["fault"])
+        with suppress(ConnectionError):
+            while line := await answers.readline():
+                answer: dict[str, Any] = json.loads(line)
+                waiting = self._waiting.pop(answer["id"], None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer["fault"])
         logger.error("The sandbox process ended; the next constraint restarts it.")
+        self._abort()
+
+    def _abort(self) -> None:
+        """Close the connection, and refuse what waits for an answer."""
+        if self._jobs is not None:
+            self._jobs.close()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(UnavailableError("The check of a structured-output constraint was aborted."))

@@ -1,8 +1,8 @@
 """The sandbox's process, in which constraints are compiled.
 
 It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
-only its fork. It reads and writes lines of JSON: first the tokenizer, then `{"id", "kind", "spec"}`, each answered by
-`{"id", "fault"}`, where fault is null or a phrase.
+only its fork. It reads lines of JSON, `{"id", "kind", "spec"}`, and answers each with `{"id", "fault"}`, where fault is
+null or a phrase. The first line that it writes, with the ID READY, says that it reads.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import json
 import os
 import re
 import select
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from rayllm.engine.structured_output.process_limits import TOO_COSTLY, limit_process
 
+READY = -1
 # Generation steps to try: some grammars compile at once and then take minutes for a token.
 STEPS = 16
 
@@ -23,36 +27,43 @@ _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is 
 _MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128 times; use at most `{0,128}`, or `*`"}
 
 
-def main() -> None:
-    # Torch and the compiler may write to stdout; the answers get a descriptor of their own.
-    answers = os.dup(1)
-    os.dup2(2, 1)
+def main(connection: socket.socket, tokenizer: str, any_whitespace: bool) -> None:
+    """Compile constraints until the connection is closed.
+
+    Args:
+        connection: the jobs and their answers.
+        tokenizer: the tokenizer's vocabulary, as xgrammar serializes it.
+        any_whitespace: whether white space is allowed anywhere in JSON.
+    """
+    with suppress(ImportError):
+        from setproctitle import setproctitle
+
+        setproctitle("rayllm::Sandbox")
     import xgrammar
 
-    lines = _lines()
-    first = json.loads(next(lines))
-    info = xgrammar.TokenizerInfo.deserialize_json(first["tokenizer"])
-    os.write(answers, b'{"ready": true}\n')
+    info = xgrammar.TokenizerInfo.deserialize_json(tokenizer)
+    answers = connection.fileno()
+    _answer(answers, READY, None)
     running: dict[int, int] = {}
-    for line in lines:
+    for line in _lines(answers):
         _reap(running, answers)
         if line:
             job = json.loads(line)
             pid = os.fork()
             if pid == 0:
-                _run(job, info, first["any_whitespace"], answers)
+                _run(job, info, any_whitespace, answers)
             running[pid] = job["id"]
     _reap(running, answers)
 
 
-def _lines() -> Any:
-    """Lines of stdin; an empty one after each idle tenth of a second, so that forks that have ended are noticed."""
+def _lines(jobs: int) -> Iterator[bytes]:
+    """Lines of a descriptor; an empty one after each idle tenth of a second, so that forks that end are noticed."""
     buffer = b""
     while True:
-        if not select.select([0], [], [], 0.1)[0]:
+        if not select.select([jobs], [], [], 0.1)[0]:
             yield b""
             continue
-        read = os.read(0, 1 << 20)
+        read = os.read(jobs, 1 << 20)
         if not read:
             return
         buffer += read
@@ -149,7 +160,3 @@ def _structural_tag(compiler: Any, tag: dict[str, Any]) -> Any:
         for item in tag["structures"]
     ]
     return compiler.compile_structural_tag(items, tag["triggers"])
-
-
-if __name__ == "__main__":
-    main()

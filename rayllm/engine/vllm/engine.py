@@ -20,22 +20,26 @@ from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.errors import one_line
 from rayllm.engine.vllm.model_inspection import inspected_in_process
 from rayllm.errors import ConfigError, EngineError
+from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
 
 # What every engine's process imports.
 _ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
+# What their sandbox imports; vLLM does so only for a request with a constraint, and has it only on some platforms.
+_SANDBOX_MODULE = "xgrammar"
 _UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
 
 def cpu_fork_context() -> ForkContext | None:
-    """The context of engine processes on a CPU, whose server imports vLLM from now on; None if processes are spawned.
+    """The context of engines' processes on a CPU, whose server imports vLLM from now on; None if they are spawned.
 
     Call it when the environment is as vLLM wants it.
     """
     if not forking.is_supported():
         return None
-    context = ForkContext(_ENGINE_MODULES)
+    modules = [*_ENGINE_MODULES, *([_SANDBOX_MODULE] if find_spec(_SANDBOX_MODULE) else [])]
+    context = ForkContext(modules, settings().fork_server_idle_s)
     context.prepare()
     return context
 

@@ -211,9 +211,7 @@ def test_a_process_is_spawned_if_the_folder_is_not_ours(folder: Path, caplog: py
 
 def test_the_server_ends_when_idle(folder: Path) -> None:
     path = folder / "server.sock"
-    program = f"from {fork_server.__name__} import *; import sys; fork_server = sys.modules[main.__module__]"
-    program += f"; fork_server.IDLE_S = 0.1; main({str(path)!r}, ['json'])"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-m", fork_server.__name__, str(path), "0.1", "json"], check=True)
     deadline = time.monotonic() + 60
     while path.exists():
         assert time.monotonic() < deadline
