@@ -4,9 +4,11 @@
 BIN := .venv/bin
 PYTHON ?= python3
 UI := rayllm/serving/router/ui/source
-# A process for each core, and two for tests that mostly wait; the real stack gets the machine to itself.
+# A process for each core, and two for tests that mostly wait.
 PARALLEL := --numprocesses logical --maxprocesses 8
 WAITING := --numprocesses $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 8
+# Two processes, each with clusters of its own: a cluster that starts keeps little more than one core busy.
+REAL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -22,7 +24,7 @@ test: setup ## run the whole test suite, the real stack included
 	@$(BIN)/python -m compileall -q rayllm tests
 	@$(BIN)/python -m pytest $(WAITING) tests/unit
 	@$(BIN)/python -m pytest $(PARALLEL) --dist loadfile tests/vllm
-	@$(BIN)/python -m pytest tests/integration
+	@$(BIN)/python -m pytest $(REAL) tests/integration
 
 test-fast: setup ## run the tests that need neither Ray nor an engine
 	@$(BIN)/python -m pytest $(WAITING) tests/unit

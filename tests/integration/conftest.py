@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,19 @@ from openai import OpenAI
 from ray import serve
 
 from rayllm import build_app
+from tests.integration import groups
 from tests.integration.service import APP, BACKENDS, DEMO, Service, make_adapters, plain_model
 from tests.integration.workers.server import forked_workers
+from tests.servers.process import free_port
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Have what shares an application or a cluster run in one process, where there are several."""
+    if config.getoption("dist", "no") == "loadgroup" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(groups.Controller())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run modules that need no cluster first, then those that need no application, and last what needs every kind.
 
     Each stays once it is there, and leaves less of the machine to what comes after. Without a cluster beside theirs,
@@ -47,23 +54,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 2 if item.path in with_service else int(item.path in with_cluster)
 
     items.sort(key=rank)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    by_rank = {1: "cluster", 2: "application", 3: "application"}
+    groups.write_groups(config, {item.nodeid: by_rank.get(rank(item), item.path.name) for item in items})
 
 
 @pytest.fixture(scope="session", autouse=True)
 def workers() -> Iterator[None]:
     """Have Ray fork the workers of clusters that tests start, so that each of them need not import vLLM anew.
 
-    There is no hub but the one that some tests start.
+    Clusters and commands know nothing of those of other test processes on this machine. There is no hub but the one
+    that some tests start.
     """
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv("HF_HUB_OFFLINE", "1")
+        # Longer than any time without an engine.
+        patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "600")
+        # Seconds between two measurements of nodes by their agents, of which no test reads anything.
+        patch.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")
+        # Ray's log monitor lists all files of logs ten times a second where there are fewer.
+        patch.setenv("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0")
+        # Not removed, since it has the logs. Its path is short: those of Ray's sockets have at most 107 bytes.
+        patch.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="rayllm-tests-"))
+        for name in ("PYTEST_XDIST_TESTRUNUID", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+            patch.delenv(name, raising=False)
         with forked_workers(Path(folder)):
             yield
 

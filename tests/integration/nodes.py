@@ -18,8 +18,8 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
 from rayllm import build_app
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
+from tests.servers.process import free_port
 
 GPUS = 2
 QUESTION = {"model": "spread", "messages": [{"role": "user", "content": "What is the capital of France?"}]}

@@ -18,16 +18,16 @@ import ray
 from click.testing import CliRunner
 from ray import serve
 
+from benchmarks.processes import titled
 from rayllm import build_app
 from rayllm.cli.commands.keys import command
 from rayllm.config import load_model
-from tests.integration.conftest import free_port
 from tests.integration.description import check_described
 from tests.integration.service import DEMO
-from tests.integration.test_batch import processes
 from tests.integration.test_batches import create, has_ended, lines, request, wait
 from tests.integration.test_leaving import within
 from tests.issuer import Issuer, listening
+from tests.servers.process import free_port
 
 NAME = "access"
 MODEL, ADAPTER = "rayllm-demo", "rayllm-demo:pirate"
@@ -527,7 +527,7 @@ def test_usage_outlives_the_router(access: Access, alice: openai.OpenAI) -> None
         model=MODEL, messages=MESSAGES, max_tokens=300, stream=True, extra_body={"min_tokens": 300}
     )
     next(iter(stream))
-    for router in processes(f"ray::ServeReplica:{NAME}:Router"):
+    for router in titled(f"ray::ServeReplica:{NAME}:Router"):
         router.kill()
     assert list(stream)[-1].choices[0].finish_reason == "length"
 

@@ -11,11 +11,11 @@ from threading import Thread
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 import ray
 from ray.data import DataContext, ExecutionResources
 
+from benchmarks.processes import titled
 from rayllm.batch import (
     HTTPRequestProcessorConfig,
     RequestProcessorConfig,
@@ -27,9 +27,10 @@ from rayllm.errors import EngineError
 from tests.compatibility.cases import TOOL, WEATHER_QUESTION
 from tests.integration.service import APP, DEMO, Service
 from tests.integration.test_examples import run, written
+from tests.unit.batch.stages.endpoint import Endpoint
 
 CHAT = "/v1/chat/completions"
-ENGINE = "EngineCore"
+ENGINE = "VLLM::EngineCore"
 KEY = "hush-it-is-a-secret"
 GREEDY = {"temperature": 0, "max_tokens": 48}
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
@@ -176,18 +177,6 @@ def test_tools_are_shown_to_the_model(results: dict[str, Any]) -> None:
     assert "Paris" in called["arguments"]["location"]
 
 
-def processes(title: str) -> list[psutil.Process]:
-    """Those here that have it in their title."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if title in process.name() or title in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def kill_new_engines(before: set[int], seen: Callable[[], int], times: int) -> Thread:
     """Kill the engine that is not among `before` once it has answered something, so many times."""
 
@@ -196,7 +185,7 @@ def kill_new_engines(before: set[int], seen: Callable[[], int], times: int) -> T
         end = time.monotonic() + 500
         while len(killed) < times and time.monotonic() < end:
             time.sleep(0.2)
-            new = [p for p in processes(ENGINE) if p.pid not in before | killed]
+            new = [p for p in titled(ENGINE) if p.pid not in before | killed]
             if new and seen() > len(killed) * 10:
                 killed |= {p.pid for p in new}
                 for process in new:
@@ -213,7 +202,7 @@ def long_answers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_worker_whose_engine_dies_is_replaced_and_its_rows_are_done_again(service: Service) -> None:
-    before = {p.pid for p in processes(ENGINE)}
+    before = {p.pid for p in titled(ENGINE)}
     processor = build_llm_processor(
         VLLMProcessorConfig(model=DEMO, batch_size=16, is_chat=False), preprocess=long_answers
     )
@@ -239,22 +228,20 @@ def test_requests_through_the_running_application(service: Service) -> None:
     assert answers == ["The capital of France is Paris."] * 19
 
 
-def test_requests_over_http_keep_the_pace_over_all_workers(service: Service) -> None:
-    def request(row: dict[str, Any]) -> dict[str, Any]:
-        return {"model": "rayllm-demo", "messages": FRANCE, "sampling_params": GREEDY}
-
-    config = HTTPRequestProcessorConfig(url=service.url + CHAT, qps=20, batch_size=10)
-    processor = build_llm_processor(
-        config,
-        preprocess=request,
-        postprocess=lambda row: {"answer": row["generated_text"], "at": time.time()},
-        concurrency=2,
-    )
-    rows = processor(ray.data.range(60, override_num_blocks=6)).take_all()
-    assert {row["answer"] for row in rows} == {"The capital of France is Paris."}
-    times = [row["at"] for row in rows]
-    # 60 requests at 20 a second, by two workers: the last batch of ten ends 2.5 seconds after the first at the least.
-    assert max(times) - min(times) > 1.5
+def test_requests_over_http_keep_the_pace_over_all_workers(cluster: None) -> None:
+    # An endpoint that notes when requests come: engines take longer for some than for others.
+    with Endpoint() as endpoint:
+        processor = build_llm_processor(
+            HTTPRequestProcessorConfig(url=endpoint.url, qps=20, batch_size=10),
+            preprocess=lambda row: {"model": "rayllm-demo", "messages": FRANCE},
+            postprocess=lambda row: {"id": row["id"]},
+            concurrency=2,
+        )
+        assert processor(ray.data.range(60, override_num_blocks=6)).count() == 60
+    times = [got.at for got in endpoint.got]
+    assert len(times) == 60
+    # It takes 2.95 seconds, and half of that if each of the two workers had a pace of its own.
+    assert max(times) - min(times) > 2
 
 
 def test_the_online_example(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,11 +275,11 @@ def test_a_model_that_the_cluster_cannot_hold_is_refused_at_once(service: Servic
 def test_engines_that_leave_no_cpu_for_what_is_between_them_are_refused_at_once(service: Service) -> None:
     # Each of the two fits; one dataset has both at once.
     first, second = (build_llm_processor(VLLMProcessorConfig(model=DEMO, concurrency=8)) for _ in range(2))
-    before = {p.pid for p in processes("ray::MapWorker")}
+    before = {p.pid for p in titled("ray::MapWorker")}
     with pytest.raises(Exception, match=r"take 16 of the cluster's 16 CPUs.*`.materialize\(\)` between them"):
         second(first(ray.data.range(1))).take_all()
     end = time.monotonic() + 60
-    while {p.pid for p in processes("ray::MapWorker")} - before:
+    while {p.pid for p in titled("ray::MapWorker")} - before:
         assert time.monotonic() < end
         time.sleep(1)
 
@@ -313,7 +300,7 @@ def test_weights_that_contradict_their_configuration(service: Service, tmp_path:
 
 
 def test_an_engine_that_dies_again_and_again_ends_the_job(service: Service) -> None:
-    before = {p.pid for p in processes(ENGINE)}
+    before = {p.pid for p in titled(ENGINE)}
     config = VLLMProcessorConfig(model=DEMO, batch_size=16, is_chat=False, max_engine_restarts=0)
     processor = build_llm_processor(config, preprocess=long_answers)
     dataset = processor(ray.data.range(400))

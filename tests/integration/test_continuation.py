@@ -20,8 +20,8 @@ from ray import serve
 
 from benchmarks.faults.application import APP, MODEL, application, delete
 from benchmarks.faults.cluster import Cluster
-from tests.integration.conftest import free_port
 from tests.integration.test_leaving import within
+from tests.servers.process import free_port
 
 CHAT = "/v1/chat/completions"
 # The longest answer that the model was taught: beyond it, tokens are so close to each other that rounding decides.
@@ -157,7 +157,8 @@ def continuations(url: str) -> int:
 
 def test_streams_outlive_their_replica(url: str, processes: Cluster) -> None:
     """Two of each API, one of them relayed. There is no replica left, so they go on in the next one that starts."""
-    expected = {path: stream(url, path) for path in BODIES}
+    with ThreadPoolExecutor(len(BODIES)) as clients:
+        expected = dict(zip(BODIES, clients.map(partial(stream, url), BODIES), strict=True))
     continued = 0
     # A stream may have ended before the last one began.
     while continued < 2 * len(BODIES):

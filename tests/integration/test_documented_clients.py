@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from scripts.documentation import Block, blocks
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_traces import running, wait_until_ready
+from tests.servers.process import free_port
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
 pytestmark = pytest.mark.skipif(not (CLIENTS / "bin" / "python").exists(), reason="needs clients: `make test-clients`")

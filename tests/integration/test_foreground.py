@@ -18,10 +18,12 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO, ROOT
+from tests.servers.process import free_port
 
 pytestmark = pytest.mark.timeout(600)
+# Variables of Ray that `conftest.py` sets for all clusters.
+RAY_OWN = {"RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "RAY_TMPDIR"}
 
 
 class Terminal:
@@ -52,7 +54,7 @@ class Terminal:
 
 def clean() -> dict[str, str]:
     """The environment of a shell that knows of no cluster."""
-    mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    mine = {name: value for name, value in os.environ.items() if name in RAY_OWN or not name.startswith("RAY_")}
     return mine | {"TERM": "xterm"}
 
 

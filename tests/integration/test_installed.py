@@ -17,7 +17,7 @@ import pexpect
 import pytest
 from openai import OpenAI
 
-from tests.integration.conftest import free_port
+from tests.servers.process import free_port
 from tests.wheel import ROOT, build_wheel
 
 pytestmark = pytest.mark.timeout(400)

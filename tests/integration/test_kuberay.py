@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from tests.integration.conftest import free_port
 from tests.integration.service import ROOT
+from tests.servers.process import free_port
 
 pytestmark = pytest.mark.timeout(400)
 TOKEN = secrets.token_hex(16)
@@ -35,7 +36,7 @@ def spec() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def dashboard(spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def dashboard(spec: dict[str, Any]) -> Iterator[httpx.Client]:
     """The dashboard of a cluster with token authentication: one node that has what all groups' pods have."""
     groups = spec["rayClusterConfig"]["workerGroupSpecs"]
     resources = {name: int(n) for group in groups for name, n in group["resources"].items() if name != "CPU"}
@@ -43,11 +44,12 @@ def dashboard(spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=4"]
     command += [f"--port={free_port()}", f"--dashboard-port={port}", f"--resources={json.dumps(resources)}"]
     command += [f"--ray-client-server-port={free_port()}", f"--dashboard-agent-listen-port={free_port()}"]
-    command += [f"--temp-dir={tmp_path_factory.mktemp('ray')}"]
+    # Not below pytest's folder, whose path is too long for Ray's sockets.
+    command += [f"--temp-dir={tempfile.mkdtemp(prefix='rayllm-tests-')}"]
     authentication = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     environment = {**os.environ, **authentication, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     # Forked workers do not start in a cluster whose token is in the environment.
-    del environment["FORKED_WORKERS"]
+    del environment["_RAYLLM_FORKED_WORKERS"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as ray:
         try:
             headers = {"x-ray-authorization": f"Bearer {TOKEN}"}

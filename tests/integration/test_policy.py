@@ -18,7 +18,6 @@ from ray import serve
 from rayllm import build_app
 from rayllm.endpoints import MODERATIONS
 from tests.integration import models
-from tests.integration.conftest import free_port
 from tests.integration.description import check_described
 from tests.integration.service import DEMO
 from tests.integration.surface import tiny_model
@@ -26,6 +25,7 @@ from tests.integration.test_access import Access
 from tests.integration.test_batches import create, has_ended, lines, request, wait
 from tests.integration.test_leaving import within
 from tests.issuer import Issuer
+from tests.servers.process import free_port
 
 NAME = "policy"
 MODEL = "rayllm-demo"

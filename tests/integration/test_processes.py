@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from benchmarks.processes import engines_of
+from benchmarks.processes import engines_of, titled
 from tests.integration.service import Service
 
 PLAIN = {"model": "demo/plain:1.0", "prompt": "a", "max_tokens": 1}
@@ -59,6 +59,7 @@ def test_engines_are_forked_by_one_server(service: Service) -> None:
     assert server is not None
     assert _title(server).startswith("rayllm::ForkServer")
     assert min(engine.nice() for engine in engines) > max(replica.nice() for replica in replicas)
+    assert server in [sandbox.parent() for sandbox in titled("rayllm::Sandbox")]
     # It was started before vLLM could say so.
     assert "libgomp" in server.environ()["LD_PRELOAD"]
 

@@ -13,11 +13,11 @@ import httpx
 import pytest
 import yaml
 
-from tests.integration.conftest import free_port
 from tests.integration.observability_files import ALERTS, panels
 from tests.integration.service import ROOT, Service
 from tests.integration.test_leaving import within
 from tests.integration.test_openai_api import CHAT
+from tests.servers.process import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="needs Prometheus: `apt install prometheus`")

@@ -19,8 +19,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayllm import build_app
 from rayllm.serving.cluster.status_report import find_request
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO
+from tests.servers.process import free_port
 
 APP = MODEL = "elastic"
 WAITING = "waiting"

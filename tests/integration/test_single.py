@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.conftest import free_port
 from tests.integration.service import ROOT
 from tests.integration.test_traces import wait_until_ready
+from tests.servers.process import free_port
 
 WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
 

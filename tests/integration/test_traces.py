@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_leaving import within
 from tests.integration.test_openai_api import CHAT
+from tests.servers.process import free_port
 
 PHOENIX = Path(os.environ.get("PHOENIX", ROOT / ".venv-collector" / "bin" / "phoenix"))
 pytestmark = pytest.mark.skipif(not PHOENIX.exists(), reason="needs a collector: `make test-traces`")

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from benchmarks.processes import of_same_clusters, titled
 from rayllm.access.usage import UsageEntry
 from rayllm.cli.commands.keys import command
-from tests.integration.conftest import free_port
 from tests.integration.service import DEMO, ROOT
 from tests.integration.test_foreground import clean
 from tests.integration.test_leaving import within
+from tests.servers.process import free_port
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.timeout(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO, Self
 
 HOST = "127.0.0.1"
+# Above Ray's ports of workers, and below those that Linux assigns.
+_PORTS = range(20_000, 32_000)
 
 # The child exits when its stdin closes, also if this process is killed.
 _UNTIL_LEFT = """
@@ -94,10 +97,12 @@ def reserved_port() -> Iterator[int]:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])
+    """A port that is free now, of those that neither the kernel nor Ray assigns to anybody by itself."""
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind((HOST, port))
+            return int(port)
+    raise RuntimeError(f"no port is free in {_PORTS}")
 
 
 def answers(url: str) -> bool:

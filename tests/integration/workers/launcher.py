@@ -1,7 +1,7 @@
 """Takes the place of Ray's `setup_worker.py`: has the server fork the worker, or runs that script.
 
 It is a process of its own for each worker, so it imports little. The server's socket is beside its environment in a
-folder that `FORKED_WORKERS` names. Workers that need another environment or another Python than the server has
+folder that `_RAYLLM_FORKED_WORKERS` names. Workers that need another environment or another Python than the server has
 are started as usual.
 """
 
@@ -14,7 +14,8 @@ import socket
 import struct
 import sys
 
-FOLDER = "FORKED_WORKERS"
+# RayLLM's engines do not import anew for a variable of this prefix.
+FOLDER = "_RAYLLM_FORKED_WORKERS"
 SOCKET = "server.sock"
 ENVIRONMENT = "environment.json"
 SIZE = struct.Struct("!q")

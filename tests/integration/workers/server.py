@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.integration.workers.launcher import ENVIRONMENT, FOLDER, READY, SIZE, SOCKET
+from tests.integration.workers.site.sitecustomize import find_own_clusters, fork_workers
 
 # What workers import: Ray's own, Serve's controller and proxies, routers, replicas with vLLM, and stages of batches.
 _MODULES = (
@@ -41,19 +42,22 @@ _END_S = 30
 def forked_workers(folder: Path) -> Iterator[None]:
     """Have clusters that are started meanwhile fork their workers, by this process or by commands that it runs.
 
+    Where Ray looks for the clusters of this machine, it finds only those.
+
     Args:
         folder: an empty folder for the server's socket.
     """
-    from ray._private import ray_constants
+    from ray._private import ray_constants, services
 
-    usual = ray_constants.SETUP_WORKER_FILENAME
+    script, find = ray_constants.SETUP_WORKER_FILENAME, services._find_address_from_flag
     variables = dict(os.environ)
     os.environ[FOLDER] = str(folder)
     # For clusters that commands start.
     site = str(Path(__file__).with_name("site"))
     os.environ["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [variables.get("PYTHONPATH")])])
     (folder / ENVIRONMENT).write_text(json.dumps(dict(os.environ)))
-    ray_constants.SETUP_WORKER_FILENAME = str(Path(__file__).with_name("launcher.py"))
+    fork_workers(ray_constants)
+    find_own_clusters(services)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / SOCKET))
         listener.listen(128)
@@ -62,7 +66,7 @@ def forked_workers(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        ray_constants.SETUP_WORKER_FILENAME = usual
+        ray_constants.SETUP_WORKER_FILENAME, services._find_address_from_flag = script, find
         os.environ.clear()
         os.environ.update(variables)
         server.terminate()
