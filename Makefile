@@ -8,7 +8,7 @@ UI := rayllm/serving/router/ui/source
 PARALLEL := --numprocesses logical --maxprocesses 8
 WAITING := --numprocesses $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 8
 # Two processes, each with clusters of its own: a cluster that starts keeps little more than one core busy.
-REAL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+REAL := --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'

@@ -14,7 +14,7 @@ import psutil
 def titled(title: str) -> list[psutil.Process]:
     """Processes of Ray clusters whose title begins so, by process ID, where this process would start one."""
     matches = []
-    folder = os.path.join(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "session_")
+    folder = os.path.join(os.path.realpath(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()), "ray", "session_")
     # Not by psutil, which takes several times as long: those who wait for a process ask all the time.
     for name in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
         with suppress(OSError, psutil.NoSuchProcess):

@@ -28,8 +28,10 @@ _MINIMUM = {
     "download_tries": 1,
     "engine_stall_timeout_s": 1,
     "engine_start_timeout_s": 0,
-    "fork_server_idle_s": 0,
+    "fork_server_idle_s": 10,
 }
+# Field → maximum.
+_MAXIMUM = {"fork_server_idle_s": 86_400}
 
 
 def _setting(default: object, doc: str) -> object:
@@ -57,7 +59,7 @@ class Settings:
     fork_server_idle_s: float = _setting(  # type: ignore[assignment]
         60.0,
         "Seconds that a node keeps the process from which it forks engines on the CPU after the last of them has "
-        "ended. The next engine need not import vLLM while it is there; it takes 0.5 GB of memory.",
+        "ended, 10 to 86400. The next engine need not import vLLM while it is there; it takes 0.5 GB of memory.",
     )
     connect_timeout_s: float = _setting(  # type: ignore[assignment]
         5.0, "Seconds the router waits for a TCP connection to a replica."
@@ -111,6 +113,9 @@ class Settings:
         for name, minimum in _MINIMUM.items():
             if not getattr(settings, name) >= minimum:
                 raise ConfigError(f"{PREFIX}{name.upper()}: must be {minimum:g} or more.")
+        for name, maximum in _MAXIMUM.items():
+            if not getattr(settings, name) <= maximum:
+                raise ConfigError(f"{PREFIX}{name.upper()}: must be {maximum} or less.")
         if settings.log_level not in _LOG_LEVELS:
             raise ConfigError(f"RAYLLM_LOG_LEVEL: must be one of {', '.join(_LOG_LEVELS)}.")
         return settings

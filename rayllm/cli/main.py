@@ -9,7 +9,7 @@ import sys
 import click
 
 from rayllm import __version__
-from rayllm.cli.terminal.signals import handle_interrupts
+from rayllm.cli.terminal.signals import handle_interrupts, was_interrupted
 from rayllm.errors import RayLLMError
 
 # Verb → summary. A verb's module is only imported when it is used, to keep `--help` fast.
@@ -79,15 +79,23 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except RayLLMError as error:
+        _end_if_interrupted()
         if verbose:
             raise
         click.echo(f"error: {error.message}", err=True)
         sys.exit(1)
     except Exception as error:
+        _end_if_interrupted()
         if verbose:
             raise
         click.echo(f"error: {type(error).__name__}: {error}\nhint: --verbose shows where it arose.", err=True)
         sys.exit(1)
+
+
+def _end_if_interrupted() -> None:
+    """Exit if an error follows from an interrupt: libraries turn it into others, such as an ImportError."""
+    if was_interrupted():
+        sys.exit(130)
 
 
 if __name__ == "__main__":

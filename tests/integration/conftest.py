@@ -68,7 +68,7 @@ def workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv("HF_HUB_OFFLINE", "1")
         # Longer than any time without an engine.
-        patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "600")
+        patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "300")
         # Seconds between two measurements of nodes by their agents, of which no test reads anything.
         patch.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")
         # Ray's log monitor lists all files of logs ten times a second where there are fewer.

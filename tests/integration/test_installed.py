@@ -17,6 +17,7 @@ import pexpect
 import pytest
 from openai import OpenAI
 
+from tests.integration.test_foreground import RAY_OWN
 from tests.servers.process import free_port
 from tests.wheel import ROOT, build_wheel
 
@@ -33,7 +34,11 @@ class Installation:
     @property
     def variables(self) -> dict[str, str]:
         """Of a shell that knows neither the clone nor a cluster."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in RAY_OWN or not name.startswith(("RAY_", "PYTHONPATH"))
+        }
         return kept | {"TERM": "dumb"}
 
     def run(self, *command: str) -> str:

@@ -21,6 +21,7 @@ def test_variables_are_read_by_name_and_type() -> None:
         ({"RAYLLM_CONNECT_TIMEOUT_S": "soon"}, "RAYLLM_CONNECT_TIMEOUT_S: 'soon' is not a float"),
         ({"RAYLLM_RESOURCE_CHECK": "maybe"}, "must be auto, always or never"),
         ({"RAYLLM_DOWNLOAD_THREADS": "0"}, "RAYLLM_DOWNLOAD_THREADS: must be 1 or more"),
+        ({"RAYLLM_FORK_SERVER_IDLE_S": "inf"}, "RAYLLM_FORK_SERVER_IDLE_S: must be 86400 or less"),
         ({"RAYLLM_CACHE_MAX_GB": "-1"}, "RAYLLM_CACHE_MAX_GB: must be 0 or more"),
         ({"RAYLLM_ADAPTER_REFRESH_S": "nan"}, "RAYLLM_ADAPTER_REFRESH_S: must be 0 or more"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rayllm.config.vllm_versions import current_series
 from rayllm.engine.structured_output import Constraint, Sandbox
 from rayllm.engine.vllm.engine import cpu_fork_context
 from rayllm.engine.vllm.structured_output import as_compiled
-from rayllm.errors import RequestError, UnavailableError
+from rayllm.errors import EngineError, RequestError, UnavailableError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 EXPLODES = "(.*)*" * 60
@@ -49,8 +50,8 @@ async def fault(sandbox: Sandbox, kind: str, spec: Any) -> str | None:
 
 def processor_time(sandbox: Sandbox) -> float:
     """Seconds that the sandbox and the compilations in it have taken of the processor."""
-    assert sandbox._process is not None
-    return sum(psutil.Process(sandbox._process.pid).cpu_times()[:4])
+    assert sandbox.process is not None
+    return sum(psutil.Process(sandbox.process.pid).cpu_times()[:4])
 
 
 async def test_lark_is_compiled_as_the_installed_vllm_does(sandbox: Sandbox) -> None:
@@ -109,7 +110,7 @@ async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbo
 
 
 async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox) -> None:
-    process = sandbox._process
+    process = sandbox.process
     assert process is not None
     process.kill()
     await asyncio.to_thread(process.join)
@@ -119,13 +120,55 @@ async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox)
 async def test_what_is_being_compiled_is_refused_where_the_process_ends(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.check(Constraint("here", "regex", EXPLODES)))
     await asyncio.sleep(0.2)
-    assert sandbox._process is not None
-    sandbox._process.kill()
-    await asyncio.to_thread(sandbox._process.join)
+    process = sandbox.process
+    assert process is not None
+    process.kill()
+    await asyncio.to_thread(process.join)
     # Its fork keeps the connection open for as long as it runs.
     assert await fault(sandbox, "regex", "a|b") is None
     with pytest.raises(UnavailableError):
         await running
+
+
+class Failing(SpawnContext):
+    """Fails to start a process, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        self._times -= 1
+        if self._times >= 0:
+            raise BlockingIOError("no more processes")
+        return SpawnProcess(*args, **kwargs)
+
+
+async def test_a_process_that_did_not_start_is_started_by_the_next_constraint(vocabulary: str) -> None:
+    sandbox = Sandbox(vocabulary, context=Failing(1))
+    with pytest.raises(EngineError, match="no more processes"):
+        await sandbox.start()
+    assert await fault(sandbox, "regex", "a|b") is None
+    await sandbox.stop()
+
+
+async def test_a_start_outlives_the_request_that_needed_it(vocabulary: str) -> None:
+    sandbox = Sandbox(vocabulary)
+    cancelled = asyncio.create_task(sandbox.start())
+    await asyncio.sleep(0.1)
+    cancelled.cancel()
+    assert await fault(sandbox, "regex", "a|b") is None
+    await sandbox.stop()
+
+
+async def test_what_is_stopped_while_it_starts_ends(vocabulary: str) -> None:
+    sandbox = Sandbox(vocabulary)
+    starting = asyncio.create_task(sandbox.start())
+    await asyncio.sleep(0.1)
+    await sandbox.stop()
+    await starting
+    assert sandbox.process is not None
+    await asyncio.to_thread(sandbox.process.join, 30)
+    assert not sandbox.process.is_alive()
 
 
 async def test_it_is_forked_where_engines_are(vocabulary: str) -> None:
@@ -135,10 +178,11 @@ async def test_it_is_forked_where_engines_are(vocabulary: str) -> None:
     try:
         assert await fault(sandbox, "regex", r"\d+") is None
         assert "parenthesis" in str(await fault(sandbox, "regex", "("))
-        assert sandbox._process is not None
-        parent = psutil.Process(sandbox._process.pid).parent()
+        assert sandbox.process is not None
+        parent = psutil.Process(sandbox.process.pid).parent()
         assert parent is not None
         assert parent.name().startswith("rayllm::ForkSer")
     finally:
         await sandbox.stop()
-    assert not sandbox._process.is_alive()
+    await asyncio.to_thread(sandbox.process.join, 30)
+    assert not sandbox.process.is_alive()

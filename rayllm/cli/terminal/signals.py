@@ -28,6 +28,11 @@ def interrupt_on_signals() -> None:
         signal.signal(number, _interrupt)
 
 
+def was_interrupted() -> bool:
+    """Whether the process got a signal since the first call of `interrupt_on_signals`."""
+    return _interrupted
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _interrupted
     _interrupted = True

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -39,9 +40,6 @@ _PER_ENGINE = {
     "OLDPWD",
     "PWD",
     "PYTEST_CURRENT_TEST",
-    "RAY_JOB_ID",
-    "RAY_RAYLET_PID",
-    "RAY_TMPDIR",
     "SHLVL",
     "TERM",
     "VLLM_CPU_KVCACHE_SPACE",
@@ -52,7 +50,8 @@ _PER_ENGINE = {
 }
 # The engine's own modules read the limit from 0.32 on, but requests are held to it in the replica.
 _FOR_ALL_ENGINES = {"VLLM_MAX_STOP_STRINGS": str(2**31 - 1)}
-_PER_ENGINE_PREFIXES = ("AWS_", "NIM_", "OTEL_EXPORTER_", "OTEL_TRACES_", "RAYLLM_", "_RAYLLM_")
+# Engines import Ray, since vLLM does, but use none of it.
+_PER_ENGINE_PREFIXES = ("AWS_", "NIM_", "OTEL_EXPORTER_", "OTEL_TRACES_", "RAYLLM_", "RAY_", "_RAYLLM_")
 
 
 class ForkContext(context.SpawnContext):
@@ -143,6 +142,11 @@ class _Popen(popen_forkserver.Popen):
                 return None
             self.returncode = self._exit_code()
         return self.returncode
+
+    def _send_signal(self, sig: int) -> None:
+        # The server reaps its children at once, so that the process ID may be another process's.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.sentinel, sig)
 
     def _exit_code(self) -> int:
         """The exit code that the server reports; 255 if the server ended first, as in multiprocessing."""

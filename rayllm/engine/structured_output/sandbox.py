@@ -14,12 +14,13 @@ import multiprocessing
 import socket
 from contextlib import suppress
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rayllm.engine.structured_output import sandbox_process
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
-from rayllm.errors import UnavailableError
+from rayllm.errors import EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +37,19 @@ class Sandbox:
     """
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True, context: BaseContext | None = None) -> None:
-        self._compiler = (tokenizer, any_whitespace)
+        self._compiler = {"tokenizer": tokenizer, "any_whitespace": any_whitespace}
         # Contexts have the class as an attribute, which BaseContext does not declare.
         self._context: Any = context or multiprocessing.get_context("spawn")
         self._faults: BoundedWork[str | None] = BoundedWork(self._compile)
         self._ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[str | None]] = {}
-        self._starting = asyncio.Lock()
-        self._process: multiprocessing.Process | None = None
-        self._jobs: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[_Child] | None = None
+
+    @property
+    def process(self) -> BaseProcess | None:
+        """The process, if it has started."""
+        if self._starting is None or not self._starting.done() or self._starting.exception() is not None:
+            return None
+        return self._starting.result().process
 
     async def check(self, constraint: Constraint) -> None:
         """Refuse a constraint that is invalid or too expensive to compile.
@@ -58,58 +62,122 @@ class Sandbox:
             raise refusal(constraint, fault)
 
     async def start(self) -> None:
-        """Start the process, which takes seconds if it is spawned; `check` does so if necessary."""
-        async with self._starting:
-            if self._process is None or not self._process.is_alive():
-                await self.stop()
-                await self._start()
+        """Start the process, which takes seconds if it is spawned; `check` does so if necessary.
+
+        Raises:
+            EngineError: it did not start.
+        """
+        await self._child()
 
     async def stop(self) -> None:
-        """Kill the process."""
-        if self._reading is not None:
-            self._reading.cancel()
-        self._abort()
-        if self._process is not None:
-            self._process.kill()
-            await asyncio.to_thread(self._process.join)
+        """Kill the process. One that is being started is killed when it has started."""
+        if self._starting is not None:
+            self._starting.add_done_callback(_close)
+            if self._starting.done():
+                await asyncio.sleep(0)
 
     async def _compile(self, kind: str, text: str) -> str | None:
-        await self.start()
-        assert self._jobs is not None  # noqa: S101  (just started)
-        job_id = next(self._ids)
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._waiting[job_id] = answer
-        self._jobs.write(json.dumps({"id": job_id, "kind": kind, "spec": text}).encode() + b"\n")
-        return await answer
+        child = await self._child()
+        return await child.answer({"id": next(self._ids), "kind": kind, "spec": text})
 
-    async def _start(self) -> None:
+    async def _child(self) -> _Child:
+        """The process, started if there is none. A request that is cancelled meanwhile does not stop its start."""
+        if self._starting is None or (self._starting.done() and _is_lost(self._starting)):
+            self._starting = asyncio.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> _Child:
         ours, theirs = socket.socketpair()
-        with theirs:
-            # It ends with this process, or when the connection is closed.
-            arguments = (theirs, *self._compiler)
-            self._process = self._context.Process(target=sandbox_process.main, args=arguments, daemon=True)
-            await asyncio.to_thread(self._process.start)
-        answers, self._jobs = await asyncio.open_connection(sock=ours)
+        try:
+            with theirs:
+                # It ends with this process, or when the connection is closed.
+                process = self._context.Process(target=sandbox_process.main, args=(theirs,), daemon=True)
+                await asyncio.to_thread(process.start)
+            child = _Child(process, *await asyncio.open_connection(sock=ours))
+        except OSError as error:
+            ours.close()
+            raise EngineError(f"Constraints cannot be checked now: {error}.") from None
+        try:
+            async with asyncio.timeout(_START_S):
+                await child.answer({"id": next(self._ids), **self._compiler})
+        except (TimeoutError, UnavailableError):
+            child.close()
+            raise EngineError("Constraints cannot be checked now; see the server's log.") from None
+        return child
+
+
+class _Child:
+    """The process, and the connection to it.
+
+    Args:
+        process: the process, started.
+        answers: what it writes.
+        jobs: what it reads.
+    """
+
+    def __init__(self, process: BaseProcess, answers: asyncio.StreamReader, jobs: asyncio.StreamWriter) -> None:
+        self.process = process
+        self._jobs = jobs
+        self._waiting: dict[int, asyncio.Future[str | None]] = {}
         self._reading = asyncio.create_task(self._read(answers))
-        ready = self._waiting[sandbox_process.READY] = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(_START_S):
-            await ready
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can answer nothing more."""
+        return self._jobs.is_closing() or not self.process.is_alive()
+
+    async def answer(self, job: dict[str, Any]) -> str | None:
+        """The fault of a job.
+
+        Raises:
+            UnavailableError: the process ended.
+        """
+        waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        if self.is_lost:
+            self.close()
+            raise _aborted()
+        self._waiting[job["id"]] = waiting
+        self._jobs.write(json.dumps(job).encode() + b"\n")
+        try:
+            return await waiting
+        finally:
+            self._waiting.pop(job["id"], None)
+
+    def close(self) -> None:
+        """Kill the process, and refuse what waits for an answer."""
+        self._reading.cancel()
+        self._jobs.close()
+        if self.process.is_alive():
+            self.process.kill()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(_aborted())
 
     async def _read(self, answers: asyncio.StreamReader) -> None:
         with suppress(ConnectionError):
             while line := await answers.readline():
                 answer: dict[str, Any] = json.loads(line)
-                waiting = self._waiting.pop(answer["id"], None)
+                waiting = self._waiting.get(answer["id"])
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer["fault"])
         logger.error("The sandbox process ended; the next constraint restarts it.")
-        self._abort()
+        self.close()
 
-    def _abort(self) -> None:
-        """Close the connection, and refuse what waits for an answer."""
-        if self._jobs is not None:
-            self._jobs.close()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(UnavailableError("The check of a structured-output constraint was aborted."))
-        self._waiting.clear()
+
+def _close(starting: asyncio.Task[_Child]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
+def _is_lost(starting: asyncio.Task[_Child]) -> bool:
+    if starting.cancelled() or starting.exception() is not None:
+        return True
+    child = starting.result()
+    if child.is_lost:
+        # A fork that runs may keep the connection open.
+        child.close()
+    return child.is_lost
+
+
+def _aborted() -> UnavailableError:
+    return UnavailableError("The check of a structured-output constraint was aborted.")

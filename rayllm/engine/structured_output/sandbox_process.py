@@ -1,8 +1,8 @@
 """The sandbox's process, in which constraints are compiled.
 
 It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
-only its fork. It reads lines of JSON, `{"id", "kind", "spec"}`, and answers each with `{"id", "fault"}`, where fault is
-null or a phrase. The first line that it writes, with the ID READY, says that it reads.
+only its fork. It reads lines of JSON: first `{"id", "tokenizer", "any_whitespace"}`, then `{"id", "kind", "spec"}`, and
+answers each with `{"id", "fault"}`, where fault is null or a phrase.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 from rayllm.engine.structured_output.process_limits import TOO_COSTLY, limit_process
 
-READY = -1
 # Generation steps to try: some grammars compile at once and then take minutes for a token.
 STEPS = 16
 
@@ -27,13 +26,11 @@ _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is 
 _MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128 times; use at most `{0,128}`, or `*`"}
 
 
-def main(connection: socket.socket, tokenizer: str, any_whitespace: bool) -> None:
+def main(connection: socket.socket) -> None:
     """Compile constraints until the connection is closed.
 
     Args:
         connection: the jobs and their answers.
-        tokenizer: the tokenizer's vocabulary, as xgrammar serializes it.
-        any_whitespace: whether white space is allowed anywhere in JSON.
     """
     with suppress(ImportError):
         from setproctitle import setproctitle
@@ -41,17 +38,22 @@ def main(connection: socket.socket, tokenizer: str, any_whitespace: bool) -> Non
         setproctitle("rayllm::Sandbox")
     import xgrammar
 
-    info = xgrammar.TokenizerInfo.deserialize_json(tokenizer)
     answers = connection.fileno()
-    _answer(answers, READY, None)
+    lines = _lines(answers)
+    if (first_line := next(filter(None, lines), None)) is None:
+        return
+    first = json.loads(first_line)
+    # The vocabulary, as xgrammar serializes it.
+    info = xgrammar.TokenizerInfo.deserialize_json(first["tokenizer"])
+    _answer(answers, first["id"], None)
     running: dict[int, int] = {}
-    for line in _lines(answers):
+    for line in lines:
         _reap(running, answers)
         if line:
             job = json.loads(line)
             pid = os.fork()
             if pid == 0:
-                _run(job, info, any_whitespace, answers)
+                _run(job, info, first["any_whitespace"], answers)
             running[pid] = job["id"]
     _reap(running, answers)
 

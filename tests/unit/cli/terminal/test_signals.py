@@ -30,3 +30,28 @@ def test_a_signal_that_python_ignores_interrupts_later(name: str) -> None:
     assert "Exception ignored in" in done.stderr
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert done.returncode != 0
+
+
+ANOTHER = """
+import os, signal, sys
+import click
+from rayllm.cli import main
+from rayllm.cli.terminal.signals import interrupt_on_signals
+
+@click.command()
+def command():
+    interrupt_on_signals()
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("of a module that was interrupted")
+
+main.cli = command
+sys.argv = ["rayllm"]
+main.main()
+"""
+
+
+def test_an_error_that_follows_from_an_interrupt_is_none() -> None:
+    done = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
