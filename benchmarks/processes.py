@@ -12,7 +12,7 @@ import psutil
 
 
 def titled(title: str) -> list[psutil.Process]:
-    """Processes of Ray clusters whose title begins so, by process ID, where this process would start one."""
+    """Processes whose title begins so, by process ID, of the Ray clusters in this process's temporary folder."""
     matches = []
     folder = os.path.join(os.path.realpath(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()), "ray", "session_")
     # Not by psutil, which takes several times as long: those who wait for a process ask all the time.

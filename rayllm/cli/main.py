@@ -79,21 +79,21 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except RayLLMError as error:
-        _end_if_interrupted()
         if verbose:
             raise
+        _end_if_interrupted()
         click.echo(f"error: {error.message}", err=True)
         sys.exit(1)
     except Exception as error:
-        _end_if_interrupted()
         if verbose:
             raise
+        _end_if_interrupted()
         click.echo(f"error: {type(error).__name__}: {error}\nhint: --verbose shows where it arose.", err=True)
         sys.exit(1)
 
 
 def _end_if_interrupted() -> None:
-    """Exit if an error follows from an interrupt: libraries turn it into others, such as an ImportError."""
+    """Exit with 130 after an interrupt, which libraries turn into other errors, such as an ImportError."""
     if was_interrupted():
         sys.exit(130)
 

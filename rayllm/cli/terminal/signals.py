@@ -29,7 +29,7 @@ def interrupt_on_signals() -> None:
 
 
 def was_interrupted() -> bool:
-    """Whether the process got a signal since the first call of `interrupt_on_signals`."""
+    """Whether SIGINT or SIGTERM has come since the first call of `interrupt_on_signals`."""
     return _interrupted
 
 

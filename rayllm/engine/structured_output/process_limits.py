@@ -6,8 +6,8 @@ import resource
 import signal
 
 CPU_S = 2
-# Under load a process gets a small part of a core.
-WALL_S = 20
+# Under load a process gets less than a core.
+WALL_S = 10
 MEMORY_BYTES = 1 << 30
 
 TOO_COSTLY = "takes too long or too much memory to compile; make it simpler"

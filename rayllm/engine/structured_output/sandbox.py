@@ -71,10 +71,12 @@ class Sandbox:
 
     async def stop(self) -> None:
         """Kill the process. One that is being started is killed when it has started."""
-        if self._starting is not None:
+        if self._starting is None:
+            return
+        if self._starting.done():
+            _close(self._starting)
+        else:
             self._starting.add_done_callback(_close)
-            if self._starting.done():
-                await asyncio.sleep(0)
 
     async def _compile(self, kind: str, text: str) -> str | None:
         child = await self._child()
@@ -123,11 +125,14 @@ class _Child:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can answer nothing more."""
+        """Whether the process has ended, or its connection is closed."""
         return self._jobs.is_closing() or not self.process.is_alive()
 
     async def answer(self, job: dict[str, Any]) -> str | None:
-        """The fault of a job.
+        """Send a job, and wait for its answer: the fault of a constraint, or None if it has none.
+
+        Args:
+            job: a line of `sandbox_process`, as an object.
 
         Raises:
             UnavailableError: the process ended.

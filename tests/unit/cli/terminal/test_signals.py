@@ -52,6 +52,6 @@ main.main()
 """
 
 
-def test_an_error_that_follows_from_an_interrupt_is_none() -> None:
+def test_an_error_that_follows_from_an_interrupt_is_not_shown() -> None:
     done = subprocess.run([sys.executable, "-c", ANOTHER], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

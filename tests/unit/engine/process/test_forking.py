@@ -218,6 +218,14 @@ def test_the_server_ends_when_idle(folder: Path) -> None:
         time.sleep(0.05)
 
 
+def test_a_context_says_how_long_its_server_is_kept(folder: Path) -> None:
+    ForkContext(["json"], idle_s=0.1).prepare()
+    deadline = time.monotonic() + 30
+    while list(folder.glob("*/*.sock")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 PARENT = """
 import sys, time
 from rayllm.engine.process import parent_watch
