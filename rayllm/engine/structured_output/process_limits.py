@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import signal
 
+from rayllm.errors import UnavailableError
+
 CPU_S = 2
 # Under load a process gets less than a core.
 WALL_S = 10
@@ -20,3 +22,14 @@ def limit_process() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(WALL_S)
+
+
+def is_out_of_time(exit_code: int) -> bool:
+    """Whether a limited process got too little of the processor to come to its end or to its other limits."""
+    return exit_code == -signal.SIGALRM
+
+
+def busy() -> UnavailableError:
+    """The error for a constraint whose process was out of time, which says nothing of the constraint."""
+    message = "The server is too busy to check this structured-output constraint; try again."
+    return UnavailableError(message, None, None, 5)

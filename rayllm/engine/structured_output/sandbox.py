@@ -20,6 +20,7 @@ from typing import Any
 from rayllm.engine.structured_output import sandbox_process
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
+from rayllm.engine.structured_output.process_limits import busy
 from rayllm.errors import EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Sandbox:
 
         Raises:
             RequestError: the constraint is refused; the message has the reason.
-            UnavailableError: too many constraints are queued.
+            UnavailableError: too many constraints are queued, or the machine is too busy to compile this one.
         """
         if (fault := await self._faults.answer(constraint.kind, constraint.text)) is not None:
             raise refusal(constraint, fault)
@@ -135,7 +136,7 @@ class _Child:
             job: a line of `sandbox_process`, as an object.
 
         Raises:
-            UnavailableError: the process ended.
+            UnavailableError: the process ended, or the machine is too busy.
         """
         waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         if self.is_lost:
@@ -163,7 +164,11 @@ class _Child:
             while line := await answers.readline():
                 answer: dict[str, Any] = json.loads(line)
                 waiting = self._waiting.get(answer["id"])
-                if waiting is not None and not waiting.done():
+                if waiting is None or waiting.done():
+                    continue
+                if "busy" in answer:
+                    waiting.set_exception(busy())
+                else:
                     waiting.set_result(answer["fault"])
         logger.error("The sandbox process ended; the next constraint restarts it.")
         self.close()

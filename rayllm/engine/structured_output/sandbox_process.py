@@ -2,7 +2,8 @@
 
 It loads the compiler once and forks for every constraint, so that one that runs away, or crashes the compiler, affects
 only its fork. It reads lines of JSON: first `{"id", "tokenizer", "any_whitespace"}`, then `{"id", "kind", "spec"}`, and
-answers each with `{"id", "fault"}`, where fault is null or a phrase.
+answers each with `{"id", "fault"}`, where fault is null or a phrase, or with `{"id", "busy"}` if the machine was too
+busy to compile it in time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from rayllm.engine.structured_output.process_limits import TOO_COSTLY, limit_process
+from rayllm.engine.structured_output.process_limits import TOO_COSTLY, is_out_of_time, limit_process
 
 # Generation steps to try: some grammars compile at once and then take minutes for a token.
 STEPS = 16
@@ -80,13 +81,19 @@ def _reap(running: dict[int, int], answers: int) -> None:
         if pid == 0:
             return
         job = running.pop(pid)
-        if status != 0:
+        if is_out_of_time(os.waitstatus_to_exitcode(status)):
+            _write(answers, {"id": job, "busy": True})
+        elif status != 0:
             _answer(answers, job, TOO_COSTLY)
 
 
 def _answer(answers: int, job: int, fault: str | None) -> None:
+    _write(answers, {"id": job, "fault": fault and fault[:500]})
+
+
+def _write(answers: int, answer: dict[str, Any]) -> None:
     # Short enough to be written atomically, so that lines of several forks do not mix.
-    os.write(answers, json.dumps({"id": job, "fault": fault and fault[:500]}).encode() + b"\n")
+    os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:

@@ -15,7 +15,7 @@ from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
 from rayllm.engine.structured_output.json_schema import MAX_PATTERN
 from rayllm.engine.structured_output.limits import MAX_CHARACTERS, check_limits
-from rayllm.engine.structured_output.process_limits import TOO_COSTLY
+from rayllm.engine.structured_output.process_limits import TOO_COSTLY, busy, is_out_of_time
 from rayllm.errors import RequestError
 
 Body = dict[str, Any]
@@ -32,7 +32,7 @@ class WhitespacePatterns:
 
         Raises:
             RequestError: the schema is invalid or too expensive, or the pattern too long.
-            UnavailableError: too many schemas are queued.
+            UnavailableError: too many schemas are queued, or the machine is too busy to convert this one.
         """
         structured = body.get("structured_outputs")
         if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
@@ -63,5 +63,7 @@ async def _convert(schema: str, pattern: str) -> dict[str, str]:
     )
     job = {"schema": schema, "pattern": pattern, "longest": MAX_CHARACTERS["regex"]}
     output, _ = await process.communicate(json.dumps(job).encode())
+    if is_out_of_time(await process.wait()):
+        raise busy()
     result: dict[str, str] = json.loads(output) if process.returncode == 0 else {"fault": TOO_COSTLY}
     return result

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -18,7 +20,7 @@ from rayllm.engine.structured_output import ConstraintGate
 from rayllm.engine.structured_output.json_schema import MAX_DEPTH, MAX_PATTERN
 from rayllm.engine.structured_output.limits import MAX_CHARACTERS
 from rayllm.engine.structured_output.process_limits import CPU_S, MEMORY_BYTES
-from rayllm.errors import RequestError
+from rayllm.errors import RequestError, UnavailableError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -64,6 +66,21 @@ async def test_what_cannot_be_one_is_refused_in_little_memory(schema: Any, patte
         await admitted(schema, pattern)
     assert (caught.value.status, caught.value.param) == (400, "structured_outputs")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+async def test_what_a_busy_machine_does_not_convert_is_not_remembered_as_a_fault() -> None:
+    gate = ConstraintGate(None)
+    body = replace_deprecated({"guided_json": lists(MAX_DEPTH), "guided_whitespace_pattern": " "})
+    running = asyncio.create_task(gate.admit(body))
+    name = "rayllm.engine.structured_output.whitespace_process"
+    while not (converting := [child for child in psutil.Process().children() if name in child.cmdline()]):
+        await asyncio.sleep(0.01)
+    # The end of its time.
+    converting[0].send_signal(signal.SIGALRM)
+    with pytest.raises(UnavailableError, match="busy"):
+        await running
+    with pytest.raises(RequestError, match="takes too long or too much memory"):
+        await gate.admit(body)
 
 
 def test_the_process_itself_is_bounded() -> None:
