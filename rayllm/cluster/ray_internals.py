@@ -16,6 +16,7 @@ PRIVATE_NAMES = {
     "ray._private.worker": (
         "_global_node",
         "global_worker",
+        "print_to_stdstream",
         "raise_sys_exit_with_custom_error_message",
         "Worker.actors",
         "Worker.actor_id",
@@ -72,6 +73,8 @@ PRIVATE_NAMES = {
 }
 """Module → the names used from it, dotted for attributes."""
 
+_WORKER_COUNT = "worker processes have been started on node"
+
 
 def autoscaler_limits() -> Any:
     """The most resources that Ray's own autoscaler may add; empty where it reports none."""
@@ -112,6 +115,18 @@ def replace_sigterm_exit(wrap: Callable[[Callable[..., Any]], Callable[..., Any]
     """
     worker: Any = ray._private.worker
     worker.raise_sys_exit_with_custom_error_message = wrap(worker.raise_sys_exit_with_custom_error_message)
+
+
+def hide_worker_count() -> None:
+    """Keep Ray from printing a warning when a node has several times as many workers as cores, as small nodes do."""
+    worker: Any = ray._private.worker
+    print_data = worker.print_to_stdstream
+
+    def print_others(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        if data["pid"] != "raylet" or _WORKER_COUNT not in data["lines"][0]:
+            print_data(data, *arguments, **options)
+
+    worker.print_to_stdstream = print_others
 
 
 def name_request_in_logs(request_id: str) -> None:

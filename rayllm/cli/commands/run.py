@@ -123,11 +123,14 @@ def _connect(address: str | None, runtime_env: dict[str, Any], verbose: bool) ->
     import ray
     from ray import serve
 
+    from rayllm.cluster.ray_internals import hide_worker_count
+
     resolved = _resolved(address)
     if verbose:
         ray.init(address=resolved, namespace="serve", runtime_env=runtime_env)
         return
     hide_token_notice()
+    hide_worker_count()
     ray.init(address=resolved, namespace="serve", runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
     logging.getLogger(serve.__name__).setLevel("WARNING")
 
