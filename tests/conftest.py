@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +14,14 @@ settings.load_profile("suite")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-docs", action="store_true", help="write the pages that are made from what the tests find")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment() -> Iterator[pytest.MonkeyPatch]:
+    """The environment of all tests, the same in each of several test processes, so that they share fork servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYTEST_XDIST_TESTRUNUID", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+            patch.delenv(name, raising=False)
+        # Longer than any time without an engine.
+        patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "300")
+        yield patch

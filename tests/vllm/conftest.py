@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from rayllm.engine.process.forking import ForkContext
+from rayllm.engine.vllm.engine import cpu_fork_context
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,3 +19,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_context(environment: pytest.MonkeyPatch) -> ForkContext:
+    """The context of engines' processes. Its server imports vLLM while the first tests run."""
+    context = cpu_fork_context()
+    assert context is not None
+    return context
+
+
+@pytest.fixture(scope="session")
+def run_forked(fork_context: ForkContext) -> Callable[..., Any]:
+    """Runs a function in a process of its own, since vLLM keeps its state in the process."""
+
+    def run(function: Callable[..., Any], *arguments: Any) -> Any:
+        with ProcessPoolExecutor(1, mp_context=fork_context) as pool:
+            return pool.submit(function, *arguments).result()
+
+    return run

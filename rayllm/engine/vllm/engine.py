@@ -25,9 +25,15 @@ from rayllm.settings import settings
 logger = logging.getLogger(__name__)
 
 # What every engine's process imports.
-_ENGINE_MODULES = ("vllm.v1.engine.core", "vllm.v1.executor.uniproc_executor", "vllm.v1.worker.cpu_worker")
-# What their sandbox imports; vLLM does so only for a request with a constraint, and has it only on some platforms.
-_SANDBOX_MODULE = "xgrammar"
+_ENGINE_MODULES = (
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    # After all modules that refer to the kernels.
+    "rayllm.engine.vllm.cpu_kernels",
+)
+# What engines import when they start, and their sandboxes, if it is there: some versions and platforms have none.
+_OPTIONAL_MODULES = ("compressed_tensors", "xgrammar")
 _UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
 
@@ -38,7 +44,7 @@ def cpu_fork_context() -> ForkContext | None:
     """
     if not forking.is_supported():
         return None
-    modules = [*_ENGINE_MODULES, *([_SANDBOX_MODULE] if find_spec(_SANDBOX_MODULE) else [])]
+    modules = [*_ENGINE_MODULES, *filter(find_spec, _OPTIONAL_MODULES)]
     context = ForkContext(modules, settings().fork_server_idle_s)
     context.prepare()
     return context
