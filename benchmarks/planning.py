@@ -6,11 +6,10 @@ python -m benchmarks.planning --write    also put them into docs/performance.md
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,8 @@ from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
 from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.measure import measure
-from tests.vllm import specs
+from tests.vllm import shapes, specs
 
-# They make the models, and have vLLM start with each, or plan for a GPU: the same that the tests go by.
-_PROGRAM, _PROGRAM_GPU = "tests.vllm.shapes", "tests.vllm.specs"
 _CACHE_BYTES, _TOKENS = 2**30, 256
 
 
@@ -30,19 +27,19 @@ def main() -> None:
     """Count, and print or publish the tables."""
     read_options(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        lines = list(_rows(_counted(_PROGRAM, folder), Path(folder)))
+        lines = list(_rows(_counted(shapes.measured, folder), Path(folder)))
     heading = "| model | blocks: vLLM | plan | sequences of 256 tokens: vLLM | plan | parameters: transformers | plan |"
     publish("planning", "\n".join([heading, "|---|---|---|---|---|---|---|", *lines]))
     with tempfile.TemporaryDirectory() as folder:
-        lines = list(_rows_gpu(_counted(_PROGRAM_GPU, folder)))
+        lines = list(_rows_gpu(_counted(specs.plan, folder)))
     heading = "| model | tokens in a block | blocks: vLLM | plan | longest sequences: vLLM | plan |"
     publish("planning-gpu", "\n".join([heading, "|---|---|---|---|---|---|", *lines]))
 
 
-def _counted(program: str, folder: str) -> dict[str, dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-m", program, folder], stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def _counted(count: Callable[[Path], dict[str, dict[str, Any]]], folder: str) -> dict[str, dict[str, Any]]:
+    """What vLLM counts, in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(count, Path(folder)).result()
 
 
 def _rows(found: dict[str, dict[str, float]], folder: Path) -> Iterator[str]:

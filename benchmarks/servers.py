@@ -146,8 +146,16 @@ def rayllm_behind_haproxy(path: Path = DEMO, variables: Mapping[str, str] = Mapp
 
 
 @contextmanager
-def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
-    """vLLM's own server on the same weights, template and engine arguments."""
+def bare_vllm(
+    path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({}), executor: str | None = None
+) -> Iterator[Server]:
+    """vLLM's own server on the same weights, template and engine arguments.
+
+    Args:
+        path: the model's file.
+        variables: environment variables of the server.
+        executor: import path of an executor in place of the one that vLLM chooses.
+    """
     model, port = load_model(path), free_port()
     assert isinstance(model.source, LocalSource)
     arguments, environment = _on_this_cpu(model)
@@ -169,6 +177,8 @@ def bare_vllm(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType
             options["--chat-template"] = template.name
         if model.task == "embed":
             options |= {"--runner": "pooling", "--convert": "embed"}
+        if executor is not None:
+            options["--distributed-executor-backend"] = executor
         command += [word for option in options.items() for word in option] + _features(model)
         with running("vllm", command, port, os.environ | environment | dict(variables)) as server:
             yield server

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration import architectures
 from tests.integration.service import ROOT
+from tests.vllm import architectures
 
 Record = Callable[[str, object], None]
 
@@ -21,7 +21,7 @@ Record = Callable[[str, object], None]
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What each architecture answers on the device."""
     folder: Path = tmp_path_factory.mktemp("architectures")
-    command = [sys.executable, "-m", "tests.integration.architectures", str(folder)]
+    command = [sys.executable, "-m", "tests.vllm.architectures", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
     assert done.stdout, done.stderr[-3000:]
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

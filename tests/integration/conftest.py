@@ -59,26 +59,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def workers() -> Iterator[None]:
+def workers(environment: pytest.MonkeyPatch) -> Iterator[None]:
     """Have Ray fork the workers of clusters that tests start, so that each of them need not import vLLM anew.
 
     Clusters and commands know nothing of those of other test processes on this machine. There is no hub but the one
     that some tests start.
     """
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        # Longer than any time without an engine.
-        patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "300")
-        # Seconds between two measurements of nodes by their agents, of which no test reads anything.
-        patch.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")
-        # Ray's log monitor lists all files of logs ten times a second where there are fewer.
-        patch.setenv("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0")
-        # Not removed, since it has the logs. Its path is short: those of Ray's sockets have at most 107 bytes.
-        patch.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="rayllm-tests-"))
-        for name in ("PYTEST_XDIST_TESTRUNUID", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
-            patch.delenv(name, raising=False)
-        with forked_workers(Path(folder)):
-            yield
+    environment.setenv("HF_HUB_OFFLINE", "1")
+    # Seconds between two measurements of nodes by their agents, of which no test reads anything.
+    environment.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")
+    # Ray's log monitor lists all files of logs ten times a second where there are fewer.
+    environment.setenv("RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "0")
+    # Not removed, since it has the logs. Its path is short: those of Ray's sockets have at most 107 bytes.
+    environment.setenv("RAY_TMPDIR", tempfile.mkdtemp(prefix="rayllm-tests-"))
+    with tempfile.TemporaryDirectory() as folder, forked_workers(Path(folder)):
+        yield
 
 
 @pytest.fixture(scope="session")

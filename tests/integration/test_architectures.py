@@ -1,10 +1,8 @@
-"""The architectures of 2025 and 2026 on tiny random checkpoints: vLLM's engine alone, and behind the router."""
+"""Architectures of 2025 and 2026 behind the router, on tiny random checkpoints."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,35 +12,11 @@ import yaml
 from ray import serve
 
 from rayllm import build_app
-from tests.integration import architectures
 from tests.integration.service import DEMO, ROOT, Service
 from tests.integration.surface import tiny_model
+from tests.vllm import architectures
 
 PREFIX = "/architectures"
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each architecture answers, of one process."""
-    command = [sys.executable, "-m", "tests.integration.architectures", str(tmp_path_factory.mktemp("architectures"))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    errors = {name: answer["error"] for name, answer in found.items() if "error" in answer}
-    assert not errors, done.stderr[-3000:]
-    return found
-
-
-@pytest.mark.parametrize("name", architectures.SHAPES)
-def test_the_engine_answers_with_as_many_tokens_as_asked(answers: dict[str, dict[str, Any]], name: str) -> None:
-    assert answers[name]["tokens"] == [architectures.TOKENS, architectures.TOKENS]
-
-
-@pytest.mark.parametrize("name", architectures.SHAPES)
-def test_the_engine_computes_what_transformers_does(answers: dict[str, dict[str, Any]], name: str) -> None:
-    """Models that do not agree at all differ by 1.4."""
-    found = architectures.disagreement(answers[name]["logprobs"], answers[name]["expected"])
-    assert found < architectures.MAX_DISAGREEMENT
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tests.compatibility.page import PAGE, page
 from tests.integration.evaluation import evaluate, make_task
 from tests.integration.service import Service
 
+# The workers of vLLM's default executor take a core while they wait.
+UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 STATUSES: dict[tuple[Case, bool], int] = {}
 ASKED = [(case, stream) for case in CASES for stream in (False, True) if case.streams or not stream]
 # Faults that RayLLM refuses on every vLLM, and vLLM itself from a version on.
@@ -33,7 +35,7 @@ CHECKED_FROM = {
 @pytest.fixture(scope="module")
 def bare(service: Service) -> Iterator[httpx.Client]:
     """A client of vLLM's own server; of this module only, since an engine holds gigabytes."""
-    with bare_vllm() as server, httpx.Client(base_url=server.url, timeout=120) as client:
+    with bare_vllm(executor=UNIPROC) as server, httpx.Client(base_url=server.url, timeout=120) as client:
         yield client
 
 

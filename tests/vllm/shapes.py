@@ -1,14 +1,12 @@
 """Small models of many families, with random weights, and what vLLM makes of them.
 
-A program of its own, `python -m tests.vllm.shapes FOLDER`, since vLLM keeps its state in the process.
+`measured` runs in a process of its own, since vLLM keeps its state in the process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +108,7 @@ def count(root: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    parameters = make(folder)
-    print(json.dumps({name: {**counts, "parameters": parameters[name]} for name, counts in count(folder).items()}))
+def measured(root: Path) -> dict[str, dict[str, float]]:
+    """What vLLM makes of each model, and transformers of its `parameters`. Makes the models below `root`."""
+    parameters = make(root)
+    return {name: {**counts, "parameters": parameters[name]} for name, counts in count(root).items()}

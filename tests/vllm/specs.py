@@ -1,9 +1,8 @@
 """Small models of many families, and the cache blocks that vLLM plans for them. No engine starts, and no weights exist.
 
-A program of its own, `python -m tests.vllm.specs FOLDER`, since vLLM keeps its state in the process. vLLM's own modules
-are built without memory for their weights, and asked for their caches as vLLM's workers ask them. There is no GPU here:
-in place of the CPU's attention, layers are given FlashAttention, which vLLM selects on most GPUs, and Triton's latent
-attention.
+`plan` runs in a process of its own, since vLLM keeps its state in the process. vLLM's own modules are built without
+memory for their weights, and asked for their caches as vLLM's workers ask them. There is no GPU here: in place of the
+CPU's attention, layers are given FlashAttention, which vLLM selects on most GPUs, and Triton's latent attention.
 
 Sparse attention has no layers without a GPU. Its caches are built by hand from vLLM's classes, as the layers build them
 (`vllm/model_executor/layers/attention/mla_attention.py` and `vllm/model_executor/models/deepseek_v2.py`).
@@ -14,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -257,8 +255,12 @@ def _planned(config: Any, specs: dict[str, Any], stages: int = 1) -> dict[str, A
     }
 
 
-def main(root: Path) -> None:
-    """Print what vLLM plans for each model, or as `error` why it does not."""
+def plan(root: Path) -> dict[str, dict[str, Any]]:
+    """What vLLM plans for each model, or as `error` why it does not.
+
+    Args:
+        root: a folder for the models' files.
+    """
     import torch
 
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1", "VLLM_KIMI_K3_GEMM_AR": "0"}
@@ -282,8 +284,4 @@ def main(root: Path) -> None:
                 found[name] = count_one(name)
             except Exception as error:
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return found

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-WEIGHTS = ROOT / "models" / "rayllm-demo" / "weights"
-CONFIGURE = """
-import json, subprocess, sys
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm.engine import make_engine_config
-started = []
-run = subprocess.run
-def count(command, **options):
-    started.append(command)
-    return run(command, **options)
-subprocess.run = count
-config = make_engine_config(VllmArguments(engine={"model": sys.argv[1]}, server={}))
-imports = [command for command in started if any("vllm" in str(word) for word in command)]
-print(json.dumps({"imports": imports, "architecture": config.model_config.architecture}))
-"""
+
+WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
 
-def test_on_a_cpu_no_other_process_imports_vllm(tmp_path: Path) -> None:
-    variables = {**os.environ, "VLLM_CACHE_ROOT": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", CONFIGURE, str(WEIGHTS)]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"imports": [], "architecture": "LlamaForCausalLM"}
+def inspect(cache: Path) -> tuple[list[Any], str]:
+    """The processes that import vLLM, and the architecture of the demo model."""
+    os.environ |= {"VLLM_CACHE_ROOT": str(cache), "HF_HUB_OFFLINE": "1"}
+    started, run = [], subprocess.run
+
+    def count(command: Any, **options: Any) -> Any:
+        started.append(command)
+        return run(command, **options)
+
+    subprocess.run = count  # type: ignore[assignment]
+    config = make_engine_config(VllmArguments(engine={"model": str(WEIGHTS)}, server={}))
+    imports = [command for command in started if any("vllm" in str(word) for word in command)]
+    return imports, config.model_config.architecture
+
+
+def test_on_a_cpu_no_other_process_imports_vllm(run_forked: Callable[..., Any], tmp_path: Path) -> None:
+    assert run_forked(inspect, tmp_path) == ([], "LlamaForCausalLM")
     # Other processes of this machine find what this one has found out.
     [found] = (tmp_path / "modelinfos").iterdir()
     assert "LlamaForCausalLM" in found.name

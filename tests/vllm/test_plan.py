@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def counted(root: Path) -> dict[str, dict[str, int]]:
+def counted(run_forked: Callable[..., Any], root: Path) -> dict[str, dict[str, int]]:
     """What vLLM says of each model, and transformers of its parameters."""
-    command = [sys.executable, "-m", "tests.vllm.shapes", str(root)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, int]] = run_forked(shapes.measured, root)
     return found
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-PLUGIN = Path(__file__).parent / "tool_plugin.py"
-LOAD = """
-import sys
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm.application import make_server_arguments
 
-tool, reasoning = sys.argv[1:]
-plugins = {"tool_parser_plugin": tool, "tool_call_parser": "example"}
-make_server_arguments(VllmArguments({"model": "m"}, plugins))
-plugins = {"reasoning_parser_plugin": reasoning, "reasoning_parser": "mine"}
-make_server_arguments(VllmArguments({"model": "m", **plugins}, {}))
-print("loaded")
-"""
+PLUGIN = Path(__file__).parent / "tool_plugin.py"
 REASONING = """
 from vllm.entrypoints.openai.protocol import ChatCompletionRequest, DeltaMessage
 from vllm.reasoning import ReasoningParserManager
@@ -32,10 +24,17 @@ class Mine(DeepSeekR1ReasoningParser):
 """
 
 
-def test_old_import_paths_resolve_without_guided_decoding(tmp_path: Path) -> None:
+def load(tool: Path, reasoning: Path) -> None:
+    """Load both plugins."""
+    assert "vllm.entrypoints.openai.protocol" not in sys.modules
+    make_server_arguments(
+        VllmArguments({"model": "m"}, {"tool_parser_plugin": str(tool), "tool_call_parser": "example"})
+    )
+    plugins = {"reasoning_parser_plugin": str(reasoning), "reasoning_parser": "mine"}
+    make_server_arguments(VllmArguments({"model": "m", **plugins}, {}))
+
+
+def test_old_import_paths_resolve_without_guided_decoding(run_forked: Callable[..., Any], tmp_path: Path) -> None:
     reasoning = tmp_path / "reasoning.py"
     reasoning.write_text(REASONING)
-    command = [sys.executable, "-c", LOAD, str(PLUGIN), str(reasoning)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.rstrip().endswith("loaded")
+    run_forked(load, PLUGIN, reasoning)

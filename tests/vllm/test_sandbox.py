@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -14,8 +16,8 @@ import pytest
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
+from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.structured_output import Constraint, Sandbox
-from rayllm.engine.vllm.engine import cpu_fork_context
 from rayllm.engine.vllm.structured_output import as_compiled
 from rayllm.errors import EngineError, RequestError, UnavailableError
 
@@ -33,8 +35,8 @@ def vocabulary() -> str:
 
 
 @pytest.fixture
-async def sandbox(vocabulary: str) -> AsyncIterator[Sandbox]:
-    sandbox = Sandbox(vocabulary, any_whitespace=False)
+async def sandbox(fork_context: ForkContext, vocabulary: str) -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(vocabulary, any_whitespace=False, context=fork_context)
     await sandbox.start()
     yield sandbox
     await sandbox.stop()
@@ -95,6 +97,18 @@ async def test_what_only_the_engines_options_refuse_is_refused(sandbox: Sandbox)
         assert "repeats something more than 128 times" in refusal
     assert await fault(sandbox, "json", {"type": "string", "pattern": "^[a-z]{1,128}$"}) is None
     assert await fault(sandbox, "regex", "[a-z]{1,255}") is None
+
+
+async def test_what_a_busy_machine_does_not_compile_is_not_remembered_as_a_fault(sandbox: Sandbox) -> None:
+    running = asyncio.create_task(fault(sandbox, "regex", EXPLODES))
+    assert sandbox.process is not None
+    while not (forks := psutil.Process(sandbox.process.pid).children()):
+        await asyncio.sleep(0.01)
+    # The end of its time.
+    forks[0].send_signal(signal.SIGALRM)
+    with pytest.raises(UnavailableError, match="busy"):
+        await running
+    assert "too long" in str(await fault(sandbox, "regex", EXPLODES))
 
 
 async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbox) -> None:
@@ -171,18 +185,21 @@ async def test_what_is_stopped_while_it_starts_ends(vocabulary: str) -> None:
     assert not sandbox.process.is_alive()
 
 
-async def test_it_is_forked_where_engines_are(vocabulary: str) -> None:
-    context = cpu_fork_context()
-    sandbox = Sandbox(vocabulary, context=context)
-    await sandbox.start()
-    try:
-        assert await fault(sandbox, "regex", r"\d+") is None
-        assert "parenthesis" in str(await fault(sandbox, "regex", "("))
-        assert sandbox.process is not None
-        parent = psutil.Process(sandbox.process.pid).parent()
-        assert parent is not None
-        assert parent.name().startswith("rayllm::ForkSer")
-    finally:
-        await sandbox.stop()
+async def test_it_is_forked_where_engines_are(sandbox: Sandbox) -> None:
+    assert sandbox.process is not None
+    parent = psutil.Process(sandbox.process.pid).parent()
+    assert parent is not None
+    assert parent.name().startswith("rayllm::ForkSer")
+    await sandbox.stop()
     await asyncio.to_thread(sandbox.process.join, 30)
     assert not sandbox.process.is_alive()
+
+
+async def test_it_is_spawned_elsewhere(vocabulary: str) -> None:
+    sandbox = Sandbox(vocabulary)
+    await sandbox.start()
+    assert await fault(sandbox, "regex", r"\d+") is None
+    assert "parenthesis" in str(await fault(sandbox, "regex", "("))
+    assert sandbox.process is not None
+    assert psutil.Process(sandbox.process.pid).ppid() == os.getpid()
+    await sandbox.stop()

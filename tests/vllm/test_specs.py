@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,9 @@ ALL = CASES | SPARSE_CASES
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def planned(run_forked: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What vLLM plans for each model."""
-    command = [sys.executable, "-m", "tests.vllm.specs", str(tmp_path_factory.mktemp("specs"))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = run_forked(specs.plan, tmp_path_factory.mktemp("specs"))
     return found
 
 

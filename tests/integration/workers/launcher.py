@@ -11,15 +11,15 @@ import json
 import os
 import runpy
 import socket
-import struct
 import sys
 
 # RayLLM's engines do not import anew for a variable of this prefix.
 FOLDER = "_RAYLLM_FORKED_WORKERS"
 SOCKET = "server.sock"
 ENVIRONMENT = "environment.json"
-SIZE = struct.Struct("!q")
 READY = b"ready"
+# Bytes of one message on a Unix socket.
+MAX_PAYLOAD = 1 << 17
 # Less than Ray waits for a worker, which is a minute.
 _READY_S = 40.0
 # Variables that the server's imports do not read, by prefix.
@@ -103,16 +103,17 @@ def _request(path: str, payload: bytes) -> None:
     """Have the server fork a process that takes over this one's output.
 
     Raises:
-        OSError: the server cannot be reached, or is still importing.
+        OSError: the server cannot be reached, is still importing, or takes no request that large.
     """
-    with socket.socket(socket.AF_UNIX) as connection:
+    if len(payload) > MAX_PAYLOAD:
+        raise OSError(f"its environment has more than {MAX_PAYLOAD:,} bytes")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_READY_S)
         connection.connect(path)
         # Nothing is sent before, so that no worker starts of which this process has given up.
         if connection.recv(len(READY)) != READY:
             raise OSError("the server ended")
-        socket.send_fds(connection, [SIZE.pack(len(payload))], [0, 1, 2])
-        connection.sendall(payload)
+        socket.send_fds(connection, [payload], [0, 1, 2])
 
 
 if __name__ == "__main__":

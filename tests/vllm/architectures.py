@@ -1,8 +1,8 @@
 """Tiny checkpoints of the architectures of 2025 and 2026 that vLLM's CPU build runs, with random weights.
 
-`python -m tests.integration.architectures FOLDER` makes one of each below FOLDER, has vLLM answer with each, and prints
-what it found as JSON. It is a program of its own, since vLLM keeps its state in the process. Where there is a GPU, vLLM
-computes on it; what that is compared with is always computed by transformers on the CPU.
+`answers` runs in a process of its own, since vLLM keeps its state in the process; `python -m tests.vllm.architectures
+FOLDER` is one, and prints them as JSON. Where there is a GPU, vLLM computes on it; what that is compared with is always
+computed by transformers on the CPU.
 
 Not here, because vLLM 0.29 refuses them on a CPU: sparse attention (DeepSeek V3.2 and V4, GLM 5), MXFP4 weights,
 experts chosen by a sigmoid without groups (MiniMax M2), experts without a gate (those of Nemotron 3) and Kimi's linear
@@ -19,6 +19,8 @@ import statistics
 import sys
 from pathlib import Path
 from typing import Any
+
+from rayllm.engine.vllm.model_inspection import inspected_in_process
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 TOKENS = 12
@@ -150,16 +152,17 @@ def answers(root: Path) -> dict[str, dict[str, Any]]:
 
     def answer(name: str) -> dict[str, Any]:
         expected = _expected_logprobs(_make(name, root / name))
-        engine = LLM(
-            model=str(root / name),
-            enforce_eager=True,
-            max_model_len=256,
-            max_num_batched_tokens=256,
-            gpu_memory_utilization=0.3,
-            # Mamba-2 layers have none on a CPU.
-            enable_prefix_caching=False,
-            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-        )
+        with inspected_in_process():
+            engine = LLM(
+                model=str(root / name),
+                enforce_eager=True,
+                max_model_len=256,
+                max_num_batched_tokens=256,
+                gpu_memory_utilization=0.3,
+                # Mamba-2 layers have none on a CPU.
+                enable_prefix_caching=False,
+                distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            )
         prompts = ["The capital of France is", "Tell me a story."]
         replies = engine.generate(prompts, sampling, use_tqdm=False)
         [scored] = engine.generate([{"prompt_token_ids": PROMPT}], scoring, use_tqdm=False)
