@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def fork_context(environment: pytest.MonkeyPatch) -> ForkContext:
     """The context of engines' processes. Its server imports vLLM while the first tests run."""
+    # As for RayLLM's engines. PyTorch reads it while vLLM is imported.
+    environment.setenv("TORCHDYNAMO_DISABLE", "1")
     context = cpu_fork_context()
     assert context is not None
     return context
@@ -34,7 +36,20 @@ def run_forked(fork_context: ForkContext) -> Callable[..., Any]:
     """Runs a function in a process of its own, since vLLM keeps its state in the process."""
 
     def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        with ProcessPoolExecutor(1, mp_context=fork_context) as pool:
-            return pool.submit(function, *arguments).result()
+        receiver, sender = fork_context.Pipe(duplex=False)
+        process = fork_context.Process(target=_send_result, args=(sender, function, *arguments))
+        process.start()
+        sender.close()
+        try:
+            return receiver.recv()
+        except EOFError:
+            pytest.fail("The process failed; its output says why.")
+        finally:
+            process.kill()
+            process.join()
 
     return run
+
+
+def _send_result(sender: Connection, function: Callable[..., Any], *arguments: Any) -> None:
+    sender.send(function(*arguments))

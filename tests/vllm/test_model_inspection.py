@@ -15,7 +15,7 @@ WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 
 
 def inspect(cache: Path) -> tuple[list[Any], str]:
-    """The processes that import vLLM, and the architecture of the demo model."""
+    """The processes that the configuration starts to import vLLM, and the architecture of the demo model."""
     os.environ |= {"VLLM_CACHE_ROOT": str(cache), "HF_HUB_OFFLINE": "1"}
     started, run = [], subprocess.run
 

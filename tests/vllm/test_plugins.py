@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.engine.arguments import VllmArguments
+from rayllm.engine.vllm import import_shims
 from rayllm.engine.vllm.application import make_server_arguments
 
 PLUGIN = Path(__file__).parent / "tool_plugin.py"
@@ -26,7 +27,7 @@ class Mine(DeepSeekR1ReasoningParser):
 
 def load(tool: Path, reasoning: Path) -> None:
     """Load both plugins."""
-    assert "vllm.entrypoints.openai.protocol" not in sys.modules
+    assert not any(isinstance(finder, import_shims._Finder) for finder in sys.meta_path)
     make_server_arguments(
         VllmArguments({"model": "m"}, {"tool_parser_plugin": str(tool), "tool_call_parser": "example"})
     )

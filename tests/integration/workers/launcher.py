@@ -17,7 +17,7 @@ import sys
 FOLDER = "_RAYLLM_FORKED_WORKERS"
 SOCKET = "server.sock"
 ENVIRONMENT = "environment.json"
-READY = b"ready"
+READY, STARTED = b"ready", b"started"
 # Bytes of one message on a Unix socket.
 MAX_PAYLOAD = 1 << 17
 # Less than Ray waits for a worker, which is a minute.
@@ -114,6 +114,9 @@ def _request(path: str, payload: bytes) -> None:
         if connection.recv(len(READY)) != READY:
             raise OSError("the server ended")
         socket.send_fds(connection, [payload], [0, 1, 2])
+        connection.settimeout(None)
+        if connection.recv(len(STARTED)) != STARTED:
+            raise OSError("the process that would fork it ended")
 
 
 if __name__ == "__main__":
