@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,9 @@ def replace_sigterm_exit(wrap: Callable[[Callable[..., Any]], Callable[..., Any]
     worker.raise_sys_exit_with_custom_error_message = wrap(worker.raise_sys_exit_with_custom_error_message)
 
 
+@cache
 def hide_worker_count() -> None:
-    """Keep Ray from printing a warning when a node has several times as many workers as cores, as small nodes do."""
+    """Keep Ray from warning that a node has several times as many worker processes as cores, as small nodes do."""
     worker: Any = ray._private.worker
     print_data = worker.print_to_stdstream
 

@@ -24,8 +24,11 @@ def connected(address: str | None) -> Iterator[None]:
     import ray
     from ray import serve
 
+    from rayllm.cluster.ray_internals import hide_worker_count
+
     was_connected = ray.is_initialized()
     if not was_connected:
+        hide_worker_count()
         try:
             # A cluster that ends with the block needs no dashboard.
             options = {"address": find(address)} if address else {"address": "local", "include_dashboard": False}

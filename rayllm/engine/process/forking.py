@@ -198,9 +198,11 @@ class _Server:
         subprocess.run(command, stdin=quiet, stdout=quiet, env=dict(self.environment), check=False)
 
     def _key(self) -> str:
-        """Digest of all that the imports depend on: the interpreter, the packages and the environment."""
-        packages = [(name, _modified_at(name.partition(".")[0])) for name in ("rayllm", *self.modules)]
-        facts = (sys.executable, sys.version, packages, sorted(self.environment.items()))
+        """Digest of all that the imports depend on: the interpreter, the modules and the environment."""
+        # Only our own submodules may be imported here, which finding one does with the packages above it.
+        found = (name if name.startswith("rayllm.") else name.partition(".")[0] for name in self.modules)
+        modified = [(name, _modified_at(name)) for name in ("rayllm", *found)]
+        facts = (sys.executable, sys.version, self.modules, modified, sorted(self.environment.items()))
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
@@ -237,8 +239,8 @@ def _import_environment() -> dict[str, str]:
     return shared | _FOR_ALL_ENGINES
 
 
-def _modified_at(package: str) -> int:
-    """When the package was installed, so that another version gets another server."""
-    with suppress(OSError, AttributeError, TypeError, ValueError):
-        return os.stat(find_spec(package).origin).st_mtime_ns  # type: ignore[union-attr,arg-type]
+def _modified_at(module: str) -> int:
+    """When the module was installed, so that another version gets another server."""
+    with suppress(ImportError, OSError, AttributeError, TypeError, ValueError):
+        return os.stat(find_spec(module).origin).st_mtime_ns  # type: ignore[union-attr,arg-type]
     return 0

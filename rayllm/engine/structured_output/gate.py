@@ -49,7 +49,7 @@ class ConstraintGate:
 
         Raises:
             RequestError: names the field at fault and the reason.
-            UnavailableError: too many constraints are queued.
+            UnavailableError: too many constraints are queued, or the machine is too busy to compile this one.
         """
         check_one(body)
         check_tokens(body)
@@ -72,7 +72,7 @@ class ConstraintGate:
 
         Raises:
             RequestError: the engine could not compile it.
-            UnavailableError: too many constraints are queued.
+            UnavailableError: too many constraints are queued, or the machine is too busy to compile this one.
         """
         # `admit` has validated all others, under the name of their field.
         constraint = Constraint("tools", kind, spec)

@@ -25,11 +25,11 @@ def limit_process() -> None:
 
 
 def is_out_of_time(exit_code: int) -> bool:
-    """Whether a limited process got too little of the processor to come to its end or to its other limits."""
+    """Whether the process ran into the wall-clock limit, which means that it got too little CPU time."""
     return exit_code == -signal.SIGALRM
 
 
 def busy() -> UnavailableError:
-    """The error for a constraint whose process was out of time, which says nothing of the constraint."""
+    """The error for a constraint that could not be checked in time. The constraint itself may be valid."""
     message = "The server is too busy to check this structured-output constraint; try again."
     return UnavailableError(message, None, None, 5)

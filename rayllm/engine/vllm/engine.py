@@ -32,7 +32,7 @@ _ENGINE_MODULES = (
     # After all modules that refer to the kernels.
     "rayllm.engine.vllm.cpu_kernels",
 )
-# What engines import when they start, and their sandboxes, if it is there: some versions and platforms have none.
+# Imported by engines at startup, and by their sandboxes. Not installed with every version or on every platform.
 _OPTIONAL_MODULES = ("compressed_tensors", "xgrammar")
 _UNSUPPORTED = re.compile(r"architectures? \[([^\]]*)\]")
 
