@@ -25,6 +25,8 @@ _LATER_MODULES = ("ray.data", "vllm.v1.engine.async_llm", "vllm.entrypoints.open
 _BY_ENVIRONMENT = {"__main__", "ray", "rayllm", "tests", "vllm"}
 # Variables that differ between the workers of a node, and that their imports do not read.
 _PER_WORKER = {"OMP_NUM_THREADS", "PYTEST_CURRENT_TEST", "RAY_JOB_ID", "VLLM_CPU_KVCACHE_SPACE"}
+# Seconds between checks that the tests still run.
+_CHECK_S = 10
 # A launcher sends its request as soon as it is told to.
 _REQUEST_S = 10
 _END_S = 30
@@ -66,7 +68,8 @@ def forked_workers(folder: Path) -> Iterator[None]:
 
 
 def main(listener: socket.socket) -> None:
-    """Import what workers import, and serve until terminated."""
+    """Import what workers import, and serve until the process of the tests has ended."""
+    parent = os.getppid()
     gc.disable()
     for name in _others_imports():
         # Some can only be imported by what imports them.
@@ -76,8 +79,12 @@ def main(listener: socket.socket) -> None:
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     importers: dict[str, socket.socket] = {}
-    while True:
-        connection, _ = listener.accept()
+    listener.settimeout(_CHECK_S)
+    while os.getppid() == parent:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
         with connection, suppress(OSError):
             connection.settimeout(_REQUEST_S)
             connection.sendall(READY)
