@@ -20,6 +20,7 @@ RayLLMError                      500  server_error
 │   ├── HeadersTooLargeError     431  headers_too_large
 │   └── RefusedError             403  request_refused, by a guard or a hook, which chooses status and code
 ├── UnavailableError             503  overloaded_error, with Retry-After
+│   └── ConstraintNotCheckedError 503 constraint_not_checked
 ├── HookError                    500  hook_failed
 ├── GuardError                   503  guard_failed
 └── EngineError                  500  server_error
@@ -249,6 +250,15 @@ class UnavailableError(RayLLMError):
 
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_after_s)}
+
+
+class ConstraintNotCheckedError(UnavailableError):
+    """The machine is too busy to check the request's structured-output constraint, which may be valid."""
+
+    default_code = "constraint_not_checked"
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, retry_after_s: int = 5) -> None:
+        super().__init__(message, param, code, retry_after_s)
 
 
 class EngineError(RayLLMError):

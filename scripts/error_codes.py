@@ -18,6 +18,7 @@ _MEANINGS = {
     "invalid_request_error": "The request is invalid; the message says what, and `param` which field.",
     "adapter_broken": "The [adapter](adapters.md)'s files do not fit the model; the message names the file.",
     "adapter_unavailable": "The [adapter](adapters.md) cannot be fetched or loaded now. Try again.",
+    "constraint_not_checked": "The server is too busy to check the structured-output constraint. Try again.",
     "conflict": "The object's state does not allow this, such as cancelling a batch that has ended.",
     "content_policy_violation": "A [guard](hooks.md#guards) blocks the prompt or the answer.",
     "guard_failed": "A guard did not answer, or not with a verdict. See [hooks](hooks.md#guards).",

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import jsonschema
+import psutil
 import pytest
 
+from benchmarks.processes import titled
 from rayllm.config.vllm_versions import current_series
 from tests.compatibility.cases import FRANCE, GRAMMAR, JSON_SCHEMA, SCHEMA
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, events, failure
@@ -141,6 +148,14 @@ for _ in range(27):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
 
 
+def checked(http: httpx.Client, **fields: Any) -> httpx.Response:
+    """A reply to a request whose constraint was checked, after retries if the machine was too busy."""
+    while True:
+        reply = http.post(CHAT, json={**ASK, **fields})
+        if reply.status_code != 503:
+            return reply
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -169,10 +184,48 @@ for _ in range(27):
     ],
 )
 def test_a_bad_constraint_is_400_and_hurts_nobody(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
-    status, error = failure(http.post(CHAT, json={**ASK, **fields}))
+    status, error = failure(checked(http, **fields))
     assert status == 400, error
     assert (error["param"] or "").startswith(param), error
     assert text_of(http, structured_outputs={"choice": CHOICES}) in CHOICES
+
+
+# More than a process takes that has not begun to convert.
+STARTED_BYTES = 100 << 20
+
+
+def conversions() -> list[psutil.Process]:
+    """The processes of these replicas that convert schemas with a whitespace pattern."""
+    found = []
+    for replica in titled("ray::ServeReplica"):
+        with suppress(psutil.Error):
+            found += [child for child in replica.children() if any("whitespace_process" in x for x in child.cmdline())]
+    return found
+
+
+def interrupted(http: httpx.Client, fields: dict[str, Any]) -> httpx.Response:
+    """The reply to a request whose conversion has been ended as at the end of its time, if it still ran."""
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(http.post, CHAT, json={**ASK, **fields})
+        while not asked.done():
+            for conversion in conversions():
+                with suppress(psutil.Error):
+                    if conversion.memory_info().rss > STARTED_BYTES:
+                        conversion.send_signal(signal.SIGALRM)
+            time.sleep(0.01)
+        return asked.result()
+
+
+def test_a_machine_too_busy_to_check_a_constraint_is_503_and_the_next_try_is_answered(http: httpx.Client) -> None:
+    while True:
+        # Results are cached.
+        fields = {"guided_json": LISTS, "guided_whitespace_pattern": f" |{uuid4().hex}"}
+        status, error = failure(reply := interrupted(http, fields))
+        if status != 400:
+            break
+    assert (status, error["code"], reply.headers.get("retry-after")) == (503, "constraint_not_checked", "5"), error
+    assert "too busy" in error["message"]
+    assert failure(checked(http, **fields))[0] == 400
 
 
 FROM_TOOLS = ("required", "named", "strict")

@@ -30,7 +30,14 @@ from rayllm.engine.guided import ERROR_TYPE
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
 from rayllm.error_shapes import error_event
-from rayllm.errors import EngineError, ModelNotFoundError, RayLLMError, RequestError, UnavailableError
+from rayllm.errors import (
+    ConstraintNotCheckedError,
+    EngineError,
+    ModelNotFoundError,
+    RayLLMError,
+    RequestError,
+    UnavailableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +109,8 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
         request_id: the request's id, for the log.
     """
     message = _clean_message(str(error.get("message") or "The request failed."))
+    if error.get("code") == ConstraintNotCheckedError.default_code:
+        return ConstraintNotCheckedError(message)
     if status in (503, 429):
         return UnavailableError(message)
     if error.get("type") == ERROR_TYPE:

@@ -199,7 +199,7 @@ class _Server:
 
     def _key(self) -> str:
         """Digest of all that the imports depend on: the interpreter, the modules and the environment."""
-        # Only our own submodules may be imported here, which finding one does with the packages above it.
+        # Finding a submodule imports the packages above it, so vLLM's are not searched for.
         found = (name if name.startswith("rayllm.") else name.partition(".")[0] for name in self.modules)
         modified = [(name, _modified_at(name)) for name in ("rayllm", *found)]
         facts = (sys.executable, sys.version, self.modules, modified, sorted(self.environment.items()))

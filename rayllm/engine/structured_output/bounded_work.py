@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from rayllm.errors import UnavailableError
+from rayllm.errors import ConstraintNotCheckedError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class BoundedWork(Generic[T]):
         """The result of `work` for `texts`.
 
         Raises:
-            UnavailableError: too many calls are queued.
+            ConstraintNotCheckedError: too many calls are queued.
         """
         # A digest, because texts may be long.
         key = hashlib.sha256("\0".join(texts).encode()).digest()
@@ -47,7 +47,7 @@ class BoundedWork(Generic[T]):
                 await self._semaphore.acquire()
         except TimeoutError:
             message = "Too many structured-output constraints are waiting to be checked."
-            raise UnavailableError(message, None, None, 5) from None
+            raise ConstraintNotCheckedError(message) from None
         try:
             return await self._work(*texts)
         finally:

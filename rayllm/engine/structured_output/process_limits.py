@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 
-from rayllm.errors import UnavailableError
+from rayllm.errors import ConstraintNotCheckedError
 
 CPU_S = 2
 # Under load a process gets less than a core.
@@ -29,7 +29,6 @@ def is_out_of_time(exit_code: int) -> bool:
     return exit_code == -signal.SIGALRM
 
 
-def busy() -> UnavailableError:
-    """The error for a constraint that could not be checked in time. The constraint itself may be valid."""
-    message = "The server is too busy to check this structured-output constraint; try again."
-    return UnavailableError(message, None, None, 5)
+def busy() -> ConstraintNotCheckedError:
+    """The error for a constraint whose process ran out of time."""
+    return ConstraintNotCheckedError("The server is too busy to check this structured-output constraint; try again.")

@@ -1,6 +1,6 @@
 """Replaces Triton's kernels with CPU versions when it is imported, in the process that engines are forked from.
 
-vLLM does so in each engine: it searches all imported modules for references to the kernels, which takes 0.3 s of CPU.
+vLLM does so in each engine, and searches all imported modules for references to the kernels.
 """
 
 from __future__ import annotations

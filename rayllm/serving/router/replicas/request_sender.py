@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from rayllm import headers
-from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, UnavailableError
+from rayllm.errors import ADAPTER_UNAVAILABLE, ConstraintNotCheckedError, EngineError, UnavailableError
 from rayllm.serving.handover import Handover, Interruption, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
@@ -265,11 +265,13 @@ def _check_refusal(model_id: str, status: int, content_type: str, body: bytes) -
 
 
 def _unavailable(model_id: str, body: bytes) -> UnavailableError:
-    """The error for a 503: the replica's own for an unavailable adapter, else that the model has no free slot."""
+    """The error for a 503: the replica's own if it says what is unavailable, else that the model has no free slot."""
     try:
         error = json.loads(body)["error"]
         if error["code"] == ADAPTER_UNAVAILABLE:
             return UnavailableError(str(error["message"]), "model", ADAPTER_UNAVAILABLE, 10)
+        if error["code"] == ConstraintNotCheckedError.default_code:
+            return ConstraintNotCheckedError(str(error["message"]))
     except (ValueError, KeyError, TypeError):
         pass
     return UnavailableError(f"The model `{model_id}` has no room for more requests now.", "model")

@@ -9,6 +9,8 @@ import pytest
 
 from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
+from rayllm.error_shapes import error_body
+from rayllm.errors import ConstraintNotCheckedError
 
 
 async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:
@@ -66,6 +68,12 @@ async def test_internals_do_not_leave_the_server(caplog: pytest.LogCaptureFixtur
 async def test_a_full_queue_is_told_when_to_come_back() -> None:
     status, headers, _ = await reply(json.dumps(error("full", 503)).encode(), status=503)
     assert (status, headers["retry-after"]) == (503, "1")
+
+
+async def test_a_constraint_that_was_not_checked_keeps_its_code() -> None:
+    ours = error_body(ConstraintNotCheckedError("busy"), CHAT)
+    status, headers, [raw] = await reply(json.dumps(ours).encode(), status=503)
+    assert (status, headers["retry-after"], json.loads(raw)) == (503, "5", ours)
 
 
 async def test_a_stream_that_begins_with_an_error_becomes_a_plain_reply() -> None:
