@@ -53,8 +53,8 @@ class Settings:
     )
     engine_stall_timeout_s: float = _setting(  # type: ignore[assignment]
         10.0,
-        "Seconds an engine with unfinished requests may neither respond nor use CPU before it counts as hung "
-        "and its replica ends.",
+        "Seconds an engine with unfinished requests may neither respond, nor use CPU, nor wait for a CPU that others "
+        "use, before it counts as hung and its replica ends.",
     )
     fork_server_idle_s: float = _setting(  # type: ignore[assignment]
         60.0,

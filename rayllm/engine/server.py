@@ -31,7 +31,7 @@ from rayllm.engine.middleware.request_rewriting import RequestRewriter
 from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
 from rayllm.engine.middleware.stream_journal import StreamJournalMiddleware, journal_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
-from rayllm.engine.process.cpu_time import cpu_seconds
+from rayllm.engine.process.busy_time import busy_seconds
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output import ConstraintGate, Sandbox
@@ -256,9 +256,9 @@ class EngineServer:
         """Wait for a response from the engine's process, which responds between two steps."""
         await self._engine.is_sleeping()
 
-    def cpu_seconds(self) -> float | None:
-        """CPU seconds used by the engine's processes; None if its workers run on other nodes."""
-        return None if self._workers == "ray" else cpu_seconds(vllm_engine.process_ids(self._engine))
+    def busy_seconds(self) -> float | None:
+        """Seconds that the engine's processes ran or waited for a CPU; None if its workers run on other nodes."""
+        return None if self._workers == "ray" else busy_seconds(vllm_engine.process_ids(self._engine))
 
     def kill(self) -> None:
         """Kill the engine's processes. Requests in progress fail."""

@@ -7,9 +7,9 @@ import time
 from typing import Protocol
 
 _PERIOD_S = 0.25
-# Share of a CPU that a hanging engine may still use: threads wake up now and then.
+# Share of the time that a hanging engine may still be busy: threads wake up now and then.
 _IDLE_SHARE = 0.05
-# Factor on the timeout where the workers' CPU time cannot be seen.
+# Factor on the timeout where it cannot be seen whether the workers are busy.
 _REMOTE_FACTOR = 6
 
 
@@ -24,8 +24,8 @@ class Watched(Protocol):
     def is_busy(self) -> bool:
         """Whether it has unfinished requests."""
 
-    def cpu_seconds(self) -> float | None:
-        """CPU seconds used by its processes; None if some of them run on other nodes."""
+    def busy_seconds(self) -> float | None:
+        """Seconds that its processes ran or waited for a CPU; None if some of them run on other nodes."""
 
     async def ping(self) -> None:
         """Wait for a response from its process."""
@@ -35,10 +35,10 @@ async def wait_until_lost(engine: Watched, stall_s: float) -> str:
     """Return when the engine has died or hangs, with a clause that says which.
 
     An engine responds between two steps, and a step may take long. It hangs if it has unfinished requests and neither
-    responds nor uses CPU for `stall_s` seconds.
+    responds nor uses CPU, nor waits for a CPU that others use, for `stall_s` seconds.
     """
     ping: asyncio.Task[None] | None = None
-    # Only a late response has the CPU time looked at, which means a look at all processes of the machine.
+    # Only a late response has the busy time looked at, which means a look at all processes of the machine.
     window: _Window | None = None
     try:
         while not engine.has_died:
@@ -61,17 +61,17 @@ class _Window:
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine
-        self._started_at, self._used = time.monotonic(), engine.cpu_seconds()
+        self._started_at, self._busy = time.monotonic(), engine.busy_seconds()
 
     def is_idle(self, stall_s: float) -> bool:
-        """Whether the engine has been idle for `stall_s` seconds. If it has used CPU, the window restarts."""
+        """Whether the engine has been idle for `stall_s` seconds. If it was busy, the window restarts."""
         elapsed = time.monotonic() - self._started_at
-        if self._used is None:
+        if self._busy is None:
             return elapsed >= _REMOTE_FACTOR * stall_s
         if elapsed < stall_s:
             return False
-        used = (self._engine.cpu_seconds() or 0.0) - self._used
-        if used < _IDLE_SHARE * elapsed:
+        busy = (self._engine.busy_seconds() or 0.0) - self._busy
+        if busy < _IDLE_SHARE * elapsed:
             return True
-        self._started_at, self._used = time.monotonic(), self._used + used
+        self._started_at, self._busy = time.monotonic(), self._busy + busy
         return False

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from rayllm.engine.process import watchdog
-from rayllm.engine.process.cpu_time import cpu_seconds
+from rayllm.engine.process.busy_time import busy_seconds
 from rayllm.engine.process.watchdog import wait_until_lost
 
 
@@ -27,7 +30,7 @@ class Engine:
         self.pings = 0
         self.looks = 0
 
-    def cpu_seconds(self) -> float | None:
+    def busy_seconds(self) -> float | None:
         self.looks += 1
         if self.works and self.used is not None:
             self.used += 1.0
@@ -99,8 +102,38 @@ def test_cpu_time_counts_children_and_not_processes_that_have_ended() -> None:
     child = "import time\nwhile time.process_time() < 0.5: pass\ninput()"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE) as process:
-        while cpu_seconds([process.pid]) < 0.4:
+        while busy_seconds([process.pid]) < 0.4:
             assert process.poll() is None
             time.sleep(0.01)
         process.communicate(b"\n")
-    assert cpu_seconds([process.pid]) == 0
+    assert busy_seconds([process.pid]) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the kernel does not say how long threads wait")
+def test_waiting_for_a_cpu_counts_and_being_stopped_does_not() -> None:
+    spin = f"import os\nos.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\nwhile True: pass"
+    with (
+        subprocess.Popen([sys.executable, "-c", spin]) as greedy,
+        subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", spin]) as starved,
+    ):
+        try:
+            while busy_seconds([starved.pid]) < 0.5:
+                time.sleep(0.01)
+            before, ran, started_at = busy_seconds([starved.pid]), _ran(starved.pid), time.monotonic()
+            while (counted := busy_seconds([starved.pid]) - before) < 2:
+                assert time.monotonic() - started_at < 60
+                time.sleep(0.1)
+            assert _ran(starved.pid) - ran < counted / 2
+            starved.send_signal(signal.SIGSTOP)
+            while busy_seconds([starved.pid]) > before:
+                before = busy_seconds([starved.pid])
+                time.sleep(0.5)
+                assert time.monotonic() - started_at < 60
+        finally:
+            greedy.kill()
+            starved.kill()
+
+
+def _ran(process_id: int) -> float:
+    times = psutil.Process(process_id).cpu_times()
+    return times.user + times.system
