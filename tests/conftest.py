@@ -24,4 +24,7 @@ def environment() -> Iterator[pytest.MonkeyPatch]:
             patch.delenv(name, raising=False)
         # Longer than any time without an engine.
         patch.setenv("RAYLLM_FORK_SERVER_IDLE_S", "300")
+        # The clients of all tests run on the same machine. At Ray's default of 15, a client that computes leaves a
+        # replica a thirtieth of its own share of the CPU, and the replica answers nothing for seconds.
+        patch.setenv("RAY_worker_niceness", "0")
         yield patch

@@ -16,6 +16,8 @@ from tests.integration.service import Service
 from tests.integration.test_leaving import LONG, within
 
 STREAMS = 5
+# Answers in each: many, so that they are written for longer than it takes to look at them.
+ANSWERS = 8
 
 
 def ongoing(deployment: str = "rayllm-demo") -> list[int]:
@@ -40,8 +42,9 @@ def base_url(request: pytest.FixtureRequest, service: Service) -> str:
 @pytest.fixture
 def streams(base_url: str) -> Iterator[list[httpx.Response]]:
     """Answers that are being written."""
+    body = {**LONG, "n": ANSWERS, "stream": True}
     with httpx.Client(base_url=base_url, timeout=60) as client:
-        asked = [client.build_request("POST", "/v1/chat/completions", json={**LONG, "stream": True})] * STREAMS
+        asked = [client.build_request("POST", "/v1/chat/completions", json=body)] * STREAMS
         with ThreadPoolExecutor(STREAMS) as pool:
             replies = list(pool.map(lambda request: client.send(request, stream=True), asked))
         yield replies
