@@ -111,5 +111,12 @@ def _limit_of_an_answer(body: Mapping[str, Any]) -> int | None:
 
 
 def _answers(body: Mapping[str, Any]) -> int:
-    answers = body.get("n")
-    return answers if isinstance(answers, int) and 1 <= answers <= _MOST_ANSWERS else 1
+    """Answers that the request asks for: `n` to each prompt or conversation."""
+    count = body.get("n")
+    each = count if isinstance(count, int) and 1 <= count <= _MOST_ANSWERS else 1
+    return each * max(_entries(body.get("prompt")), _entries(body.get("messages")))
+
+
+def _entries(prompt: Any) -> int:
+    """Prompts or conversations in a field that may also be one of them: a text, token IDs or a list of messages."""
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1

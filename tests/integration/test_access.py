@@ -277,6 +277,8 @@ def test_so_many_tokens_a_minute(access: Access) -> None:
     client = access.openai(key)
     with pytest.raises(openai.RateLimitError, match="lower `max_tokens`"):
         client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1000)
+    with pytest.raises(openai.RateLimitError, match="lower `max_tokens`"):
+        client.completions.create(model=MODEL, prompt=["a", "b", "c"], max_tokens=400)
 
     def answered(stream: bool) -> bool:
         """Whether a request goes on that reserves 700, but uses only some."""

@@ -132,6 +132,24 @@ def test_work_is_the_prompt_and_the_answer_it_may_have() -> None:
     assert routed({"prompt": "x", "max_tokens": 10**9}).work < 1000
 
 
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [
+        ({"prompt": "a"}, 1),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": ["a", "b", "c"]}, 3),
+        ({"prompt": [[1, 2, 3], [4, 5]], "n": 4}, 8),
+        ({"prompt": []}, 1),
+        ({"messages": [FIRST], "n": 4}, 4),
+        ({"messages": [[FIRST], [FIRST], [FIRST]]}, 3),
+        ({"messages": [[FIRST], [FIRST]], "n": "many"}, 2),
+    ],
+)
+def test_answers_are_limited_together(body: dict[str, Any], answers: int) -> None:
+    assert routed({**body, "max_tokens": 10}).answer_limit == 10 * answers
+    assert routed(body).answer_limit is None
+
+
 def test_an_image_costs_no_more_than_what_tells_it_apart() -> None:
     def image(pixels: str) -> RoutingRequest:
         url = f"data:image/png;base64,{pixels}"
