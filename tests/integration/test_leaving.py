@@ -54,7 +54,7 @@ def asked(
 # The engine takes 64 sequences at once: these fill it.
 CROWD = {**LONG, "n": 16}
 CROWDS = 4
-# A hundred batches of what the engine takes in one step.
+# Dozens of batches of what the engine takes in one step.
 PROMPTS = 192
 
 

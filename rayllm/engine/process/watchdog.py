@@ -71,7 +71,8 @@ class _Window:
         if elapsed < stall_s:
             return False
         busy = (self._engine.busy_seconds() or 0.0) - self._busy
-        if busy < _IDLE_SHARE * elapsed:
+        # It is less than before if threads have ended, whose time counts no more. An idle engine's threads stay.
+        if abs(busy) < _IDLE_SHARE * elapsed:
             return True
         self._started_at, self._busy = time.monotonic(), self._busy + busy
         return False

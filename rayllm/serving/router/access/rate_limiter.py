@@ -227,7 +227,10 @@ def _error(limits: Mapping[Kind, int], need: Amounts, leased: _Leased, now: floa
     lease, kind = leased.last, leased.last.limited or "requests"
     headers, what = _headers(limits, leased, now), f"{limits[kind]:,} {UNITS[kind]}"
     if math.isinf(lease.retry_after_s):
-        message = f"The request may use {need[kind]:,} tokens, and its key is limited to {what}; lower `max_tokens`."
+        message = (
+            f"The request may use {need[kind]:,} tokens, and its key is limited to {what}; lower `max_tokens`, `n` or "
+            "the number of prompts."
+        )
         return RateLimitError(message, reply_headers=headers | {"x-should-retry": "false"})
     wait_s = max(1, math.ceil(lease.retry_after_s - (now - leased.since)))
     message = f"The key is limited to {what}. Try again in {_duration(wait_s)}."
