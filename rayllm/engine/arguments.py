@@ -22,7 +22,9 @@ _RUNNER = {
 
 # vLLM's default, `auto`, picks a backend by request but keeps the first one, so that a later constraint may silently
 # not hold; and it allows unlimited white space in JSON, which small models generate until they are cut off.
-STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
+STRUCTURED_OUTPUTS = {"backend": "guidance", "disable_any_whitespace": True}
+# Others drop what they do not enforce.
+_BACKENDS = ("guidance", "xgrammar")
 # "No host" for vLLM's list of media hosts (RFC 2606).
 NO_HOST = "none.invalid"
 _CPU_LORA_PATCHES = "rayllm.engine.vllm.cpu_lora_patches.CpuLoraPatches"
@@ -138,9 +140,18 @@ def _logits_processors(values: dict[str, Any], ours: tuple[str, ...]) -> list[st
 
 def _structured_outputs(values: dict[str, Any]) -> dict[str, Any]:
     config = values.get("structured_outputs_config") or {}
-    if isinstance(config, dict) and config.get("backend", "xgrammar") == "xgrammar":
-        return {"structured_outputs_config": {**STRUCTURED_OUTPUTS, **config}}
-    return {}
+    if not isinstance(config, dict):
+        return {}
+    chosen = {
+        **STRUCTURED_OUTPUTS,
+        **{name: value for name, value in config.items() if (name, value) != ("backend", "auto")},
+    }
+    if chosen["backend"] not in _BACKENDS:
+        raise ConfigError(
+            f"engine_kwargs.structured_outputs_config.backend: `{chosen['backend']}` does not enforce all that it "
+            f"accepts; use {' or '.join(_BACKENDS)}, or leave it out."
+        )
+    return {"structured_outputs_config": chosen}
 
 
 def _split(values: dict[str, Any]) -> VllmArguments:

@@ -39,11 +39,13 @@ from rayllm.engine.vllm import application as vllm_application
 from rayllm.engine.vllm import continuation as vllm_continuation
 from rayllm.engine.vllm import engine as vllm_engine
 from rayllm.engine.vllm import errors as vllm_errors
+from rayllm.engine.vllm import forced_calls as vllm_forced_calls
 from rayllm.engine.vllm import metadata as vllm_metadata
 from rayllm.engine.vllm import per_request as vllm_per_request
 from rayllm.engine.vllm import reply_identity as vllm_reply_identity
 from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import structured_output as vllm_structured_output
+from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
 from rayllm.errors import ConfigError, EngineError
 from rayllm.settings import settings
 from rayllm.sizing.consistency import find_contradiction
@@ -121,6 +123,7 @@ class EngineServer:
         processors = (PROCESSOR,) if self._guided else ()
         arguments = vllm_arguments(model, weights, tokenizer_folder, self._names, workers, processors)
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
+        await asyncio.to_thread(vllm_structured_output.choose_backend, config)
         server_arguments = vllm_application.make_server_arguments(arguments)
         exports_to_ray = exports_to_ray and model.log_engine_metrics
         try:
@@ -168,15 +171,17 @@ class EngineServer:
             self._guided.attach(server.state)
         echo_requested_name(server.state.openai_serving_models, self._names)
         self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
+        compiler = ConstraintCompiler(self._engine)
         gate = ConstraintGate(
-            self._start_sandbox(),
-            vllm_structured_output.as_compiled,
-            vllm_structured_output.can_enforce,
-            vllm_structured_output.enforced_options(self._engine),
+            vllm_structured_output.backend_of(self._engine),
+            compiler.find_fault,
+            self._make_sandbox(),
+            vllm_structured_output.server_options(self._engine),
         )
         vllm_continuation.record_streams(self._engine, journal_of_request)
         vllm_reply_identity.make_reproducible(journal_of_request)
-        vllm_structured_output.guard_generation(self._engine, gate.admit_compiled)
+        vllm_structured_output.guard_generation(self._engine, gate, compiler.is_satisfied)
+        vllm_forced_calls.enforce_arguments()
         vllm_application.pass_stream_errors(server)
         self.app = self._wrap(server, plan, gate)
         self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
@@ -201,15 +206,14 @@ class EngineServer:
         app = ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
         return StreamJournalMiddleware(RequestStatsMiddleware(app, vllm_request_stats.summarize))
 
-    def _start_sandbox(self) -> Sandbox | None:
+    def _make_sandbox(self) -> Sandbox | None:
+        """What compiles with xgrammar; its process starts with the first constraint that needs it."""
         vocabulary = vllm_structured_output.grammar_vocabulary(self._engine) if self._generates() else None
         if vocabulary is None:
             return None
         config = self._engine.vllm_config.structured_outputs_config
         sandbox = Sandbox(vocabulary, not config.disable_any_whitespace, self._context)
         self._open.push_async_callback(sandbox.stop)
-        # In the background: a constraint may need it much later, or never.
-        self._starting_sandbox = asyncio.create_task(sandbox.start())
         return sandbox
 
     def _generates(self) -> bool:

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.sampling_params import RequestOutputKind
 
+from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.adapters import AdapterSlots
 from rayllm.engine.vllm.application import pass_stream_errors
 from rayllm.engine.vllm.errors import error_object
 from rayllm.engine.vllm.structured_output import guard_generation
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
+from tests.vllm.test_shipped_parsers import tokenizer
 
 SCHEMA = {"type": "string", "pattern": "a{1,255}"}
 
@@ -26,17 +29,56 @@ class Engine:
     def __init__(self, *finish_reasons: str | None) -> None:
         self._finish_reasons = finish_reasons
         self.is_closed = False
+        self.asked: list[Any] = []
+        self.model_config: Any = None
+        structured = SimpleNamespace(backend="guidance", reasoning_parser="", enable_in_reasoning=False)
+        self.vllm_config = SimpleNamespace(structured_outputs_config=structured)
 
     async def generate(self, prompt: str, sampling_params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
+        self.asked.append(sampling_params.structured_outputs)
         try:
             for reason in self._finish_reasons:
-                yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
+                # Other reasons are texts that stop the reply: what of it has been written.
+                stop = reason if reason not in (None, "stop", "error") else None
+                finish = "stop" if stop else reason
+                one = SimpleNamespace(index=0, text=stop or "", finish_reason=finish, stop_reason=stop)
+                yield SimpleNamespace(outputs=[one])
         finally:
             self.is_closed = True
 
 
-async def no_fault(kind: str, spec: str, is_refused: bool) -> None:
-    pass
+class Gate:
+    """A fake gate that records constraints, and raises what it is given for them."""
+
+    def __init__(self, error: RayLLMError | None = None) -> None:
+        self.prepared: list[tuple[str, str]] = []
+        self.unconstrained = 0
+        self._error = error
+
+    async def prepare(self, kind: str, text: str, options: Options) -> tuple[str, str]:
+        self.prepared.append((kind, text))
+        if self._error:
+            raise self._error
+        return ("json", '{"title": "prepared"}') if kind == "json_object" else (kind, text)
+
+    async def explain(self, kind: str, text: str) -> None:
+        if "minLength" in text:
+            raise RequestError("It contradicts itself.", "tools")
+
+    forces_calls = False
+
+    def check_enforced(self) -> None:
+        self.unconstrained += 1
+
+
+async def is_satisfied(kind: str, text: str, answer: str) -> bool:
+    return answer == "whole"
+
+
+def guarded(engine: Engine, gate: Gate | None = None) -> Gate:
+    gate = gate or Gate()
+    guard_generation(engine, gate, is_satisfied)  # type: ignore[arg-type]
+    return gate
 
 
 def sampling(**constraint: Any) -> Any:
@@ -47,36 +89,39 @@ def sampling(**constraint: Any) -> Any:
 
 async def test_a_generation_that_ends_with_an_error_raises() -> None:
     engine = Engine(None, "error")
-    guard_generation(engine, no_fault)
+    guarded(engine)
     outputs = engine.generate("x", sampling(), "id")
     assert (await anext(outputs)).outputs[0].finish_reason is None
     with pytest.raises(moved_names.load("GenerationError")):
         await anext(outputs)
     assert engine.is_closed
     well = Engine(None, "stop")
-    guard_generation(well, no_fault)
+    guarded(well)
     assert [o.outputs[0].finish_reason async for o in well.generate("x", sampling(), "id")] == [None, "stop"]
 
 
-async def test_every_constraint_is_looked_at_before_the_engine_sees_it() -> None:
-    seen = []
-
-    async def admit(kind: str, spec: str, is_refused: bool) -> None:
-        seen.append((kind, spec, is_refused))
-
+async def test_every_constraint_is_prepared_before_the_engine_sees_it() -> None:
     engine = Engine("stop")
-    guard_generation(engine, admit)
-    for params in (sampling(json=SCHEMA), sampling(choice=["a"]), sampling(), sampling(structural_tag="{}")):
+    gate = guarded(engine)
+    shared = sampling(json_object=True)
+    for params in (sampling(json=SCHEMA), sampling(choice=["a"]), sampling(), sampling(structural_tag="{}"), shared):
         async for _ in engine.generate("x", params, request_id="id"):
             pass
-    assert seen == [
-        ("json", json.dumps(SCHEMA), False),
-        ("choice", '["a"]', False),
-        ("structural_tag", "{}", False),
+    assert gate.prepared == [
+        ("json", json.dumps(SCHEMA)),
+        ("choice", '["a"]'),
+        ("structural_tag", "{}"),
+        ("json_object", ""),
     ]
+    assert gate.unconstrained == 1
+    json_, choice, none, tag, prepared = engine.asked
+    assert (json_.json, choice.choice, none, tag.structural_tag) == (json.dumps(SCHEMA), ["a"], None, "{}")
+    assert prepared.json == '{"title": "prepared"}'
+    # Rows of a batch share their parameters.
+    assert shared.structured_outputs.json_object
 
 
-async def test_where_vllm_refuses_a_request_its_constraint_is_looked_at_again() -> None:
+async def test_where_vllm_refuses_a_request_the_reason_is_looked_for() -> None:
     from vllm.exceptions import VLLMValidationError
 
     class Refusing(Engine):
@@ -84,15 +129,75 @@ async def test_where_vllm_refuses_a_request_its_constraint_is_looked_at_again() 
             raise VLLMValidationError("Invalid structural tag specification.")
             yield
 
-    async def admit(kind: str, spec: str, is_refused: bool) -> None:
-        if is_refused and "minLength" in spec:
-            raise RequestError("It contradicts itself.", "tools")
-
     engine = Refusing()
-    guard_generation(engine, admit)
+    guarded(engine)
     for spec, said in (('{"minLength": 7}', "contradicts"), ("{}", "Invalid structural tag")):
         with pytest.raises(VLLMValidationError, match=said):
             await anext(engine.generate("x", sampling(structural_tag=spec), "id"))
+
+
+@pytest.mark.parametrize("output_kind", ["DELTA", "CUMULATIVE"])
+async def test_a_stop_text_that_cuts_a_constrained_answer_is_an_error(output_kind: str) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    async def finish(text: str, **constraint: Any) -> None:
+        engine = Engine(text)
+        guarded(engine)
+        params = sampling(**constraint)
+        params.stop, params.output_kind = ["}"], RequestOutputKind[output_kind]
+        async for _ in engine.generate("x", params, "id"):
+            pass
+
+    with pytest.raises(VLLMValidationError, match="stop text") as caught:
+        await finish("cut", json=SCHEMA)
+    assert caught.value.parameter == "stop"
+    await finish("whole", json=SCHEMA)
+    await finish("cut")
+    # What xgrammar constrains may hold free text.
+    await finish("cut", structural_tag="{}")
+
+
+THOUGHT, ANSWER = "<think>It rains.", "</think>{}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "arguments", "ends_well"),
+    [
+        (THOUGHT, {}, False),
+        (THOUGHT + ANSWER, {}, True),
+        (THOUGHT, {"reasoning_ended": True}, True),
+        ("{}", {"reasoning_parser_kwargs": {"chat_template_kwargs": {"enable_thinking": False}}}, True),
+        ("{}", {}, False),
+    ],
+)
+async def test_an_answer_that_ends_while_the_model_reasons_is_an_error(
+    answer: str, arguments: dict[str, Any], ends_well: bool
+) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    class Reasoning(Engine):
+        def get_tokenizer(self) -> Any:
+            return tokenizer()
+
+        async def generate(self, prompt: str, sampling_params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
+            tokens = tokenizer().encode(answer, add_special_tokens=False)
+            for token in tokens:
+                reason = "stop" if token is tokens[-1] else None
+                one = SimpleNamespace(index=0, token_ids=[token], finish_reason=reason, stop_reason=None)
+                yield SimpleNamespace(outputs=[one], prompt_token_ids=[5, 6])
+
+    engine = Reasoning()
+    engine.model_config = SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen3"))
+    engine.vllm_config.structured_outputs_config.reasoning_parser = "qwen3"
+    guarded(engine)
+    params = sampling(json=SCHEMA)
+    params.output_kind = RequestOutputKind.DELTA
+    outputs = engine.generate("x", params, "id", **arguments)
+    if ends_well:
+        assert [output async for output in outputs]
+        return
+    with pytest.raises(VLLMValidationError, match="while it reasoned"):
+        [output async for output in outputs]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +205,8 @@ async def test_where_vllm_refuses_a_request_its_constraint_is_looked_at_again() 
     [(RequestError("Too long.", "tools"), 400, "tools"), (UnavailableError("Too many."), 503, None)],
 )
 async def test_what_is_not_admitted_is_said_in_vllms_words(error: Any, status: int, param: str | None) -> None:
-    async def admit(kind: str, spec: str, is_refused: bool) -> None:
-        raise error
-
     engine = Engine("stop")
-    guard_generation(engine, admit)
+    guarded(engine, Gate(error))
     with pytest.raises(Exception, match="Too") as caught:
         await anext(engine.generate("x", sampling(json=SCHEMA), "id"))
     begun = RuntimeError("Caught handled exception, but response already started.")

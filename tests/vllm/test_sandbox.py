@@ -13,12 +13,9 @@ from typing import Any
 
 import psutil
 import pytest
-from packaging.version import Version
 
-from rayllm.config.vllm_versions import current_series
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.structured_output import Constraint, Sandbox
-from rayllm.engine.vllm.structured_output import as_compiled
 from rayllm.errors import EngineError, RequestError, UnavailableError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
@@ -61,13 +58,6 @@ def processor_time(sandbox: Sandbox) -> float:
     return sum(psutil.Process(sandbox.process.pid).cpu_times()[:4])
 
 
-async def test_lark_is_compiled_as_the_installed_vllm_does(sandbox: Sandbox) -> None:
-    kind, spec = as_compiled('start: "yes" | "no"')
-    assert kind == ("grammar" if Version(current_series()) < Version("0.31") else "lark")
-    assert await fault(sandbox, kind, spec) is None
-    assert as_compiled('root ::= "a"') == ("grammar", 'root ::= "a"')
-
-
 async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
     tag = {"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}
     for kind, spec in [
@@ -75,7 +65,6 @@ async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
         ("json", {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}),
         ("json", json.dumps({"type": "array", "items": {"type": "integer"}})),
         ("grammar", 'root ::= "a" root | "b"'),
-        ("lark", 'start: "yes" | "no"'),
         ("structural_tag", tag),
     ]:
         assert await fault(sandbox, kind, spec) is None, spec
@@ -85,7 +74,7 @@ async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
         ("json", {"type": "string", "pattern": "("}, "parenthesis"),
         ("grammar", "root ::= ", "EBNF"),
         ("grammar", "root ::= root", "leaves no token"),
-        ("lark", "start: (", "cannot be compiled"),
+        ("grammar", 'start: "yes" | "no"', "is in Lark"),
         ("structural_tag", {"structures": 7, "triggers": []}, "cannot be compiled"),
     ]:
         refusal = await fault(sandbox, kind, spec)

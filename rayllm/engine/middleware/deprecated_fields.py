@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rayllm.engine.middleware.response_format import with_schema
 from rayllm.errors import RequestError
 
 Body = dict[str, Any]
@@ -37,7 +38,7 @@ def replace_deprecated(body: Body) -> Body:
     if deprecated := _deprecated_in(body):
         body = _renamed(body, deprecated)
     _check_whitespace(body)
-    return body
+    return with_schema(body)
 
 
 def _renamed(body: Body, deprecated: Body) -> Body:
@@ -81,7 +82,7 @@ def _check_backend(name: Any) -> None:
 
 
 def _check_whitespace(body: Body) -> None:
-    """A whitespace pattern needs a JSON schema. They become one regular expression later, since that is expensive."""
+    """A whitespace pattern needs a JSON schema."""
     structured = body.get("structured_outputs")
     if not isinstance(structured, dict) or structured.get("whitespace_pattern") is None:
         return

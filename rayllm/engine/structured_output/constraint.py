@@ -15,9 +15,12 @@ KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint: `spec` as the client wrote it, `kind` of KINDS, `param` the request field that contains it.
+    """A constraint on the text of an answer.
 
-    A grammar that the compiler reads as Lark has the kind `lark`.
+    Attributes:
+        param: the request field that contains it.
+        kind: of KINDS, or `json_object`.
+        spec: the constraint as the client wrote it.
     """
 
     param: str
@@ -45,6 +48,45 @@ def constraints_in(body: Body) -> Iterator[Constraint]:
         yield from _in_tools(body.get("tools"))
 
 
+def forced_parameters(body: Body) -> list[Any] | None:
+    """The schemas of the parameters of all tools of which a request forces a call; None if it forces none."""
+    choice, tools = body.get("tool_choice"), body.get("tools")
+    if not _forces_call(choice) or not isinstance(tools, list):
+        return None
+    names = _named(choice) if isinstance(choice, dict) else None
+    return [schema for name, schema in _parameters(tools) if names is None or name in names]
+
+
+def _forces_call(choice: Any) -> bool:
+    if not isinstance(choice, dict):
+        return bool(choice == "required")
+    # OpenAI's lists of allowed tools have a mode; Anthropic's choices have types of their own.
+    allowed = choice.get("allowed_tools", choice)
+    mode = allowed.get("mode") if isinstance(allowed, dict) else None
+    return bool(mode == "required") if mode is not None else choice.get("type") not in ("auto", "none", "allowed_tools")
+
+
+def _named(choice: Body) -> set[str] | None:
+    """The names of the tools in a choice; None for a choice of any tool."""
+    allowed = choice.get("allowed_tools", choice)
+    tools = allowed.get("tools") if isinstance(allowed, dict) else None
+    holders = tools if isinstance(tools, list) else [choice]
+    functions = [item.get("function", item) for item in holders if isinstance(item, dict)]
+    names = {function["name"] for function in functions if isinstance(function, dict) and "name" in function}
+    return names or None
+
+
+def _parameters(tools: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The names of tools, and the schemas of their parameters, of those that have any."""
+    for tool in tools:
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict):
+            continue
+        for key in ("parameters", "input_schema"):
+            if function.get(key) is not None:
+                yield function.get("name"), function[key]
+
+
 def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:
     if not isinstance(response_format, dict):
         return
@@ -57,21 +99,16 @@ def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:
 
 
 def _in_tools(tools: Any) -> Iterator[Constraint]:
-    for tool in tools if isinstance(tools, list) else ():
-        if not isinstance(tool, dict):
-            continue
-        function = tool.get("function", tool)
-        for name in ("parameters", "input_schema"):
-            if isinstance(function, dict) and function.get(name) is not None:
-                yield Constraint("tools", "json", function[name])
+    for _, schema in _parameters(tools if isinstance(tools, list) else []):
+        yield Constraint("tools", "json", schema)
 
 
 _DESCRIPTIONS = {
     "json": "JSON schema",
+    "json_object": "JSON schema",
     "regex": "regular expression",
     "choice": "list of choices",
     "grammar": "grammar",
-    "lark": "grammar",
     "structural_tag": "structural tag",
 }
 

@@ -1,117 +1,214 @@
-"""The gate that every constraint of a request passes before vLLM compiles it."""
+"""The gate that every constraint of a request passes before the engine compiles it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+import json
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rayllm.engine.structured_output.constraint import Constraint, constraints_in, refusal
-from rayllm.engine.structured_output.json_schema import parse_schema
+from rayllm.engine.structured_output.bounded_work import BoundedWork
+from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
+from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters
+from rayllm.engine.structured_output.json_schema import MAX_PATTERN, parse_schema
 from rayllm.engine.structured_output.limits import check_limits, check_one, check_tokens, needs_sandbox
 from rayllm.engine.structured_output.sandbox import Sandbox
-from rayllm.engine.structured_output.whitespace import WhitespacePatterns
+from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
+from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 from rayllm.errors import RequestError
 
-# Options of `structured_outputs` that vLLM accepts in requests but takes from its own configuration.
-OPTIONS = ("disable_any_whitespace", "disable_additional_properties")
+# The field of the current request that a constraint comes from.
+_source: ContextVar[str] = ContextVar("constraint_source", default="structured_outputs")
+# The parameters of the tools of which it forces a call; None if it forces none.
+_forced: ContextVar[list[Any] | None] = ContextVar("forced_parameters", default=None)
+
+_LARK_HEADER = "%llguidance"
+
+FindFault = Callable[[str, str], Awaitable[str | None]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of vLLM's `structured_outputs`, of a request or of the server.
+
+    Attributes:
+        whitespace_pattern: a regular expression for the white space around commas and colons in JSON.
+        disable_any_whitespace: whether JSON has no white space but one optional space after commas and colons.
+        disable_additional_properties: whether objects have no properties that their schema does not name.
+    """
+
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
 
 
 class ConstraintGate:
-    """Refuses constraints that are invalid, too large, or too expensive to compile.
+    """Refuses constraints that are invalid, too large, or that the engine would not enforce.
 
     Args:
-        sandbox: test-compiles constraints; None if the server's backend is not supported: then only the limits apply.
-        as_compiled: returns the kind and the text of a grammar as the server compiles it; raises ValueError if the
-            grammar is invalid.
-        can_enforce: whether the server's backend can enforce the whole of a JSON schema.
-        enforced: those of OPTIONS that the server enforces for every request.
+        backend_of: the backend that enforces a kind of constraint with a text, `guidance` or `xgrammar`.
+        find_fault: compiles a constraint with guidance; returns what is wrong with it.
+        sandbox: compiles constraints with xgrammar; None if the model generates nothing.
+        options: the server's.
     """
 
     def __init__(
         self,
+        backend_of: Callable[[str, str], str],
+        find_fault: FindFault,
         sandbox: Sandbox | None,
-        as_compiled: Callable[[str], tuple[str, str]] = lambda grammar: ("grammar", grammar),
-        can_enforce: Callable[[dict[str, Any]], bool] = lambda schema: True,
-        enforced: Collection[str] = (),
+        options: Options = Options(disable_any_whitespace=True),
     ) -> None:
+        self._backend_of = backend_of
+        self._faults: BoundedWork[str | None] = BoundedWork(find_fault)
         self._sandbox = sandbox
-        self._as_compiled = as_compiled
-        self._can_enforce = can_enforce
-        self._enforced = enforced
-        self._whitespace = WhitespacePatterns()
+        self._options = options
 
     async def admit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Validate all constraints of a request.
+        """Check the size of all constraints of a request, before vLLM parses it.
 
         Returns:
-            The body for the engine: the same object, unless it was rewritten.
+            The body for the engine.
 
         Raises:
             RequestError: names the field at fault and the reason.
-            UnavailableError: too many constraints are queued, or the machine is too busy to compile this one.
         """
         check_one(body)
         check_tokens(body)
-        self._check_options(body)
-        body = await self._whitespace.resolve(body)
+        _source.set("tools")
+        _forced.set(forced_parameters(body))
         for constraint in constraints_in(body):
             check_limits(constraint)
-            # Most tools are never compiled; `admit_compiled` validates those that are.
-            if self._sandbox is not None and constraint.param != "tools" and needs_sandbox(constraint):
-                await self._test_compile(self._sandbox, constraint)
+            if constraint.param != "tools":
+                _source.set(constraint.param)
         return body
 
-    async def admit_compiled(self, kind: str, spec: str, is_refused: bool = False) -> None:
-        """Validate what the engine will compile: the request's own constraint, or what vLLM has made of its tools.
+    async def prepare(self, kind: str, text: str, options: Options) -> tuple[str, str]:
+        """Check a constraint that the engine is about to compile: a request's own, or what vLLM has made of its tools.
 
         Args:
-            kind: of KINDS; others are ignored.
-            spec: the constraint as text.
-            is_refused: vLLM has refused the request, perhaps for this constraint and without a reason.
+            kind: of KINDS, or `json_object`.
+            text: the constraint.
+            options: the request's.
+
+        Returns:
+            The kind and the text to compile.
 
         Raises:
-            RequestError: the engine could not compile it.
+            RequestError: the engine cannot compile the constraint, or would not enforce it.
             UnavailableError: too many constraints are queued, or the machine is too busy to compile this one.
         """
-        # `admit` has validated all others, under the name of their field.
-        constraint = Constraint("tools", kind, spec)
-        if self._sandbox is None or kind not in ("json", "structural_tag"):
-            return
-        if is_refused or needs_sandbox(constraint):
-            await self._sandbox.check(constraint)
+        constraint = Constraint(_source.get(), kind, text)
+        if kind in ("json", "structural_tag"):
+            # What vLLM has made of many tools is larger than each.
+            check_limits(constraint)
+        if self._backend_of(kind, text) == "guidance":
+            constraint = self._for_guidance(constraint, options)
+            if fault := await self._faults.answer(constraint.kind, constraint.text):
+                raise refusal(constraint, fault)
+        else:
+            constraint = self._for_xgrammar(constraint, options)
+            if self._sandbox is not None and needs_sandbox(constraint):
+                await self._sandbox.check(constraint)
+        return constraint.kind, constraint.text
 
-    async def _test_compile(self, sandbox: Sandbox, constraint: Constraint) -> None:
-        if constraint.kind == "grammar":
-            constraint = self._in_compiled_form(constraint)
-        await sandbox.check(constraint)
-        # `can_enforce` expects a schema that compiles.
+    async def explain(self, kind: str, text: str) -> None:
+        """Say why vLLM has refused a constraint for xgrammar, if the sandbox knows.
+
+        Raises:
+            RequestError: the reason.
+            UnavailableError: as `prepare`.
+        """
+        if (
+            self._sandbox is not None
+            and self._backend_of(kind, text) != "guidance"
+            and kind in ("json", "structural_tag")
+        ):
+            await self._sandbox.check(Constraint(_source.get(), kind, text))
+
+    @property
+    def forces_calls(self) -> bool:
+        """Whether the current request forces a call of a tool."""
+        return _forced.get() is not None
+
+    def check_enforced(self) -> None:
+        """Check a request without a constraint.
+
+        Raises:
+            RequestError: it forces a call of a tool.
+        """
+        if self.forces_calls:
+            raise _unforced()
+
+    def _for_guidance(self, constraint: Constraint, options: Options) -> Constraint:
+        if constraint.kind == "json_object":
+            constraint = replace(constraint, kind="json", spec='{"type": "object"}')
+        found: list[Any] = []
+
+        def rewrite(schema: Any) -> dict[str, Any]:
+            found.append(schema)
+            return rewrite_schema(schema, self._whitespace(options))
+
         if constraint.kind == "json":
-            self._check_enforced(constraint)
+            return replace(constraint, spec=json.dumps(rewrite(parse_schema(constraint))))
+        if constraint.kind == "grammar":
+            grammar = map_lark_schemas(constraint.spec, rewrite)
+            _check_forced(found)
+            # Without the header, guidance takes some grammars for EBNF.
+            header = "" if _LARK_HEADER in grammar else f"{_LARK_HEADER} {{}}\n"
+            return replace(constraint, spec=header + grammar)
+        return constraint
 
-    def _check_options(self, body: dict[str, Any]) -> None:
-        structured = body.get("structured_outputs")
-        if not isinstance(structured, dict):
-            return
-        for name in OPTIONS:
-            if structured.get(name) and name not in self._enforced:
-                raise RequestError(
-                    f"`structured_outputs.{name}` cannot be set by request; leave it out, or give the model "
-                    f"`engine_kwargs.structured_outputs_config: {{backend: guidance, {name}: true}}`.",
-                    f"structured_outputs.{name}",
+    def _whitespace(self, options: Options) -> dict[str, Any]:
+        if (pattern := options.whitespace_pattern) is not None:
+            if len(pattern) > MAX_PATTERN:
+                message = f"`structured_outputs.whitespace_pattern` is longer than {MAX_PATTERN} characters."
+                raise RequestError(message, "structured_outputs")
+            return separated_by(pattern)
+        is_compact = options.disable_any_whitespace or self._options.disable_any_whitespace
+        return COMPACT if is_compact else FLEXIBLE
+
+    def _for_xgrammar(self, constraint: Constraint, options: Options) -> Constraint:
+        for name in ("whitespace_pattern", "disable_any_whitespace"):
+            if (
+                constraint.kind in ("json", "json_object")
+                and getattr(options, name)
+                and not getattr(self._options, name)
+            ):
+                message = (
+                    f"xgrammar, which compiles this model's constraints, has no `{name}` by request; leave it out."
                 )
+                raise RequestError(message, f"structured_outputs.{name}")
+        if constraint.kind == "json":
+            schema = parse_schema(constraint)
+            _check_enforced(constraint, find_unenforced(schema))
+            return replace(constraint, spec=json.dumps(rewrite_for_xgrammar(schema)))
+        if constraint.kind != "structural_tag":
+            return constraint
+        tag = parse_schema(constraint)
+        schemas, fault = enforce_tag(tag)
+        _check_enforced(constraint, fault)
+        _check_forced(schemas)
+        return replace(constraint, spec=json.dumps(tag))
 
-    def _check_enforced(self, constraint: Constraint) -> None:
-        if not self._can_enforce(parse_schema(constraint)):
-            raise refusal(
-                constraint,
-                "has keywords that xgrammar cannot enforce; leave them out, or give the model "
-                "`engine_kwargs.structured_outputs_config: {backend: guidance}`",
-            )
 
-    def _in_compiled_form(self, constraint: Constraint) -> Constraint:
-        try:
-            kind, spec = self._as_compiled(constraint.spec)
-            return replace(constraint, kind=kind, spec=spec)
-        except ValueError as error:
-            raise refusal(constraint, f"cannot be read: {error}") from None
+def _check_enforced(constraint: Constraint, fault: str | None) -> None:
+    if fault is not None:
+        raise refusal(constraint, f"{fault}, which xgrammar does not enforce; leave it out")
+
+
+def _check_forced(schemas: list[Any]) -> None:
+    """Check that what vLLM has made of forced tools contains the schemas of their parameters.
+
+    Raises:
+        RequestError: a schema is not among `schemas`, so that the arguments would be free.
+    """
+    for parameters in _forced.get() or ():
+        if not any(same_parameters(parameters, schema) for schema in schemas):
+            raise _unforced()
+
+
+def _unforced() -> RequestError:
+    message = "This model's tool parser cannot force calls that fit the tools; leave `tool_choice` out, or use `auto`."
+    return RequestError(message, "tool_choice")

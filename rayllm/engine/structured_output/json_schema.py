@@ -8,10 +8,13 @@ from typing import Any
 
 from rayllm.engine.structured_output.constraint import Constraint, refusal
 
-MAX_DEPTH = 32
-MAX_NODES = 5_000
-MAX_ENUM = 1_000
-MAX_PATTERN = 1_024
+# vLLM takes 64 levels, with those that it adds itself.
+MAX_DEPTH = 60
+MAX_NODES = 30_000
+MAX_ENUM = 20_000
+# Time to compile grows with their square: 2 s for 5,000 optional ones.
+MAX_PROPERTIES = 1_000
+MAX_PATTERN = 4_096
 
 
 def check_schema(constraint: Constraint, schema: Any) -> None:
@@ -34,6 +37,8 @@ def check_schema(constraint: Constraint, schema: Any) -> None:
             enums += len(node["enum"])
         if enums > MAX_ENUM:
             raise refusal(constraint, f"has more than {MAX_ENUM} enum values")
+        if isinstance(properties := node.get("properties"), dict) and len(properties) > MAX_PROPERTIES:
+            raise refusal(constraint, f"has more than {MAX_PROPERTIES} properties in one object")
         if isinstance(pattern := node.get("pattern"), str) and len(pattern) > MAX_PATTERN:
             raise refusal(constraint, f"has a `pattern` longer than {MAX_PATTERN} characters")
         if isinstance(reference := node.get("$ref"), str) and not reference.startswith("#"):

@@ -124,7 +124,7 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
 
     Args:
         info: xgrammar's tokenizer information.
-        kind: json, regex, grammar, lark or structural_tag.
+        kind: json, regex, grammar or structural_tag.
         spec: the constraint as text.
         any_whitespace: whether white space is allowed anywhere in JSON.
 
@@ -140,9 +140,9 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
     elif kind == "regex":
         compiled = compiler.compile_regex(spec)
     elif kind == "grammar":
+        if "::=" not in spec:
+            raise ValueError("it is in Lark, which xgrammar does not read in all versions; write it in EBNF")
         compiled = compiler.compile_grammar(spec)
-    elif kind == "lark":
-        compiled = compiler.compile_lark(spec)
     else:
         compiled = _structural_tag(compiler, json.loads(spec))
     matcher = xgrammar.GrammarMatcher(compiled)

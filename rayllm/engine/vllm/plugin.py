@@ -10,16 +10,21 @@ import logging
 import os
 
 from rayllm.engine.process.parent_watch import PARENT, follow_parent
+from rayllm.engine.vllm.grammar_backend import join_backends
 from rayllm.engine.vllm.resumed_grammars import resume_grammars
 
 logger = logging.getLogger(__name__)
 
 
 def prepare_process() -> None:
-    """Follow the parent process, resume grammars, and allow AMX. Does nothing for other users of vLLM."""
+    """Follow the parent process, join grammar backends, resume grammars, and allow AMX.
+
+    Does nothing for other users of vLLM.
+    """
     if PARENT not in os.environ:
         return
     follow_parent()
+    join_backends()
     resume_grammars()
     allow_amx()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from copy import copy
 from typing import Any
 
-from rayllm.engine.structured_output import OPTIONS
-from rayllm.engine.vllm import moved_names
+from rayllm.engine.structured_output import ConstraintGate, Options
+from rayllm.engine.vllm import grammar_backend, moved_names
+from rayllm.engine.vllm.answer_checks import CutAnswers, IsSatisfied, UnendedReasoning
 from rayllm.engine.vllm.environment import max_stop_strings
 from rayllm.engine.vllm.errors import http_error, one_line
 from rayllm.errors import RayLLMError, RequestError
@@ -17,11 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def grammar_vocabulary(engine: Any) -> str | None:
-    """The tokenizer's vocabulary for xgrammar; None if the server uses another backend."""
+    """The tokenizer's vocabulary for xgrammar; None if xgrammar does not read the tokenizer."""
     import xgrammar
 
-    if engine.vllm_config.structured_outputs_config.backend != "xgrammar":
-        return None
     try:
         tokenizer = engine.get_tokenizer()
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=engine.model_config.get_vocab_size())
@@ -33,68 +34,111 @@ def grammar_vocabulary(engine: Any) -> str | None:
     return text
 
 
-def as_compiled(grammar: str) -> tuple[str, str]:
-    """The kind and the text of a grammar as vLLM passes it to its compiler.
-
-    vLLM before 0.31 converts Lark to EBNF; later versions have the compiler read it.
-
-    Raises:
-        ValueError: it cannot be converted.
-    """
-    from vllm.v1.structured_output import utils
-
-    if not utils.grammar_is_likely_lark(grammar):
-        return "grammar", grammar
-    if hasattr(utils, "convert_lark_to_ebnf"):
-        return "grammar", str(utils.convert_lark_to_ebnf(grammar))
-    return "lark", grammar
-
-
-def can_enforce(schema: dict[str, Any]) -> bool:
-    """Whether xgrammar can enforce the whole of a JSON schema, according to vLLM."""
-    from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
-
-    return not has_xgrammar_unsupported_json_features(schema)
-
-
-def enforced_options(engine: Any) -> frozenset[str]:
-    """Options of `structured_outputs` that the server enforces for every request: vLLM ignores a request's own."""
+def server_options(engine: Any) -> Options:
+    """The options of `structured_outputs` that the server has for all requests."""
     config = engine.vllm_config.structured_outputs_config
-    enabled = {name for name in OPTIONS if getattr(config, name)}
-    # xgrammar compiles schemas strictly: unnamed properties are not allowed.
-    return frozenset(enabled | ({"disable_additional_properties"} if config.backend == "xgrammar" else set()))
+    return Options(None, config.disable_any_whitespace, config.disable_additional_properties)
 
 
-def guard_generation(engine: Any, admit: Callable[[str, str, bool], Awaitable[None]]) -> None:
-    """Call `admit` with every constraint before the engine compiles it, and raise on failed generations.
+def choose_backend(config: Any) -> None:
+    """Take xgrammar for a model whose tokenizer guidance does not read.
+
+    Args:
+        config: vLLM's configuration of an engine that has not started.
+    """
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    structured = config.structured_outputs_config
+    if structured.backend != grammar_backend.GUIDANCE or config.model_config.skip_tokenizer_init:
+        return
+    if not grammar_backend.takes_guidance(cached_tokenizer_from_config(model_config=config.model_config)):
+        logger.info("guidance does not read this model's tokenizer; xgrammar compiles its constraints.")
+        structured.backend = grammar_backend.XGRAMMAR
+
+
+def backend_of(engine: Any) -> Callable[[str, str], str]:
+    """What tells the backend that enforces a kind of constraint with a text in an engine."""
+    name = engine.vllm_config.structured_outputs_config.backend
+    return grammar_backend.backend_of if name == grammar_backend.GUIDANCE else lambda kind, text: str(name)
+
+
+def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfied) -> None:
+    """Prepare every constraint before the engine compiles it, and raise where a generation has failed.
 
     vLLM's serving classes mistake an output that ends with an error before its first token for one still to come, and
     end the stream as if all were well.
 
     Args:
         engine: an AsyncLLM; its `generate` is replaced.
-        admit: called with the kind and the text of a constraint, and whether vLLM has refused the request; raises a
-            RayLLMError for one that the engine cannot compile.
+        gate: checks constraints.
+        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
     """
     from vllm.exceptions import VLLMValidationError
 
     original = engine.generate
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        await _admit(sampling_params.structured_outputs, admit, False)
+        with _as_vllm_errors():
+            sampling_params = await _prepare(sampling_params, gate)
         _check_stops(sampling_params, engine)
+        check = _check_of(sampling_params, engine, gate, is_satisfied, kwargs)
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
                     if any(one.finish_reason == "error" for one in output.outputs):
                         raise moved_names.load("GenerationError")
+                    if check:
+                        await check.check(output)
                     yield output
             except VLLMValidationError:
                 # vLLM may say no more than that the constraint is invalid.
-                await _admit(sampling_params.structured_outputs, admit, True)
+                if constraint := _constraint_of(sampling_params):
+                    with _as_vllm_errors():
+                        await gate.explain(*constraint)
                 raise
 
     engine.generate = generate
+
+
+def _check_of(
+    params: Any, engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfied, arguments: dict[str, Any]
+) -> CutAnswers | UnendedReasoning | None:
+    """What checks the answers to a request, if anything does.
+
+    Args:
+        params: its SamplingParams, as the engine gets them.
+        engine: the AsyncLLM.
+        gate: the gate that has prepared the constraint.
+        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
+        arguments: the other arguments of `generate`.
+    """
+    constraint = _constraint_of(params)
+    if constraint is None:
+        return None
+    if (config := engine.vllm_config.structured_outputs_config).reasoning_parser:
+        # gpt-oss reasons within its constraints, and so do others where these hold from the start.
+        is_constrained = arguments.get("reasoning_ended") or config.enable_in_reasoning or _is_harmony(engine)
+        # Strict tools leave the text free.
+        if is_constrained or (constraint[0] == "structural_tag" and not gate.forces_calls):
+            return None
+        return UnendedReasoning(params, engine, arguments.get("reasoning_parser_kwargs") or {})
+    is_exact = backend_of(engine)(*constraint) == grammar_backend.GUIDANCE
+    return CutAnswers(params, constraint, is_satisfied) if params.stop and is_exact else None
+
+
+def _is_harmony(engine: Any) -> bool:
+    return bool(engine.model_config.hf_config.model_type == "gpt_oss")
+
+
+def _constraint_of(params: Any) -> tuple[str, str] | None:
+    """The kind and the text of the constraint in SamplingParams."""
+    from vllm.v1.structured_output.request import get_structured_output_key
+
+    structured = params.structured_outputs
+    if structured is None or structured.all_constraints_none():
+        return None
+    kind, text = get_structured_output_key(structured)
+    return kind.name.lower(), text
 
 
 def _check_stops(params: Any, engine: Any) -> None:
@@ -113,15 +157,33 @@ def _check_stops(params: Any, engine: Any) -> None:
         raise VLLMValidationError(f"token ids {unknown} are not in the vocabulary", parameter="stop_token_ids")
 
 
-async def _admit(structured: Any, admit: Callable[[str, str, bool], Awaitable[None]], is_refused: bool) -> None:
-    from vllm.exceptions import VLLMValidationError
-    from vllm.v1.structured_output.request import get_structured_output_key
+async def _prepare(params: Any, gate: ConstraintGate) -> Any:
+    """SamplingParams with the constraint that the engine is to compile.
 
-    if structured is None or structured.all_constraints_none():
-        return
-    kind, spec = get_structured_output_key(structured)
+    Raises:
+        RayLLMError: as `ConstraintGate.prepare` and `check_enforced`.
+    """
+    if (constraint := _constraint_of(params)) is None:
+        gate.check_enforced()
+        return params
+    asked = params.structured_outputs
+    options = Options(asked.whitespace_pattern, asked.disable_any_whitespace, asked.disable_additional_properties)
+    kind, text = await gate.prepare(*constraint, options)
+    if kind == "json_object":
+        return params
+    # Rows of a batch share their parameters.
+    prepared = copy(params)
+    prepared.structured_outputs = type(asked)(**{kind: json.loads(text) if kind == "choice" else text})
+    return prepared
+
+
+@contextmanager
+def _as_vllm_errors() -> Iterator[None]:
+    """Raise our errors as those that vLLM's serving classes answer with the same status."""
+    from vllm.exceptions import VLLMValidationError
+
     try:
-        await admit(kind.name.lower(), spec, is_refused)
+        yield
     except RequestError as error:
         raise VLLMValidationError(error.message, parameter=error.param) from None
     except RayLLMError as error:

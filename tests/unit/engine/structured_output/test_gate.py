@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from rayllm.engine.structured_output import Constraint, ConstraintGate, check_limits, constraints_in, needs_sandbox
+from rayllm.engine.structured_output import (
+    Constraint,
+    ConstraintGate,
+    Options,
+    check_limits,
+    constraints_in,
+    needs_sandbox,
+)
+from rayllm.engine.structured_output.constraint import forced_parameters
+from rayllm.engine.structured_output.schema_rewriting import COMPACT
 from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -46,12 +55,13 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "spec", "said"),
     [
-        ("json", nested(40), "nests deeper than 32 levels"),
-        ("json", {"enum": list(range(1001))}, "more than 1000 enum values"),
-        ("json", {"anyOf": [{}] * 5001}, "more than 5000 parts"),
-        ("json", {"description": "x" * 70_000}, "longer than 65536 characters"),
+        ("json", nested(40), "nests deeper than 60 levels"),
+        ("json", {"enum": list(range(20_001))}, "more than 20000 enum values"),
+        ("json", {"anyOf": [{}] * 30_001}, "more than 30000 parts"),
+        ("json", {"properties": {str(number): {} for number in range(1001)}}, "more than 1000 properties"),
+        ("json", {"description": "x" * 600_000}, "longer than 524288 characters"),
         ("json", {"$ref": "https://example.com/schema.json"}, "refers to another document"),
-        ("json", {"pattern": "a" * 2000}, "longer than 1024 characters"),
+        ("json", {"pattern": "a" * 5000}, "longer than 4096 characters"),
         ("json", "{", "not valid JSON"),
         ("json", [1], "must be a JSON object"),
         ("json", "[1]", "must be a JSON object"),
@@ -62,7 +72,7 @@ def nested(depth: int) -> dict[str, Any]:
         ("grammar", "(" * 30_000, "nests deeper"),
         ("choice", [], "list of texts that is not empty"),
         ("choice", [1], "list of texts"),
-        ("choice", ["a"] * 1001, "more than 1000 entries"),
+        ("choice", ["a"] * 10_001, "more than 10000 entries"),
         ("structural_tag", "no", "not valid JSON"),
     ],
 )
@@ -97,39 +107,31 @@ def test_only_what_may_be_costly_is_tried(kind: str, spec: Any, sandbox: bool) -
 
 
 class Compiler:
-    """A fake sandbox that records its calls."""
+    """A fake of guidance, and of the sandbox, that records what it is given and refuses what contains `broken`."""
 
     def __init__(self) -> None:
-        self.given: list[Constraint] = []
+        self.given: list[tuple[str, str]] = []
+
+    async def find_fault(self, kind: str, text: str) -> str | None:
+        self.given.append((kind, text))
+        return "is broken" if "broken" in text else None
 
     async def check(self, constraint: Constraint) -> None:
-        self.given.append(constraint)
+        self.given.append((constraint.kind, constraint.text))
 
 
-async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> None:
-    compiler = Compiler()
+def is_for(kind: str, text: str) -> str:
+    return "xgrammar" if kind == "structural_tag" else "guidance"
 
-    def as_compiled(text: str) -> tuple[str, str]:
-        if "broken" in text:
-            raise ValueError("line 1")
-        return "lark", f"converted {text}"
 
-    gate = ConstraintGate(compiler, as_compiled)  # type: ignore[arg-type]
-    tool = {"parameters": {"pattern": "a{1,255}"}}
-    await gate.admit({"structured_outputs": {"grammar": "start: x"}, "tools": [tool]})
-    assert [(constraint.kind, constraint.spec) for constraint in compiler.given] == [("lark", "converted start: x")]
-    with pytest.raises(RequestError, match="cannot be read: line 1"):
-        await gate.admit({"structured_outputs": {"grammar": "broken"}})
-    picky = ConstraintGate(compiler, can_enforce=lambda schema: "multipleOf" not in schema)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="xgrammar cannot enforce"):
-        await picky.admit({"structured_outputs": {"json": '{"multipleOf": 3}'}})
-    await picky.admit({"tools": [{"parameters": {"multipleOf": 3, "maxLength": 99}}]})
-    for several in ({}, {"json": {}, "regex": "a"}, {"json_object": True, "choice": ["a"]}):
-        with pytest.raises(RequestError, match="exactly one of"):
-            await picky.admit({"structured_outputs": several})
-    with pytest.raises(RequestError, match="must be a text"):
-        await ConstraintGate(None).admit({"structured_outputs": {"regex": 3}})
-    await ConstraintGate(None).admit({"structured_outputs": {"regex": "a"}})
+GUIDANCE, SANDBOX = Compiler(), Compiler()
+
+
+@pytest.fixture
+def gate() -> ConstraintGate:
+    GUIDANCE.given.clear()
+    SANDBOX.given.clear()
+    return ConstraintGate(is_for, GUIDANCE.find_fault, SANDBOX)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -137,39 +139,145 @@ async def test_the_gate_tries_what_needs_it_as_the_server_would_compile_it() -> 
     [
         ({"structured_outputs": "x"}, "structured_outputs"),
         ({"structured_outputs": []}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"json_object": True, "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 3}}, "structured_outputs"),
         ({"allowed_token_ids": [1], "structured_outputs": {"json": {}}}, "allowed_token_ids"),
         ({"allowed_token_ids": [1], "structured_outputs": {"json_object": True}}, "allowed_token_ids"),
         ({"allowed_token_ids": [1], "response_format": {"type": "json_object"}}, "allowed_token_ids"),
         ({"allowed_token_ids": [1], "tools": [{}], "tool_choice": "required"}, "allowed_token_ids"),
     ],
 )
-async def test_what_cannot_go_together_is_refused(fields: dict[str, Any], param: str) -> None:
+async def test_what_cannot_go_together_is_refused(gate: ConstraintGate, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        await ConstraintGate(None).admit(fields)
+        await gate.admit(fields)
     assert caught.value.param == param
 
 
-async def test_allowed_tokens_alone_pass() -> None:
+async def test_allowed_tokens_alone_pass(gate: ConstraintGate) -> None:
     for body in ({"allowed_token_ids": [1]}, {"allowed_token_ids": [1], "tools": [{}], "tool_choice": "auto"}):
-        assert await ConstraintGate(None).admit(body) == body
+        assert await gate.admit(body) == body
 
 
-async def test_tools_are_tried_as_the_engine_gets_them() -> None:
-    compiler = Compiler()
-    gate = ConstraintGate(compiler)  # type: ignore[arg-type]
-    made = json.dumps({"type": "array", "items": {"anyOf": [{"properties": {"a": {"pattern": "a{1,255}"}}}]}})
-    tag = json.dumps({"format": {"tags": [{"content": {"json_schema": {"maxLength": 300}}}]}})
-    for kind, spec in (("json", made), ("structural_tag", tag)):
-        await gate.admit_compiled(kind, spec)
-    assert [(constraint.kind, constraint.spec) for constraint in compiler.given] == [
-        ("json", made),
-        ("structural_tag", tag),
-    ]
-    # These were tried with the request, and plain tools are left to the engine.
-    for kind, spec in (("regex", "a{1,255}"), ("grammar", "x"), ("choice", "[]"), ("json_object", "")):
-        await gate.admit_compiled(kind, spec)
-    await gate.admit_compiled("json", json.dumps(SCHEMA))
-    await ConstraintGate(None).admit_compiled("json", made)
-    assert len(compiler.given) == 2
-    await gate.admit_compiled("json", json.dumps(SCHEMA), is_refused=True)
-    assert len(compiler.given) == 3
+async def test_guidance_gets_schemas_closed_and_compact_once(gate: ConstraintGate) -> None:
+    closed = {**SCHEMA, "additionalProperties": False, "x-guidance": COMPACT}
+    for _ in range(2):
+        assert await gate.prepare("json", json.dumps(SCHEMA), Options()) == ("json", json.dumps(closed))
+    assert GUIDANCE.given == [("json", json.dumps(closed))]
+    kind, text = await gate.prepare("json_object", "", Options())
+    assert (kind, json.loads(text)) == ("json", {"type": "object", "x-guidance": COMPACT})
+    for kind, text in (("regex", "a+"), ("choice", '["a"]')):
+        assert await gate.prepare(kind, text, Options()) == (kind, text)
+
+
+async def test_the_white_space_of_a_request(gate: ConstraintGate) -> None:
+    _, text = await gate.prepare("json", "{}", Options(whitespace_pattern="_"))
+    assert json.loads(text)["x-guidance"]["item_separator"] == "(_),(_)"
+    with pytest.raises(RequestError, match="whitespace_pattern` is longer"):
+        await gate.prepare("json", "{}", Options(whitespace_pattern="_" * 5000))
+    flexible = ConstraintGate(is_for, GUIDANCE.find_fault, None, Options())
+    for options, is_flexible in ((Options(), True), (Options(disable_any_whitespace=True), False)):
+        _, text = await flexible.prepare("json", "{}", options)
+        assert json.loads(text)["x-guidance"]["whitespace_flexible"] == is_flexible
+    xgrammar = ConstraintGate(lambda kind, text: "xgrammar", GUIDANCE.find_fault, None, Options())
+    for options in (Options(whitespace_pattern="_"), Options(disable_any_whitespace=True)):
+        with pytest.raises(RequestError, match="by request; leave it out"):
+            await xgrammar.prepare("json", "{}", options)
+
+
+async def test_a_fault_names_the_field_that_the_constraint_came_from(gate: ConstraintGate) -> None:
+    for body, param in (
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "response_format"),
+        ({"tools": [{"function": {"parameters": SCHEMA}}]}, "tools"),
+        ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}, "tools": [{"parameters": {}}]}, "text.format"),
+    ):
+        await gate.admit(body)
+        with pytest.raises(RequestError, match="is broken") as caught:
+            await gate.prepare("json", '{"title": "broken"}', Options())
+        assert caught.value.param == param
+
+
+async def test_lark_gets_a_header_and_compact_json(gate: ConstraintGate) -> None:
+    _, text = await gate.prepare("grammar", '?start: "a" %json {"type": "object"} "}"', Options())
+    schema = json.dumps({"type": "object", "x-guidance": COMPACT})
+    assert text == f'%llguidance {{}}\n?start: "a" %json {schema} "}}"'
+    for grammar in ("%llguidance {}\nstart: x", "%llguidance {}\nstart: %json {broke"):
+        assert await gate.prepare("grammar", grammar, Options()) == ("grammar", grammar)
+
+
+def tag_of(*schemas: Any) -> str:
+    tags = [{"type": "tag", "begin": "<", "content": {"type": "json_schema", "json_schema": x}} for x in schemas]
+    return json.dumps({"type": "structural_tag", "format": {"type": "or", "elements": tags}})
+
+
+async def test_structural_tags_hold_what_xgrammar_enforces(gate: ConstraintGate) -> None:
+    _, text = await gate.prepare("structural_tag", tag_of({"type": "string", "maxLength": 9}), Options())
+    content = json.loads(text)["format"]["elements"][0]["content"]
+    assert content == {
+        "type": "json_schema",
+        "json_schema": {"type": "string", "pattern": r"^[\s\S]{0,9}$"},
+        "max_whitespace_cnt": 1,
+    }
+    assert not GUIDANCE.given
+    inner = {"type": "array", "uniqueItems": True}
+    with pytest.raises(RequestError, match=r"has `uniqueItems` at `properties\.a`, which xgrammar does not enforce"):
+        await gate.prepare("structural_tag", tag_of({"type": "object", "properties": {"a": inner}}), Options())
+    older = {"structures": [{"begin": "<a>", "schema": {"not": {}}, "end": "</a>"}], "triggers": ["<a>"]}
+    with pytest.raises(RequestError, match="has `not` at its top level"):
+        await gate.prepare("structural_tag", json.dumps(older), Options())
+    await gate.admit({"tools": []})
+    SANDBOX.given.clear()
+    await gate.prepare("structural_tag", tag_of(SCHEMA), Options())
+    assert not SANDBOX.given
+    await gate.prepare("structural_tag", tag_of({"type": "string", "pattern": "a{9}"}), Options())
+    assert len(SANDBOX.given) == 1
+    await gate.explain("structural_tag", tag_of(SCHEMA))
+    await gate.explain("json", json.dumps(SCHEMA))
+    assert len(SANDBOX.given) == 2
+
+
+TOOL = {"name": "f", "parameters": SCHEMA}
+OTHER = {"name": "g", "parameters": {"type": "object", "properties": {"b": {"default": None}}}}
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "forced"),
+    [
+        ("required", [SCHEMA, OTHER["parameters"]]),
+        (NAMED, [SCHEMA]),
+        ({"type": "function", "name": "f"}, [SCHEMA]),
+        ({"type": "tool", "name": "f"}, [SCHEMA]),
+        ({"type": "any"}, [SCHEMA, OTHER["parameters"]]),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, [SCHEMA]),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}, [SCHEMA]),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, None),
+        ({"type": "auto"}, None),
+        ({"type": "none"}, None),
+        ("auto", None),
+        (None, None),
+    ],
+)
+def test_which_parameters_are_forced(choice: Any, forced: list[Any] | None) -> None:
+    for tools in ([TOOL, OTHER, 7], [{"type": "function", "function": tool} for tool in (TOOL, OTHER)]):
+        assert forced_parameters({"tools": tools, "tool_choice": choice}) == forced
+
+
+async def test_a_forced_call_whose_arguments_would_be_free_is_refused(gate: ConstraintGate) -> None:
+    await gate.admit({"tools": [TOOL, OTHER], "tool_choice": "required"})
+    with pytest.raises(RequestError) as caught:
+        gate.check_enforced()
+    assert caught.value.param == "tool_choice"
+    with pytest.raises(RequestError, match="tool_choice"):
+        await gate.prepare("structural_tag", tag_of(SCHEMA, True), Options())
+    with pytest.raises(RequestError, match="tool_choice"):
+        await gate.prepare("grammar", f"start: %json {json.dumps(SCHEMA)}", Options())
+    # As vLLM writes them: without nulls.
+    without = {"type": "object", "properties": {"b": {}}}
+    await gate.prepare("structural_tag", tag_of(SCHEMA, without), Options())
+    both = f"start: %json {json.dumps(SCHEMA)} %json {json.dumps(without)}"
+    await gate.prepare("grammar", both, Options())
+    await gate.admit({"tools": [TOOL], "tool_choice": "auto"})
+    gate.check_enforced()
+    await gate.prepare("structural_tag", tag_of(True), Options())

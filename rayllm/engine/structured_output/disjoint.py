@@ -1,0 +1,115 @@
+"""Whether no value fits two JSON schemas: then `oneOf` of them means what `anyOf` means, which compilers enforce."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from typing import Any
+
+from rayllm.engine.structured_output.schema_nodes import resolve
+
+# References and properties followed; deeper schemas count as overlapping.
+_DEPTH = 4
+# Pairs compared; larger unions count as overlapping.
+_MAX_PAIRS = 2_000
+
+
+def are_disjoint(root: Any, schemas: list[Any]) -> bool:
+    """Whether no value fits two of `schemas`, as far as their types, constants and discriminators tell.
+
+    Args:
+        root: the document that references point into.
+        schemas: the branches of a `oneOf`.
+    """
+    pairs = len(schemas) * (len(schemas) - 1) // 2
+    return pairs <= _MAX_PAIRS and all(_exclude(root, a, b, _DEPTH) for a, b in combinations(schemas, 2))
+
+
+def exclusive_branches(root: Any, schemas: list[Any]) -> list[Any] | None:
+    """The branches of an `anyOf` that means what `oneOf` of `schemas` means; None if that cannot be told.
+
+    Args:
+        root: the document that references point into.
+        schemas: the branches of the `oneOf`.
+    """
+    if are_disjoint(root, schemas):
+        return schemas
+    # As in Kubernetes: null fits several branches, and so not the whole.
+    without_null = [_without_null(schema) for schema in schemas]
+    is_shared = sum(narrowed is not schema for narrowed, schema in zip(without_null, schemas, strict=True)) > 1
+    return without_null if is_shared and are_disjoint(root, without_null) else None
+
+
+def _without_null(schema: Any) -> Any:
+    types = schema.get("type") if isinstance(schema, dict) and _values(schema) is None else None
+    if not isinstance(types, list) or "null" not in types:
+        return schema
+    return {**schema, "type": [name for name in types if name != "null"]}
+
+
+def _exclude(root: Any, a: Any, b: Any, depth: int) -> bool:
+    a, b = _target(root, a), _target(root, b)
+    if a is False or b is False:
+        return True
+    if depth == 0 or not isinstance(a, dict) or not isinstance(b, dict):
+        return False
+    if not types_of(a) & types_of(b):
+        return True
+    values, others = _values(a), _values(b)
+    if values is not None and others is not None and not values & others:
+        return True
+    return types_of(a) == types_of(b) == {"object"} and _differ_in_a_property(root, a, b, depth - 1)
+
+
+def _differ_in_a_property(root: Any, a: dict[str, Any], b: dict[str, Any], depth: int) -> bool:
+    """Whether a property that both require has to be different."""
+    properties, others = a.get("properties"), b.get("properties")
+    if not isinstance(properties, dict) or not isinstance(others, dict):
+        return False
+    required = _names(a.get("required")) & _names(b.get("required")) & properties.keys() & others.keys()
+    return any(_exclude(root, properties[name], others[name], depth) for name in required)
+
+
+def _target(root: Any, node: Any) -> Any:
+    """The schema that a bare reference leads to. Its siblings only narrow it, so they are left out."""
+    for _ in range(_DEPTH):
+        if not isinstance(node, dict) or "$ref" not in node:
+            return node
+        node = resolve(root, node["$ref"])
+    return None
+
+
+def types_of(node: dict[str, Any]) -> set[str]:
+    """The types of values that may fit; integers are counted as numbers."""
+    declared = node.get("type")
+    types = [declared] if isinstance(declared, str) else declared
+    if not isinstance(types, list):
+        values = _values(node)
+        if values is None:
+            return {"array", "boolean", "null", "number", "object", "string"}
+        return {_type_of(json.loads(value)) for value in values}
+    return {"number" if name == "integer" else str(name) for name in types}
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = ((bool, "boolean"), (int | float, "number"), (str, "string"), (list, "array"))
+    return next((name for kind, name in names if isinstance(value, kind)), "object")
+
+
+def _values(node: dict[str, Any]) -> set[str] | None:
+    """The values that `const` or `enum` allow, as JSON; None if there are neither."""
+    if "const" in node:
+        return {_as_json(node["const"])}
+    return {_as_json(value) for value in node["enum"]} if isinstance(node.get("enum"), list) else None
+
+
+def _as_json(value: Any) -> str:
+    # 1 and 1.0 are one number in JSON.
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    return json.dumps(value, sort_keys=True)
+
+
+def _names(value: Any) -> set[str]:
+    return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()

@@ -1,0 +1,93 @@
+"""JSON schemas within other constraints: structural tags, which vLLM also makes of tools, and grammars in Lark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
+from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
+from rayllm.engine.structured_output.xml_calls import spell_out
+
+# White space in a row that models may write within JSON; without a limit, small ones write it until they are cut off.
+_MAX_WHITESPACE = 1
+_IN_LARK = "%json"
+
+
+def enforce_tag(tag: Any) -> tuple[list[Any], str | None]:
+    """Rewrite a structural tag so that xgrammar enforces its JSON schemas, and limit white space in what they describe.
+
+    Args:
+        tag: the structural tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html), which is changed.
+
+    Returns:
+        The schemas as they were, and what of them xgrammar does not enforce, as a phrase.
+    """
+    found = []
+    for holder, begin in list(_holders(tag)):
+        schema = holder[_key(holder)]
+        found.append(schema)
+        if fault := find_unenforced(schema) or spell_out(holder, schema, begin):
+            return found, fault
+    for holder, _ in _holders(tag):
+        holder[_key(holder)] = rewrite_for_xgrammar(holder[_key(holder)])
+        if holder.get("type") == "json_schema" and holder.get("max_whitespace_cnt") is None:
+            holder["max_whitespace_cnt"] = _MAX_WHITESPACE
+    return found, None
+
+
+def _key(holder: dict[str, Any]) -> str:
+    """The key of the schema; `schema` in the older form of tags."""
+    return "json_schema" if "json_schema" in holder else "schema"
+
+
+def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects in a structural tag that hold a schema, with the text before each, if its tag has one."""
+    stack = [(tag, "")]
+    while stack:
+        node, begin = stack.pop()
+        if isinstance(node, list):
+            stack += [(item, begin) for item in node]
+        elif isinstance(node, dict):
+            if "json_schema" in node if "type" in node else {"begin", "schema", "end"} <= node.keys():
+                yield node, begin
+            else:
+                stack += [(value, str(node.get("begin", ""))) for value in node.values()]
+
+
+def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:
+    """A grammar in Lark with each of its JSON schemas replaced; what is no JSON is left to the compiler.
+
+    Args:
+        grammar: the grammar (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
+        change: returns the new schema.
+    """
+    start, *parts = grammar.split(_IN_LARK)
+    for part in parts:
+        text = part.lstrip()
+        try:
+            schema, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            start += _IN_LARK + part
+        else:
+            start += f"{_IN_LARK} {json.dumps(change(schema))}{text[end:]}"
+    return start
+
+
+def same_parameters(schema: Any, other: Any) -> bool:
+    """Whether two schemas of a tool's parameters are equal, but for what vLLM changes: null defaults and a `type`."""
+    return bool(_comparable(schema) == _comparable(other))
+
+
+def _comparable(schema: Any) -> Any:
+    stripped = _without_nulls(schema)
+    return {"type": "object", **stripped} if isinstance(stripped, dict) else stripped
+
+
+def _without_nulls(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_nulls(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {name: _without_nulls(value) for name, value in node.items() if value is not None or name in ASSERTIONS}

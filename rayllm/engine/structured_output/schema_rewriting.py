@@ -1,0 +1,99 @@
+"""JSON schemas rewritten for guidance, which refuses what it does not enforce.
+
+What the rewriting takes away, no value violates: formats without a meaning in JSON Schema, keywords that are switched
+off, and `oneOf` where `anyOf` means the same. What it adds only excludes answers: an object has only the properties
+that its schema names, unless the schema speaks of others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.engine.structured_output.disjoint import exclusive_branches
+from rayllm.engine.structured_output.schema_nodes import (
+    IN_PLACE,
+    assertions,
+    is_switched_off,
+    map_schemas,
+    resolve,
+    subschemas,
+)
+
+_OPTIONS = "x-guidance"
+# After a comma and a colon, as most models write JSON. Unlimited white space is what small models generate until they
+# are cut off.
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+FLEXIBLE = {"whitespace_flexible": True}
+
+
+def separated_by(pattern: str) -> dict[str, Any]:
+    """The options of guidance for white space that matches a regular expression, around commas and colons."""
+    separators = {"item_separator": f"({pattern}),({pattern})", "key_separator": f"({pattern}):({pattern})"}
+    return {"whitespace_flexible": False, **separators}
+
+
+def rewrite_schema(schema: Any, whitespace: dict[str, Any]) -> dict[str, Any]:
+    """An equal schema that guidance takes.
+
+    Args:
+        schema: the client's, within the limits of `check_schema`; it is left unchanged.
+        whitespace: COMPACT, FLEXIBLE or `separated_by` a pattern.
+    """
+    rewriter = _Rewriter(schema)
+    rewriter.find_merged(schema, True)
+    rewritten = rewriter.rewrite(schema)
+    # The client's own options could have guidance ignore keywords.
+    return {**(rewritten if isinstance(rewritten, dict) else {}), _OPTIONS: whitespace}
+
+
+class _Rewriter:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        # Schemas that apply to a value together with others: what these name must stay possible.
+        self._merged: set[int] = set()
+        self._seen: set[tuple[int, bool]] = set()
+
+    def find_merged(self, root: Any, is_alone: bool) -> None:
+        """Note the schemas that share their values with others, in `root` and wherever its references lead."""
+        stack = [(root, is_alone)]
+        while stack:
+            node, is_alone = stack.pop()
+            if not isinstance(node, dict) or (id(node), is_alone) in self._seen:
+                continue
+            self._seen.add((id(node), is_alone))
+            if not is_alone:
+                self._merged.add(id(node))
+            parts = node.get("allOf")
+            is_only = len(assertions(node) - {"type"}) == 1 and not (isinstance(parts, list) and len(parts) > 1)
+            is_plain = not any(name in node for name in IN_PLACE)
+            for path, child in subschemas(node):
+                if path[0] not in ("$defs", "definitions"):
+                    stack.append((child, is_alone and (is_only if path[0] in IN_PLACE else is_plain)))
+            if "$ref" in node:
+                stack.append((resolve(self._root, node["$ref"]), is_alone and is_only))
+
+    def rewrite(self, node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        rewritten = {
+            name: map_schemas(name, value, self.rewrite)
+            for name, value in node.items()
+            if not is_switched_off(name, value)
+        }
+        one_of = rewritten.get("oneOf") if "anyOf" not in node else None
+        branches = exclusive_branches(self._root, one_of) if isinstance(one_of, list) else None
+        if branches is not None:
+            rewritten["anyOf"] = branches
+            del rewritten["oneOf"]
+        if id(node) not in self._merged and _names_all_properties(node):
+            rewritten["additionalProperties"] = False
+        return rewritten
+
+
+def _names_all_properties(node: dict[str, Any]) -> bool:
+    """Whether a schema names properties, requires no other ones, and does not say what those may be."""
+    properties, required = node.get("properties"), node.get("required", [])
+    open_by = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", *IN_PLACE)
+    if not isinstance(properties, dict) or not isinstance(required, list) or any(name in node for name in open_by):
+        return False
+    return all(name in properties for name in required if isinstance(name, str))

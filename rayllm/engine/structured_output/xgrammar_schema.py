@@ -1,0 +1,142 @@
+"""What xgrammar enforces of a JSON schema.
+
+xgrammar drops keywords without an error, `properties` beside `anyOf` for example. So only what was seen to hold is
+admitted; `tests/vllm/test_schema_corpus.py` samples answers and validates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from rayllm.engine.structured_output.disjoint import exclusive_branches, types_of
+from rayllm.engine.structured_output.schema_nodes import (
+    FORMATS,
+    assertions,
+    is_switched_off,
+    map_schemas,
+    place,
+    resolve,
+    subschemas,
+)
+
+_BY_TYPE = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "array": {"items", "prefixItems", "minItems", "maxItems"},
+    "object": {"properties", "required", "additionalProperties"},
+    "boolean": set(),
+    "null": set(),
+}
+_KNOWN = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"}.union(*_BY_TYPE.values())
+# Those of FORMATS that the oldest xgrammar of the window has.
+_FORMATS = FORMATS - {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"}
+_LENGTHS = ("minLength", "maxLength")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# xgrammar repeats no part of a regular expression more often.
+_MAX_LENGTH = 128
+# Keywords that stand alone: xgrammar ignores what is beside them.
+_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+
+
+def find_unenforced(schema: Any) -> str | None:
+    """The first part of a schema that xgrammar does not enforce, as a phrase; None if it enforces all.
+
+    Args:
+        schema: a schema within the limits of `check_schema`.
+    """
+    pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    while pending:
+        path, node = pending.pop()
+        if node is False:
+            return f"allows no value at {place(path)}"
+        if not isinstance(node, dict):
+            continue
+        if (fault := next(_faults(schema, node), None)) is not None:
+            return f"{fault} at {place(path)}"
+        pending += [((*path, *step), child) for step, child in subschemas(node) if _counts(step, node)]
+    return None
+
+
+def rewrite_for_xgrammar(schema: Any) -> Any:
+    """An equal schema that xgrammar enforces, where `find_unenforced` finds no fault.
+
+    Texts with a limited length become patterns, since xgrammar allows control characters in the former; arrays say that
+    their items may be anything; `oneOf` becomes `anyOf`.
+    """
+    return _rewrite(schema, schema)
+
+
+def _rewrite(root: Any, node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    rewritten = {
+        name: map_schemas(name, value, partial(_rewrite, root))
+        for name, value in node.items()
+        if not is_switched_off(name, value)
+    }
+    if "oneOf" in rewritten:
+        rewritten["anyOf"] = exclusive_branches(root, rewritten.pop("oneOf"))
+    if any(name in node for name in _LENGTHS):
+        least, most = rewritten.pop("minLength", 0), rewritten.pop("maxLength", "")
+        rewritten["pattern"] = rf"^[\s\S]{{{least},{most}}}$"
+    if "minItems" in node and "items" not in node:
+        rewritten["items"] = {}
+    return rewritten
+
+
+def _counts(step: tuple[str, ...], node: dict[str, Any]) -> bool:
+    """Whether the schema at `step` holds for values; `additionalProperties: false` is no schema that allows nothing."""
+    return node[step[0]] is not False
+
+
+def _faults(root: Any, node: dict[str, Any]) -> Iterator[str]:
+    """What is not enforced of one schema, its subschemas aside."""
+    present = assertions(node)
+    for name in sorted(present - _KNOWN):
+        yield f"has `{name}`"
+    for name in _ALONE:
+        others = present - {name} - ({"type"} if name in ("const", "enum") else set())
+        if name in present and others:
+            yield f"has `{name}` beside `{min(others)}`"
+    if "$ref" in node and resolve(root, node["$ref"]) is None:
+        yield f"has a `$ref` to `{str(node['$ref'])[:80]}`, which it does not contain,"
+    if len(node.get("allOf") or [{}]) != 1:
+        yield "has an `allOf` of several schemas"
+    if "oneOf" in node and exclusive_branches(root, node["oneOf"]) is None:
+        yield "has a `oneOf` whose schemas may fit the same value (use `anyOf`)"
+    yield from _type_faults(node, present)
+    yield from _string_faults(node, present)
+    yield from _value_faults(node, present)
+    required, properties = node.get("required", []), node.get("properties", {})
+    if missing := [name for name in required if name not in properties]:
+        yield f"requires `{str(missing[0])[:80]}`, which `properties` does not name,"
+
+
+def _type_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
+    declared = node.get("type")
+    types = [declared] if isinstance(declared, str) else declared
+    if types is None:
+        types = [name for name in ("array", "object") if present & _BY_TYPE[name]]
+    allowed = set().union(*(_BY_TYPE.get(name, set()) for name in types))
+    for name in sorted(present - {*_ALONE, "type"} - allowed):
+        yield f"has `{name}` without the `type` that it is for"
+
+
+def _string_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
+    texts = sorted(present & {"pattern", "format", *_LENGTHS})
+    if len(texts) > 1 and not set(texts) <= set(_LENGTHS):
+        yield f"has `{texts[-1]}` beside `{texts[0]}`"
+    if any(isinstance(node.get(name), int) and node[name] > _MAX_LENGTH for name in _LENGTHS):
+        yield f"has `minLength` or `maxLength` above {_MAX_LENGTH}"
+    if "format" in present and node["format"] not in _FORMATS:
+        yield f"has the format `{node['format']}`"
+
+
+def _value_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
+    if "type" in node and present & {"const", "enum"} and not types_of({**node, "type": None}) <= types_of(node):
+        yield "has constants that are not of its `type`"
+    if node.get("type") == "integer" and any(isinstance(node.get(name), float) for name in _BOUNDS):
+        yield "has bounds of integers that are none"

@@ -1,0 +1,105 @@
+"""Arguments of calls in formats of XML, spelled out for xgrammar.
+
+xgrammar's own formats of these allow white space around values, which becomes part of texts: `" celsius"` is none of
+the values of an `enum`. `tests/vllm/test_forced_calls.py` samples calls and reads them with vLLM's parsers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rayllm.engine.structured_output.schema_nodes import assertions, resolve
+
+# Style of xgrammar → what is written before and after a value, as the models' templates do.
+_FRAMES = {
+    "qwen_xml": ("<parameter={}>", "</parameter>"),
+    "minimax_xml": ('<parameter name="{}">', "</parameter>\n"),
+    "glm_xml": ("<arg_key>{}</arg_key><arg_value>", "</arg_value>"),
+}
+# Qwen's own, where the call begins with a line of its own; MiMo writes the same without lines.
+_QWEN_LINES = ("<parameter={}>\n", "\n</parameter>\n")
+# Styles whose calls xgrammar itself constrains exactly.
+EXACT = ("json", "deepseek_xml", "deepseek_v4_1_xml")
+_TEXT = {"minLength", "maxLength", "enum", "const", "type"}
+_DEFINITIONS = ("$defs", "definitions")
+
+
+def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
+    """Replace a format of XML by the sequence of its arguments.
+
+    Args:
+        holder: a format of the type `json_schema`, which is changed.
+        schema: its schema, of which xgrammar enforces all.
+        begin: the text before it.
+
+    Returns:
+        What of the schema cannot be enforced in this format, as a phrase; None if all can.
+    """
+    style = holder.get("style", "json")
+    if style in EXACT or isinstance(schema, bool):
+        return None
+    if style not in _FRAMES:
+        return f"describes calls in the form `{style}`"
+    schema = resolve(schema, schema["$ref"]) if "$ref" in schema else schema
+    if not assertions(schema) <= {"type", "properties", "required", "additionalProperties"}:
+        return "is not a plain object"
+    before, after = _QWEN_LINES if style == "qwen_xml" and begin.endswith("\n") else _FRAMES[style]
+    arguments = []
+    for name, value in schema.get("properties", {}).items():
+        if (content := _content(schema, value)) is None:
+            return f"has texts with a pattern, a format or other types beside them at `properties.{name[:80]}`"
+        argument = {"type": "tag", "begin": before.format(name), "content": content, "end": after}
+        is_required = name in schema.get("required", [])
+        arguments.append(argument if is_required else {"type": "optional", "content": argument})
+    holder.clear()
+    holder |= {"type": "sequence", "elements": arguments} if arguments else {"type": "const_string", "value": ""}
+    return None
+
+
+def _content(root: dict[str, Any], schema: Any) -> dict[str, Any] | None:
+    """The format of one value; None for texts that are not known to be enforced."""
+    alternatives = list(_alternatives(root, schema))
+    types = {alternative.get("type") for alternative in alternatives}
+    if None in types:
+        return None
+    if "string" not in types:
+        definitions = {name: root[name] for name in _DEFINITIONS if name in root}
+        return {"type": "json_schema", "json_schema": {**definitions, **schema}}
+    # vLLM reads `null` as such where it may be.
+    texts = [alternative for alternative in alternatives if alternative["type"] == "string"]
+    return _text(texts[0]) if len(texts) == 1 and types <= {"string", "null"} else None
+
+
+def _alternatives(root: dict[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
+    """Schemas of one type each, of which a value fits one; what has no type of its own is left as it is."""
+    if not isinstance(schema, dict):
+        yield {}
+    elif "$ref" in schema:
+        target = resolve(root, schema["$ref"])
+        yield from _alternatives(root, target) if isinstance(target, dict) and "$ref" not in target else [{}]
+    elif branches := schema.get("anyOf", schema.get("oneOf")):
+        for branch in branches:
+            yield from [{}] if isinstance(branch, dict) and "anyOf" in branch else _alternatives(root, branch)
+    elif isinstance(schema.get("type"), list):
+        yield from ({**schema, "type": name} for name in schema["type"])
+    else:
+        yield schema
+
+
+def _text(schema: dict[str, Any]) -> dict[str, Any] | None:
+    if not assertions(schema) <= _TEXT:
+        return None
+    if values := [schema["const"]] if "const" in schema else schema.get("enum"):
+        return {"type": "or", "elements": [{"type": "const_string", "value": value} for value in values]}
+    if "minLength" in schema or "maxLength" in schema:
+        return {"type": "regex", "pattern": _of_length(schema.get("minLength", 0), schema.get("maxLength"))}
+    return {"type": "any_text", "excludes": ["</"]}
+
+
+def _of_length(least: int, most: int | None) -> str:
+    """A regular expression for texts that neither end an argument nor begin or end with white space."""
+    if most is not None and most < 2:
+        return r"[^<\s]"
+    between = f"{{{max(0, least - 2)},{'' if most is None else most - 2}}}"
+    return rf"[^<\s][^<]{between}[^<\s]" if least > 1 else rf"[^<\s]([^<]{between}[^<\s])?"

@@ -1,0 +1,89 @@
+"""Constrained answers that end before their constraint is satisfied, without a fault of the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any
+
+IsSatisfied = Callable[[str, str, str], Awaitable[bool]]
+
+
+class CutAnswers:
+    """Looks for answers that a stop text of the request ends before they satisfy its constraint.
+
+    Args:
+        params: the request's SamplingParams.
+        constraint: the kind and the text of its constraint.
+        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
+    """
+
+    def __init__(self, params: Any, constraint: tuple[str, str], is_satisfied: IsSatisfied) -> None:
+        self._constraint = constraint
+        self._is_satisfied = is_satisfied
+        self._is_delta = params.output_kind.name == "DELTA"
+        self._texts: dict[int, str] = {}
+
+    async def check(self, output: Any) -> None:
+        """Check an output of vLLM.
+
+        Raises:
+            VLLMValidationError: it ends an answer that does not satisfy the constraint.
+        """
+        from vllm.exceptions import VLLMValidationError
+
+        for one in output.outputs:
+            earlier = self._texts.get(one.index, "") if self._is_delta else ""
+            text = self._texts[one.index] = earlier + one.text
+            if one.finish_reason != "stop" or not isinstance(one.stop_reason, str):
+                continue
+            if not await self._is_satisfied(*self._constraint, text):
+                raise VLLMValidationError(
+                    f"The stop text {one.stop_reason[:40]!r} occurs in the answer before the answer satisfies its "
+                    "constraint; leave it out.",
+                    parameter="stop",
+                )
+
+
+class UnendedReasoning:
+    """Looks for answers that end while the model still reasons: until then, vLLM applies no constraint.
+
+    Args:
+        params: the request's SamplingParams.
+        engine: an AsyncLLM with a reasoning parser.
+        parser_arguments: the arguments of the parser for the request.
+    """
+
+    def __init__(self, params: Any, engine: Any, parser_arguments: dict[str, Any]) -> None:
+        self._engine = engine
+        self._parser_arguments = parser_arguments
+        self._is_delta = params.output_kind.name == "DELTA"
+        self._tokens: dict[int, list[int]] = {}
+
+    @cached_property
+    def _parser(self) -> Any:
+        from vllm.reasoning import ReasoningParserManager
+
+        name = self._engine.vllm_config.structured_outputs_config.reasoning_parser
+        parser = ReasoningParserManager.get_reasoning_parser(name)
+        return parser(self._engine.get_tokenizer(), **self._parser_arguments)
+
+    async def check(self, output: Any) -> None:
+        """Check an output of vLLM.
+
+        Raises:
+            VLLMValidationError: it ends an answer that was not constrained.
+        """
+        from vllm.exceptions import VLLMValidationError
+
+        for one in output.outputs:
+            earlier = self._tokens.get(one.index, []) if self._is_delta else []
+            tokens = self._tokens[one.index] = [*earlier, *one.token_ids]
+            if one.finish_reason != "stop":
+                continue
+            if not self._parser.is_reasoning_end([*(output.prompt_token_ids or ()), *tokens]):
+                raise VLLMValidationError(
+                    "The model ended its answer while it reasoned, so that the constraint was not applied. Switch "
+                    "reasoning off, or constrain it as well: "
+                    "`engine_kwargs: {structured_outputs_config: {enable_in_reasoning: true}}`.",
+                )
