@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from typing import Any
 
@@ -10,9 +11,11 @@ import httpx
 import jsonschema
 import pytest
 
+from benchmarks.hostility.schemas import send_schemas
 from rayllm.config.vllm_versions import current_series
 from tests.compatibility.cases import FRANCE, GRAMMAR, JSON_SCHEMA, SCHEMA
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, PLAIN, events, failure
+from tests.vllm.schemas import collections
 
 ASK = {"model": "rayllm-demo", "messages": [FRANCE], "temperature": 0, "max_tokens": 120}
 PATTERN = r"[A-Z][a-z]{2,8}\.[0-9]{3}"
@@ -113,6 +116,15 @@ def test_all_of_a_schema_is_enforced_or_it_is_refused(http: httpx.Client, stream
     status, error = failure(http.post(CHAT, json={**ASK, "guided_json": CIRCLES, "stream": stream}))
     assert (status, error["param"]) == (400, "structured_outputs")
     assert "oneOf" in error["message"]
+
+
+def test_schemas_that_people_have(http: httpx.Client) -> None:
+    """All of them: `python -m benchmarks.hostility.schemas`."""
+    some = random.Random(7).sample(sorted(collections().items()), 24)
+    outcomes = send_schemas(str(http.base_url), "rayllm-demo", some, tokens=150)
+    assert outcomes.total() == 24
+    assert outcomes["error"] == 0
+    assert outcomes["stop"] >= 3
 
 
 @pytest.mark.parametrize("stream", [False, True])
