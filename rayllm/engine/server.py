@@ -177,7 +177,7 @@ class EngineServer:
         vllm_continuation.record_streams(self._engine, journal_of_request)
         vllm_reply_identity.make_reproducible(journal_of_request)
         vllm_structured_output.guard_generation(self._engine, gate.admit_compiled)
-        vllm_application.pass_stream_errors(server)
+        vllm_application.pass_anthropic_errors(server)
         self.app = self._wrap(server, plan, gate)
         self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
         if self.adapter_pool:
