@@ -62,11 +62,12 @@ def test_nothing_half_knows_of_a_tool_that_was_left_out(http: httpx.Client) -> N
     [
         (RESPONSES, {**ASK, "tools": [FUNCTION, MCP]}, "tools", "`tools[1]` of the type `mcp`"),
         (RESPONSES, {**ASK, "tools": [{"type": "web_search"}, MCP]}, "tools", "`tools[1]` of the type `mcp`"),
-        (RESPONSES, {**ASK, "tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "none of the"),
-        (RESPONSES, {**ASK, "tools": [FUNCTION], "tool_choice": {"type": "web_search_preview"}}, "tool_choice", "calls"),
+        (RESPONSES, {**ASK, "tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "none of"),
+        (RESPONSES, {**ASK, "tools": [FUNCTION], "tool_choice": {"type": "file_search"}}, "tool_choice", "calls"),
         (RESPONSES, {**ASK, "tools": [{"type": "functoin", "name": "f", "parameters": {}}]}, "tools", "functoin"),
         (MESSAGES, {**TELL, "mcp_servers": [{"type": "url", "url": "http://x", "name": "a"}]}, "mcp_servers", "MCP"),
-        (MESSAGES, {**TELL, "tools": [SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, "tool_choice", "web"),
+        (MESSAGES, {**TELL, "tools": [SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
+         "tool_choice", "calls `web_search`"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(
@@ -110,7 +111,7 @@ def test_the_text_of_a_document_reaches_the_prompt(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        (result([{"type": "document", "source": {"type": "url", "url": "http://x"}}]), "messages[2].content[0].content[0]"),
+        (result([{"type": "document", "source": {"type": "url", "url": "x"}}]), "messages[2].content[0].content[0]"),
         (result([{"type": "nonsense"}]), "messages[2].content[0].content[0]"),
         (
             [{"role": "user", "content": [{"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}]}],

@@ -65,12 +65,13 @@ def test_a_null_that_means_something_stays() -> None:
     sent = {
         "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
-        "structured_outputs": {"json": schema},
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
         "chat_template_kwargs": {"a": None},
         "metadata": {"a": None},
     }
     assert rewrite_request(CHAT, sent, RequestPlan()) == sent
+    constraint = {"structured_outputs": {"json": schema}}
+    assert rewrite_request(CHAT, constraint, RequestPlan()) == constraint
 
 
 def test_items_and_their_parts_have_no_nulls() -> None:
