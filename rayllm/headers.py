@@ -53,6 +53,9 @@ KEEPS_SLOT = "x-rayllm-keeps-slot"
 TIMING = "x-rayllm-timing"
 """From clients: `1` asks for a `Server-Timing` header."""
 
+IGNORED_TOOLS = "x-rayllm-ignored-tools"
+"""In a reply: the types of the tools that were left out of the request, since nobody here runs them."""
+
 USAGE = "x-rayllm-usage"
 """The name of the key whose usage the request is."""
 

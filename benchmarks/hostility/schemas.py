@@ -1,8 +1,8 @@
 """JSON schemas that people have, sent as constraints: an answer that ends with `stop` satisfies its schema.
 
-python -m benchmarks.hostility.schemas URL MODEL   send one request for each schema, streamed in every other; fails at the
-                                                   first answer that does not satisfy its schema, and at refusals that
-                                                   are not 400
+python -m benchmarks.hostility.schemas URL MODEL   send one request for each schema, streamed in every other; fails at
+                                                   the first answer that does not satisfy its schema, and at refusals
+                                                   that are not 400
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class BatchesConfig(Frozen):
 
 
 Routing = Literal["least_loaded", "prefix_aware", "session"]
+HostedTools = Literal["ignore", "refuse"]
 
 
 class RouterConfig(Frozen):
@@ -108,6 +109,9 @@ class RouterConfig(Frozen):
     """More names for models: alias → model id."""
     fallbacks: dict[str, tuple[str, ...]] = {}
     """Model id → models tried in turn when it answers 503."""
+    hosted_tools: HostedTools = "ignore"
+    """What becomes of tools that OpenAI's or Anthropic's own services run, such as `web_search`, and nobody does here:
+    `ignore` leaves them out, and replies name them in the header `x-rayllm-ignored-tools`; `refuse` answers 400."""
     cors: CorsConfig | None = None
     """Let web pages of other origins call the service."""
     batches: BatchesConfig | None = None

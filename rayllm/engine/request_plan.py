@@ -31,6 +31,7 @@ class RequestPlan:
     `prompt_format`. `bos` is the beginning-of-sequence text that a prompt must have exactly once ("" for a model
     without one), and `tokenizer_adds_bos` says whether the tokenizer adds it. `takes_backends` says whether requests
     may name a custom guided decoding backend. `allowed_fields` are those of GUARDED_FIELDS that clients may send.
+    `has_tool_server` says whether vLLM runs some tools itself.
     """
 
     chat_template: str | None = None
@@ -42,6 +43,7 @@ class RequestPlan:
     tokenizer_adds_bos: bool = False
     takes_backends: bool = False
     allowed_fields: tuple[str, ...] = ()
+    has_tool_server: bool = False
 
 
 def plan_requests(
@@ -72,6 +74,7 @@ def plan_requests(
         bos=bos,
         tokenizer_adds_bos=adds_bos,
         allowed_fields=model.allowed_request_fields,
+        has_tool_server=bool(model.engine_kwargs.get("tool_server")),
     )
 
 

@@ -182,7 +182,7 @@ class EngineServer:
         vllm_reply_identity.make_reproducible(journal_of_request)
         vllm_structured_output.guard_generation(self._engine, gate, compiler.is_satisfied)
         vllm_forced_calls.enforce_arguments()
-        vllm_application.pass_stream_errors(server)
+        vllm_application.pass_anthropic_errors(server)
         self.app = self._wrap(server, plan, gate)
         self.in_process = InProcessClient(self._engine, self._model, plan, gate.admit, self.adapter_pool)
         if self.adapter_pool:

@@ -138,12 +138,13 @@ def surface(
 ) -> Service:
     """A second application with a model of every kind, ready; it stands behind a route prefix.
 
-    Its batches have engines of their own.
+    Its batches have engines of their own, and it refuses hosted tools.
     """
     from tests.integration.surface import PREFIX
 
     batches = {"storage": str(tmp_path_factory.mktemp("batches")), "execution": "engines"}
-    args = {"llm_configs": list(surface_configs.values()), "router": {"batches": batches}}
+    router = {"batches": batches, "hosted_tools": "refuse"}
+    args = {"llm_configs": list(surface_configs.values()), "router": router}
     serve.run(build_app(args), name="surface", route_prefix=PREFIX)
     return Service(service.proxy_url + PREFIX, service.proxy_url + PREFIX)
 

@@ -14,7 +14,7 @@ from vllm.sampling_params import RequestOutputKind
 from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.adapters import AdapterSlots
-from rayllm.engine.vllm.application import pass_stream_errors
+from rayllm.engine.vllm.application import pass_anthropic_errors
 from rayllm.engine.vllm.errors import error_object
 from rayllm.engine.vllm.structured_output import guard_generation
 from rayllm.errors import RayLLMError, RequestError, UnavailableError
@@ -223,7 +223,7 @@ async def test_errors_of_a_chat_pass_through_the_conversion_to_anthropics_events
 
     serving = object.__new__(AnthropicServingMessages)
     serving.stop_reason_map = {"stop": "end_turn"}
-    pass_stream_errors(SimpleNamespace(state=SimpleNamespace(anthropic_serving_messages=serving)))
+    pass_anthropic_errors(SimpleNamespace(state=SimpleNamespace(anthropic_serving_messages=serving)))
     chunk = {"id": "x", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     error = f"data: {json.dumps({'error': {'message': 'No.', 'type': 'BadRequestError', 'code': 400}})}\n\n"

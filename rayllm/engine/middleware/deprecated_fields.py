@@ -22,6 +22,9 @@ CONSTRAINTS = {
 }
 _WHITESPACE = "guided_whitespace_pattern"
 _BACKEND = "guided_decoding_backend"
+# Today's constraints, and formats of a response that are one.
+_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_FORMATS = ("json_object", "json_schema", "structural_tag")
 # Deprecated top-level fields.
 DEPRECATED_FIELDS = frozenset([*CONSTRAINTS, _WHITESPACE, _BACKEND])
 # Backends that requests could name; today's backend of the server handles them all.
@@ -37,6 +40,7 @@ def replace_deprecated(body: Body) -> Body:
     _check_best_of(body)
     if deprecated := _deprecated_in(body):
         body = _renamed(body, deprecated)
+    _check_constraints(body)
     _check_whitespace(body)
     return with_schema(body)
 
@@ -79,6 +83,19 @@ def _check_backend(name: Any) -> None:
     # Options followed a colon: `xgrammar:no-fallback`.
     if name is not None and (not isinstance(name, str) or name.split(":")[0] not in _BACKENDS):
         raise RequestError(f"`{_BACKEND}` must be one of {', '.join(_BACKENDS)}.", _BACKEND)
+
+
+def _check_constraints(body: Body) -> None:
+    """Refuse two constraints. vLLM lists all its options then, or silently drops one."""
+    structured, response_format = body.get("structured_outputs"), body.get("response_format")
+    kinds = [kind for kind in _KINDS if structured.get(kind) is not None] if isinstance(structured, dict) else []
+    names = [f"structured_outputs.{kind}" for kind in kinds]
+    if isinstance(response_format, dict) and response_format.get("type") in _FORMATS:
+        names.append("response_format")
+    if kinds and len(names) > 1:
+        raise RequestError(
+            f"`{names[0]}` and `{names[1]}` exclude each other; give one constraint.", "structured_outputs"
+        )
 
 
 def _check_whitespace(body: Body) -> None:

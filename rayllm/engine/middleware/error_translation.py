@@ -25,7 +25,6 @@ from rayllm.endpoints import (
     RESPONSES,
     TOKENIZE,
 )
-from rayllm.engine.arguments import NO_HOST
 from rayllm.engine.guided import ERROR_TYPE
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
@@ -61,7 +60,6 @@ _FIELD_BY_MESSAGE = (
     (("/score", "/v1/score"), "Input lengths", "text_2"),
     (("/rerank", "/v1/rerank", "/v2/rerank"), "text_pair element", "documents"),
 )
-_REPETITION = " (parameter="
 _ABOUT_PROMPT = re.compile(
     r"context length|role|message|prompt|maximum model length|chat template|vocabulary|\bURL"
     r"|\b(image|audio|video|multimodal)\b"
@@ -71,10 +69,6 @@ _FLAGS = {
     "--enable-auto-tool-choice": "`tool_calling.auto`",
     "--tool-call-parser": "`tool_calling.parser`",
 }
-# Stands for the endpoint's prompt field.
-_PROMPT = "the prompt"
-# vLLM replies 500 to this one.
-_LOCAL_FILE = "Cannot load local files"
 _NO_TEMPLATE = (
     "This model has no chat template, so it takes no messages. Use /v1/completions, or give the model a "
     "`prompt_format` or a `chat_template`."
@@ -83,20 +77,16 @@ _UNTRUSTED = (
     "This model takes no chat template from a request; `engine_kwargs: {trust_request_chat_template: true}` in its "
     "file would let it."
 )
-_OTHER_HOST = (
-    "This model takes no media from other hosts. Send a data URL, or name the host in the model's "
-    "`engine_kwargs.allowed_media_domains`."
-)
 # Part of vLLM's message → our message, since vLLM addresses the server's operator, and the field.
 _MESSAGES = (
-    (_LOCAL_FILE, "This model takes no local files (`file://`). Send a data URL.", _PROMPT),
     ("default chat template is no longer allowed", _NO_TEMPLATE, "messages"),
     ("--trust-request-chat-template", _UNTRUSTED, "chat_template"),
     ("untrusted chat template", _UNTRUSTED, "chat_template"),
-    (NO_HOST, _OTHER_HOST, _PROMPT),
 )
-# vLLM's names for the prompt's length, which clients do not send.
-_LENGTH_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len"}
+# vLLM's names, and one of ours, for what the prompt's field holds.
+_PROMPT_PARAMS = {"input_tokens", "input_text", "prompt_token_ids", "prompt_len", "media"}
+# vLLM looks up nothing but models and adapters. FastAPI's type for unknown paths is another.
+_NOT_FOUND = "NotFoundError"
 
 
 def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
@@ -108,31 +98,25 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
         path: the endpoint.
         request_id: the request's id, for the log.
     """
-    message = _clean_message(str(error.get("message") or "The request failed."))
+    message = str(error.get("message") or "The request failed.")
     if error.get("code") == ConstraintNotCheckedError.default_code:
         return ConstraintNotCheckedError(message)
     if status in (503, 429):
         return UnavailableError(message)
     if error.get("type") == ERROR_TYPE:
         return EngineError(message)
-    if status >= 500 and status != 501 and _LOCAL_FILE not in message:
+    if status >= 500 and status != 501:
         # The message may contain paths or addresses: for the log only.
         logger.error("The engine failed on request %s to %s: %s", request_id, path, message)
         return EngineError("The engine failed on this request; the server's log says why.")
+    if status == 404 and error.get("type") == _NOT_FOUND:
+        return ModelNotFoundError(message, "model")
     for part, message_for_client, param in _MESSAGES:
         if part in message:
-            return RequestError(message_for_client, _PROMPT_FIELD.get(path) if param is _PROMPT else param)
-    if status == 404 and "model" in message.lower():
-        return ModelNotFoundError(message, "model")
-    return RequestError(message, _param(error, message, path))
-
-
-def _clean_message(message: str) -> str:
-    """vLLM's message without its repetition of the parameter."""
+            return RequestError(message_for_client, param)
     for flag, key in _FLAGS.items():
         message = message.replace(flag, key)
-    text, separator, rest = re.sub(r"^\d+ validation errors?:\s+", "", message).partition(_REPETITION)
-    return text if rest.endswith(")") else text + separator + rest
+    return RequestError(message, _param(error, message, path))
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
@@ -140,20 +124,20 @@ def _param(error: dict[str, Any], message: str, path: str) -> str | None:
 
     Args:
         error: vLLM's error object.
-        message: the cleaned message.
+        message: the message for the client.
         path: the endpoint.
     """
     param = error.get("param")
     if isinstance(param, str) and param not in ("", "body"):
         name = param.removeprefix("body.")
-        return _PROMPT_FIELD.get(path) if name in _LENGTH_PARAMS else name
+        return _PROMPT_FIELD.get(path) if name in _PROMPT_PARAMS else name
     return _named_in(message, path)
 
 
 def _named_in(message: str, path: str) -> str | None:
     # vLLM's messages begin with a field's name, or quote it.
-    for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`(\w+)`", message)):
-        if name in vllm_names()["request"]:
+    for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`([\w.]+)`", message)):
+        if name.split(".")[0] in vllm_names()["request"]:
             return str(name)
     if "tool choice" in message:
         return "tool_choice"

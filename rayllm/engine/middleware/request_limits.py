@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, COUNT_TOKENS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE
 from rayllm.errors import RequestError
 
 Body = dict[str, Any]
@@ -24,7 +24,6 @@ MAX_TEXTS = 10_000
 
 _TEXTS = ("prompt", "input", "inputs", "texts", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2")
 _WITH_FUNCTIONS = (CHAT, CHAT_BATCH, TOKENIZE)
-_ANTHROPIC = (MESSAGES, COUNT_TOKENS)
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 
 
@@ -76,28 +75,12 @@ def _check_messages(messages: Any) -> None:
 
 def _check_tools(path: str, tools: Any) -> None:
     _check_objects("tools", tools, MAX_TOOLS)
-    if not isinstance(tools, list):
-        return
-    if path in _ANTHROPIC:
-        _check_server_tools(tools)
-    if path not in _WITH_FUNCTIONS:
+    if not isinstance(tools, list) or path not in _WITH_FUNCTIONS:
         return
     for index, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"`tools[{index}].function` must be an object with a `name`.", "tools")
-
-
-def _check_server_tools(tools: list[Body]) -> None:
-    """Refuse tools that Anthropic's own service runs. vLLM would only report that their schema is missing."""
-    for index, tool in enumerate(tools):
-        kind = tool.get("type")
-        if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:
-            raise RequestError(
-                f"`tools[{index}]` of the type `{kind[:40]}` runs on Anthropic's servers. Leave it out, and define "
-                "tools with an `input_schema`.",
-                "tools",
-            )
 
 
 def _check_logit_bias(bias: Any) -> None:

@@ -1,4 +1,5 @@
-"""Rewrites requests as the model's configuration says, before vLLM parses them: defaults, stops and exactly one BOS.
+"""Rewrites requests before vLLM parses them: as the model's configuration says, with defaults, stops and exactly one
+BOS; and where vLLM would refuse what clients send, or leave out a part without a word.
 
 `rewrite_request` is a pure function of the JSON body; `RequestRewriter` applies it to requests.
 """
@@ -12,12 +13,16 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import request_fields
-from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.request_plan import RequestPlan
+from rayllm.engine.structured_output import constrained_by
 from rayllm.errors import RayLLMError, RequestError
+from rayllm.hosted_tools import PATHS as WITH_HOSTED_TOOLS
+from rayllm.hosted_tools import refuse_hosted_tools
 
 Body = dict[str, Any]
 Admit = Callable[[Body], Awaitable[Body]]
@@ -31,29 +36,34 @@ _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 GUARDED_FIELDS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
 _BACKEND = "nvext.guided_decoding_backend"
+# Where items of the Responses API's input have their parts.
+_PARTS = ("content", "output", "summary")
 
 
 def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
-    """`body` with deprecated fields replaced and the plan applied; the original is left unchanged.
+    """`body` without nulls, with deprecated fields replaced and the plan applied; the original is left unchanged.
 
-    Fields of a wrong type are left for vLLM to send_error.
+    Fields of a wrong type are left for vLLM to refuse.
 
     Raises:
         RequestError: it asks for something unsupported.
     """
     check_limits(path, body)
-    _check_guarded(body, plan)
-    rewritten = replace_deprecated(dict(body))
+    # A null is an absent value. To vLLM it often is none, and sometimes another value than the default.
+    rewritten = {name: value for name, value in body.items() if value is not None}
+    _check_guarded(rewritten, plan)
+    rewritten = replace_deprecated(rewritten)
     _check_backend(path, rewritten, plan)
+    if path in WITH_HOSTED_TOOLS:
+        refuse_hosted_tools(path, rewritten, plan.has_tool_server)
+    if path in (MESSAGES, COUNT_TOKENS):
+        rewritten = with_texts_of_documents(rewritten)
     if path == RESPONSES:
         _check_stateless(rewritten)
         if isinstance(items := rewritten.get("input"), list):
-            rewritten["input"] = [whole_answer(item) for item in items]
+            rewritten["input"] = [whole_answer(_without_nulls(item)) for item in items]
     if path not in _STOPS:
         return rewritten
-    if "tool_choice" in rewritten and rewritten["tool_choice"] is None:
-        # To OpenAI null is the default; to vLLM it is "none", except in a stream.
-        del rewritten["tool_choice"]
     _add_defaults(rewritten, path, plan)
     _add_stops(rewritten, _STOPS[path], plan)
     if path in (CHAT, CHAT_BATCH) and plan.owns_template and rewritten.get("add_special_tokens") is True:
@@ -63,8 +73,8 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
             rewritten["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
     if path == COMPLETIONS:
         _check_echo(rewritten)
-    if path == COMPLETIONS and rewritten.get("add_special_tokens") is not False:
-        rewritten["prompt"] = with_one_bos(rewritten.get("prompt"), plan)
+    if path == COMPLETIONS and "prompt" in rewritten and rewritten.get("add_special_tokens") is not False:
+        rewritten["prompt"] = with_one_bos(rewritten["prompt"], plan)
     return rewritten
 
 
@@ -75,7 +85,7 @@ def _check_guarded(body: Body, plan: RequestPlan) -> None:
         if name in plan.allowed_fields:
             continue
         hint = f"`allowed_request_fields: [{name}]` in its file would let it"
-        if body.get(name) is not None:
+        if name in body:
             raise RequestError(f"This model takes no `{name}` from requests; {hint}.", name)
         if isinstance(extra, dict) and name in extra:
             raise RequestError(f"This model takes no `vllm_xargs.{name}` from requests; {hint}.", "vllm_xargs")
@@ -86,7 +96,7 @@ def _check_stateless(body: Body) -> None:
     if body.get("store") is True:
         raise RequestError("This service stores no responses; leave `store` out, or send false.", "store")
     for name in ("previous_response_id", "conversation"):
-        if body.get(name) is not None:
+        if name in body:
             message = f"This service stores no responses; send the whole conversation in `input` instead of `{name}`."
             raise RequestError(message, name)
     items = body.get("input")
@@ -102,7 +112,7 @@ def _check_echo(body: Body) -> None:
     texts = prompt if isinstance(prompt, list) else [prompt]
     if not body.get("echo") or not body.get("use_beam_search") or not texts:
         return
-    if len(texts) > 1 or not isinstance(texts[0], str) or body.get("logprobs") is not None:
+    if len(texts) > 1 or not isinstance(texts[0], str) or "logprobs" in body:
         raise RequestError("Beam search can `echo` one text, without `logprobs`, and no more.", "echo")
 
 
@@ -121,17 +131,27 @@ def _add_defaults(body: Body, path: str, plan: RequestPlan) -> None:
     fields = request_fields(path)
     for name, value in plan.defaults.items():
         if name in _LENGTHS:
-            if all(body.get(other) is None for other in _LENGTHS):
+            if not any(other in body for other in _LENGTHS):
                 body[next(field for field in (name, *_LENGTHS) if field in fields)] = value
-        elif name in fields and body.get(name) is None:
-            body[name] = value
+        elif name in fields:
+            body.setdefault(name, value)
 
 
 def _add_stops(body: Body, field: str, plan: RequestPlan) -> None:
-    stop = body.get(field)
-    own = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else [] if stop is None else None
-    if plan.stop and own is not None:
+    stop = body.get(field, [])
+    own = [stop] if isinstance(stop, str) else stop
+    # A constraint says where the answer ends; a text of the model's file could only cut it.
+    if plan.stop and isinstance(own, list) and constrained_by(body) is None:
         body[field] = [*own, *(text for text in plan.stop if text not in own)]
+
+
+def _without_nulls(item: Body) -> Body:
+    """An item of the Responses API's input without nulls, also in its parts. vLLM fills in what is absent only."""
+    kept = {name: value for name, value in item.items() if value is not None}
+    for name in _PARTS:
+        if isinstance(parts := kept.get(name), list):
+            kept[name] = [_without_nulls(part) if isinstance(part, dict) else part for part in parts]
+    return kept
 
 
 def whole_answer(item: Body) -> Body:

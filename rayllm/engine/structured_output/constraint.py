@@ -48,6 +48,18 @@ def constraints_in(body: Body) -> Iterator[Constraint]:
         yield from _in_tools(body.get("tools"))
 
 
+def constrained_by(body: Body) -> str | None:
+    """The field of a request of any endpoint that constrains the whole answer; None if none does."""
+    if body.get("structured_outputs") is not None:
+        return "structured_outputs"
+    if constraint := next(constraints_in({**body, "tools": None}), None):
+        return constraint.param
+    response_format = body.get("response_format")
+    if isinstance(response_format, dict) and response_format.get("type") == "json_object":
+        return "response_format"
+    return "tool_choice" if forced_parameters(body) is not None else None
+
+
 def forced_parameters(body: Body) -> list[Any] | None:
     """The schemas of the parameters of all tools of which a request forces a call; None if it forces none."""
     choice, tools = body.get("tool_choice"), body.get("tools")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.engine.structured_output.constraint import KINDS, Constraint, constraints_in, refusal
+from rayllm.engine.structured_output.constraint import KINDS, Constraint, constrained_by, refusal
 from rayllm.engine.structured_output.json_schema import check_schema, nodes, parse_schema
 from rayllm.errors import RequestError
 
@@ -66,13 +66,7 @@ def check_tokens(body: dict[str, Any]) -> None:
     """
     if not body.get("allowed_token_ids"):
         return
-    value, choice = body.get("response_format"), body.get("tool_choice")
-    is_json = isinstance(value, dict) and value.get("type") == "json_object"
-    is_call = bool(body.get("tools")) and (choice == "required" or isinstance(choice, dict))
-    constrained = next((constraint.param for constraint in constraints_in({**body, "tools": None})), None)
-    if body.get("structured_outputs") is not None:
-        constrained = "structured_outputs"
-    if param := constrained or (is_json and "response_format") or (is_call and "tool_choice"):
+    if param := constrained_by(body):
         message = f"`allowed_token_ids` and `{param}` exclude each other; leave one of them out."
         raise RequestError(message, "allowed_token_ids")
 

@@ -10,6 +10,8 @@ from typing import Any
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm import import_shims, moved_names
 from rayllm.engine.vllm.engine import engine_arguments
+from rayllm.engine.vllm.errors import client_errors, describe_exceptions
+from rayllm.engine.vllm.media import refuse_media
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
 from rayllm.errors import ConfigError
@@ -53,6 +55,8 @@ async def make_server(engine: Any, arguments: Namespace) -> Any:
     # vLLM's error handlers set `should_exit` when the engine has died.
     app.state.server = SimpleNamespace(should_exit=False)
     validate_cheaply(app)
+    describe_exceptions()
+    refuse_media()
     return app
 
 
@@ -73,11 +77,31 @@ def own_chat_template(engine: Any) -> str | None:
     return str(template) if template is not None else None
 
 
-def pass_stream_errors(server: Any) -> None:
+def pass_anthropic_errors(server: Any) -> None:
+    """Pass errors of the chat below Anthropic's API on to its clients."""
+    if serving := getattr(server.state, "anthropic_serving_messages", None):
+        _return_errors(serving, "create_messages")
+        _return_errors(serving, "count_tokens")
+        _pass_stream_errors(serving)
+
+
+def _return_errors(serving: Any, name: str) -> None:
+    """Have a method return client errors as vLLM's error objects. vLLM before 0.28 takes them for its own failures."""
+    original = getattr(serving, name)
+
+    async def answer(*args: Any) -> Any:
+        try:
+            return await original(*args)
+        except Exception as error:
+            if isinstance(error, (ValueError, *client_errors())):
+                return moved_names.load("create_error_response")(error)
+            raise
+
+    setattr(serving, name, answer)
+
+
+def _pass_stream_errors(serving: Any) -> None:
     """Pass errors in a chat stream through vLLM's converter to Anthropic's events, which cannot parse them."""
-    serving = getattr(server.state, "anthropic_serving_messages", None)
-    if serving is None:
-        return
     original = serving.message_stream_converter
 
     async def converted(chunks: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import ValidationError
+
 from rayllm.engine.vllm import moved_names
+from rayllm.engine.vllm.request_validation import describe_validation_error
 from rayllm.errors import EngineError, RequestError
+
+
+def describe_exceptions() -> None:
+    """Have vLLM's error objects describe exceptions as `message_of` does, wherever vLLM makes them."""
+    original = moved_names.load("create_error_response")
+
+    @wraps(original)
+    def create(message: str | Exception, *args: Any, **fields: Any) -> Any:
+        response = original(message, *args, **fields)
+        if isinstance(message, Exception) and response.error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            text, param = message_of(message)
+            response.error.message = original(text).error.message
+            response.error.param = response.error.param or param
+        return response
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.") and vars(module).get("create_error_response") is original:
+            module.create_error_response = create  # type: ignore[attr-defined]
+
+
+def message_of(error: BaseException) -> tuple[str, str | None]:
+    """What an exception says to a client, and the field at fault if it names one."""
+    if isinstance(error, ValidationError):
+        return describe_validation_error(error)
+    param = getattr(error, "parameter", None)
+    # The texts of vLLM's own exceptions end with the parameter and its value.
+    return (str(error.args[0]) if hasattr(error, "parameter") and error.args else str(error)), param
 
 
 def error_object(error: BaseException) -> dict[str, Any] | None:
@@ -37,7 +69,8 @@ def request_errors() -> Iterator[None]:
         raise RequestError(f"The engine failed on this request: {one_line(error.__cause__ or error)}") from None
     except Exception as error:
         if isinstance(error, (*client_errors(), ValueError, TypeError, NotImplementedError)):
-            raise RequestError(one_line(error)) from None
+            message, param = message_of(error)
+            raise RequestError(_shortened(message), param) from None
         raise
 
 
@@ -69,4 +102,8 @@ def _is_http_error(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """The error's text on one line, at most 2,000 characters."""
-    return " ".join(str(error).split())[:2000]
+    return _shortened(str(error))
+
+
+def _shortened(text: str) -> str:
+    return " ".join(text.split())[:2000]

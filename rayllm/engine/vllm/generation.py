@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from rayllm.engine.prompt import Prompt
-from rayllm.engine.vllm.errors import client_errors, one_line, request_errors
+from rayllm.engine.vllm.errors import request_errors
+from rayllm.engine.vllm.request_validation import lenient_validator
 from rayllm.errors import EngineError, RequestError
 
 
@@ -15,18 +17,22 @@ def completion_request(body: dict[str, Any]) -> Any:
     Raises:
         RequestError: a field is invalid; the message is vLLM's.
     """
-    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-
     max_tokens = body.get("max_tokens")
     try:
-        request = CompletionRequest(**body)
-    except Exception as error:
-        if isinstance(error, (ValueError, *client_errors())):
-            raise RequestError(f"sampling_params: {one_line(error)}", "sampling_params") from None
-        raise
+        with request_errors():
+            request = _completion_validator().validate_python(body)
+    except RequestError as error:
+        raise RequestError(f"sampling_params: {error.message}", "sampling_params") from None
     # vLLM's default is 16 tokens; a row may use the rest of the context.
     request.max_tokens = max_tokens
     return request
+
+
+@cache
+def _completion_validator() -> Any:
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    return lenient_validator(CompletionRequest.__pydantic_core_schema__)
 
 
 async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:

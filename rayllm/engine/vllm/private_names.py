@@ -15,7 +15,11 @@ PRIVATE_NAMES = {
     "vllm.engine.arg_utils": ("AsyncEngineArgs.create_engine_config",),
     "vllm.entrypoints.openai.models.serving": ("OpenAIServingModels.model_name",),
     "vllm.entrypoints.anthropic.protocol": ("AnthropicMessagesRequest.model_fields",),
-    "vllm.entrypoints.anthropic.serving": ("AnthropicServingMessages.message_stream_converter",),
+    "vllm.entrypoints.anthropic.serving": (
+        "AnthropicServingMessages.count_tokens",
+        "AnthropicServingMessages.create_messages",
+        "AnthropicServingMessages.message_stream_converter",
+    ),
     "vllm.entrypoints.openai.chat_completion.protocol": (
         "BatchChatCompletionRequest.model_fields",
         "ChatCompletionRequest.model_fields",
@@ -139,6 +143,12 @@ PRIVATE_NAMES = {
         "AsyncLLM.shutdown",
     ),
     "vllm.renderers.base": ("BaseRenderer.mm_processor",),
+    "vllm.multimodal.media": (
+        "MediaConnector._assert_url_in_allowed_media_domains",
+        "MediaConnector._load_file_url",
+        "MediaConnector.allowed_local_media_path",
+        "MediaConnector.allowed_media_domains",
+    ),
     "vllm.multimodal.processing": ("BaseProcessingInfo.allowed_mm_limits",),
 }
 """Module → the names used from it, dotted for attributes."""

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rayllm import asgi
+from rayllm import asgi, headers
 from rayllm.access import caller_of
 from rayllm.config import AppConfig
 from rayllm.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 # Headers of replies that web pages of other origins can read.
 _EXPOSED = [
-    *("x-request-id", "retry-after"),
+    *(headers.REQUEST_ID, headers.IGNORED_TOOLS, "retry-after"),
     *(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")),
 ]
 # OpenAI's paths below /v1/responses; all others are ids.

@@ -26,6 +26,7 @@ from rayllm.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from rayllm.hosted_tools import PATHS
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -48,6 +49,7 @@ from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
+from rayllm.serving.router.requests.tools import types_for_header
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -128,6 +130,7 @@ class Forwarder:
         resolved = await self._resolve(payload.model, caller)
         if self._hooks.see_requests and not _is_question(client):
             resolved, payload = await self._after_hooks(client, resolved, payload, take)
+        payload = self._without_hosted_tools(client, resolved, payload)
         self._quarantine.check(client.path, payload.raw)
         await self._check_adapter(client, resolved)
         async with self._admitted(client, caller, resolved.model_id, payload.routing):
@@ -152,6 +155,16 @@ class Forwarder:
         if changed.model != payload.model:
             resolved = await self._resolve(changed.model, client.caller)
         return resolved, changed
+
+    def _without_hosted_tools(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> Payload:
+        """The request without the tools that nobody here runs; the reply names them."""
+        if self._config.hosted_tools == "refuse" or client.path not in PATHS or not isinstance(payload, JsonPayload):
+            # A replica refuses them.
+            return payload
+        payload, ignored = payload.without_hosted_tools(self._models.has_tool_server(resolved.model_id))
+        if ignored:
+            client.reply_headers[headers.IGNORED_TOOLS] = types_for_header(ignored)
+        return payload
 
     async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         fallbacks = self._models.fallbacks(resolved.model_id)

@@ -110,6 +110,10 @@ class ModelRegistry:
         known = ", ".join(f"`{known}`" for known in self.names[:20])
         raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Models here: {known}.", "model")
 
+    def has_tool_server(self, model_id: str) -> bool:
+        """Whether the model's engine has a server of tools that vLLM runs."""
+        return bool(self._models[model_id].engine_kwargs.get("tool_server"))
+
     def fallbacks(self, model_id: str) -> tuple[str, ...]:
         """The models to try in turn while this one is unavailable."""
         return self._fallbacks.get(model_id, ())

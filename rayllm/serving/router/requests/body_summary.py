@@ -8,17 +8,19 @@ from typing import Any
 from rayllm.errors import ModelNotFoundError, RequestError
 from rayllm.routing.request import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body import parse_body
+from rayllm.serving.router.requests.tools import Tools
 
 _MAX_NAME = 1024
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The requested model, whether the reply is a stream, and the features for routing."""
+    """The requested model, whether the reply is a stream, the features for routing, and tools if some are hosted."""
 
     model: str
     wants_stream: bool
     routing: RoutingRequest
+    tools: Tools | None = None
 
 
 def summarize(raw: bytes) -> Summary:
@@ -28,7 +30,8 @@ def summarize(raw: bytes) -> Summary:
         RequestError: not a valid JSON object, or without a model.
     """
     body = parse_body(raw)
-    return Summary(checked_model(body.get("model")), bool(body.get("stream")), routing_request(body, len(raw)))
+    model, routing = checked_model(body.get("model")), routing_request(body, len(raw))
+    return Summary(model, bool(body.get("stream")), routing, Tools.of(body))
 
 
 def checked_model(model: Any) -> str:

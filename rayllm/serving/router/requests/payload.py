@@ -9,7 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.types import Message, Scope
 
 from rayllm.errors import RequestError, UnavailableError
+from rayllm.hosted_tools import HostedTool
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
 
@@ -85,9 +86,22 @@ class JsonPayload(Payload):
         return self.raw.decode(errors="replace")
 
     async def for_model(self, name: str) -> JsonPayload:
+        return replace(self, raw=self._raw_with(f'"model": {json.dumps(name)}'), model=name)
+
+    def without_hosted_tools(self, has_tool_server: bool) -> tuple[JsonPayload, list[HostedTool]]:
+        """The same request without the hosted tools that are not run, and those.
+
+        Raises:
+            RequestError: its `tool_choice` calls one of them.
+        """
+        tools = self.summary.tools
+        if tools is None or not (ignored := tools.ignored(has_tool_server)):
+            return self, []
+        return replace(self, raw=self._raw_with(tools.fields_without_ignored(has_tool_server))), ignored
+
+    def _raw_with(self, fields: str) -> bytes:
         # Parsers take the last of two fields of the same name, and the body may be too large to serialize again.
-        raw = self.raw.rstrip()[:-1] + b', "model": ' + json.dumps(name).encode() + b"}"
-        return JsonPayload(raw, self.content_type, name, self.summary)
+        return self.raw.rstrip()[:-1] + b", " + fields.encode() + b"}"
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,17 @@ def test_a_request_without_old_names_is_left_alone() -> None:
             "structured_outputs.disable_any_whitespace",
             "exclude each other",
         ),
+        (
+            {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+            "structured_outputs",
+            "`structured_outputs.regex` and",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+            "and `response_format` exclude each other",
+        ),
+        ({"guided_regex": "a", "response_format": {"type": "json_schema"}}, "structured_outputs", "`response_format`"),
         ({"best_of": 3}, "best_of", "no longer supported"),
     ],
 )
@@ -67,6 +78,19 @@ def test_contradictions_are_refused(sent: dict[str, Any], param: str, said: str)
     with pytest.raises(RequestError, match=said) as caught:
         replace_deprecated(sent)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"structured_outputs": {"regex": "a", "choice": None, "disable_any_whitespace": True}},
+        {"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}},
+        {"structured_outputs": {"disable_any_whitespace": True}, "response_format": {"type": "json_object"}},
+        {"structured_outputs": 7, "response_format": 7},
+    ],
+)
+def test_one_constraint_is_left_alone(sent: dict[str, Any]) -> None:
+    assert replace_deprecated(sent) == sent
 
 
 def test_best_of_within_n_asks_for_nothing_more() -> None:

@@ -46,7 +46,7 @@ async def test_a_good_reply_passes_untouched() -> None:
 
 
 async def test_a_code_is_a_word_or_null_and_the_param_a_field() -> None:
-    status, said = await translated(400, error("Too hot. (parameter=temperature, value=9)", 400, "temperature"))
+    status, said = await translated(400, error("Too hot.", 400, "temperature"))
     assert status == 400
     assert said == {"message": "Too hot.", "type": "invalid_request_error", "param": "temperature", "code": None}
 
@@ -235,8 +235,22 @@ async def test_an_untrusted_template_is_told_with_the_way_out() -> None:
     assert "trust_request_chat_template: true" in said["message"]
 
 
-async def test_media_of_other_hosts_are_refused_with_the_way_out() -> None:
-    text = "The URL must be from one of the allowed domains: ['none.invalid']. Input URL domain: a.example"
-    _, said = await translated(400, error(text, 400))
-    assert "allowed_media_domains" in said["message"]
-    assert said["param"] == "messages"
+@pytest.mark.parametrize("text", ["Cannot load local files without `--allowed-local-media-path`.", "Invalid model."])
+async def test_no_word_makes_a_failure_a_fault_of_the_request(text: str) -> None:
+    status, said = await translated(500, error(text, 500))
+    assert (status, said["type"]) == (500, "server_error")
+
+
+async def test_a_model_is_missing_if_vllm_looked_for_one() -> None:
+    missing = {"message": "`x` does not exist.", "type": "NotFoundError", "param": None, "code": 404}
+    status, said = await translated(404, {"error": missing})
+    assert (status, said["code"], said["param"]) == (404, "model_not_found", "model")
+    # Of FastAPI, for a path.
+    status, said = await translated(404, {"error": {**missing, "message": "No such model.", "type": "Not Found"}})
+    assert (status, said["code"]) == (400, None)
+
+
+async def test_a_parameter_may_stand_for_the_prompt() -> None:
+    for parameter in ("input_tokens", "media"):
+        _, said = await translated(400, error("No.", 400, parameter))
+        assert said["param"] == "messages"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 from rayllm.engine.middleware.request_limits import (
     MAX_FIELDS,
     MAX_MESSAGES,
@@ -20,7 +20,6 @@ from rayllm.errors import RequestError
 USER = {"role": "user", "content": "Hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-SERVER_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 
 
 @pytest.mark.parametrize(
@@ -40,12 +39,6 @@ SERVER_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": 
         (MESSAGES, {"tools": [{"name": "f"}, 1]}, "`tools[1]` must be an object"),
         (CHAT, {"tools": [TOOL, {"x": 1}]}, "`tools[1].function` must be an object with a `name`"),
         (CHAT, {"tools": [{"function": {"name": 7}}]}, "`tools[0].function` must be an object with a `name`"),
-        (
-            MESSAGES,
-            {"tools": [SERVER_TOOL]},
-            "`tools[0]` of the type `web_search_20250305` runs on Anthropic's servers",
-        ),
-        (COUNT_TOKENS, {"tools": [SERVER_TOOL]}, "define tools with an `input_schema`"),
         (CHAT, {"messages": [USER] * (MAX_MESSAGES + 1)}, f"`messages` has more than {MAX_MESSAGES} entries"),
         (RESPONSES, {"input": [USER] * (MAX_MESSAGES + 1)}, f"`input` has more than {MAX_MESSAGES} entries"),
         (CHAT, {"messages": [{**USER, "content": [{}] * MAX_PARTS}]}, f"more than {MAX_PARTS} messages and parts"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayllm.config.model import ModelConfig, ModelLoadingConfig
-from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
 from rayllm.engine.middleware.request_rewriting import RequestRewriter, rewrite_request
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.errors import RequestError
@@ -52,9 +52,44 @@ def test_the_request_wins_over_defaults(sent: dict[str, Any], temperature: float
     assert shaped.get("max_tokens") == max_tokens
 
 
-def test_a_choice_of_null_is_the_default() -> None:
-    assert rewrite_request(CHAT, {"tools": [], "tool_choice": None}, RequestPlan()) == {"tools": []}
-    assert rewrite_request(CHAT, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
+@pytest.mark.parametrize("path", [*BY_PATH])
+def test_a_null_is_an_absent_value(path: str) -> None:
+    sent = {"tools": [], "tool_choice": None, "min_tokens": None, "echo": None, "background": None, "nvext": None}
+    assert rewrite_request(path, sent, RequestPlan()) == {"tools": []}
+    assert rewrite_request(path, {"tool_choice": "none"}, RequestPlan()) == {"tool_choice": "none"}
+
+
+def test_a_null_that_means_something_stays() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    schema = {"enum": ["a", None], "const": None, "properties": {"a": {"default": None}}}
+    sent = {
+        "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        "chat_template_kwargs": {"a": None},
+        "metadata": {"a": None},
+    }
+    assert rewrite_request(CHAT, sent, RequestPlan()) == sent
+    constraint = {"structured_outputs": {"json": schema}}
+    assert rewrite_request(CHAT, constraint, RequestPlan()) == constraint
+
+
+def test_items_and_their_parts_have_no_nulls() -> None:
+    """vLLM gives them the ids and details that are absent, but not those that are null."""
+    image = {"type": "input_image", "image_url": "data:", "detail": None, "file_id": None}
+    items = [
+        {"type": None, "id": None, "role": "user", "content": [image, {"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "id": None, "summary": [], "content": None, "encrypted_content": None},
+        {"type": "function_call_output", "id": None, "call_id": "c", "output": "x", "status": None},
+    ]
+    assert rewrite_request(RESPONSES, {"input": items}, RequestPlan())["input"] == [
+        {
+            "role": "user",
+            "content": [{"type": "input_image", "image_url": "data:"}, {"type": "input_text", "text": "a"}],
+        },
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ]
 
 
 def test_defaults_go_by_the_names_of_each_endpoint() -> None:
@@ -94,8 +129,8 @@ def test_responses_are_not_stored_and_say_so(field: str, value: Any) -> None:
 
 
 def test_a_response_that_is_not_to_be_stored_is_answered() -> None:
-    sent = {"input": "a", "store": False, "previous_response_id": None, "background": False}
-    assert rewrite_request(RESPONSES, sent, RequestPlan()) == sent
+    sent = {"input": "a", "store": False, "background": False}
+    assert rewrite_request(RESPONSES, {**sent, "previous_response_id": None}, RequestPlan()) == sent
 
 
 def test_the_callers_body_is_left_as_it_is() -> None:
@@ -118,7 +153,7 @@ def test_the_callers_body_is_left_as_it_is() -> None:
         (True, "<s>" * 300_000 + "a<s>", "a<s>"),
         (False, [1, 2], [1, 2]),
         (False, [[1], [2]], [[1], [2]]),
-        (True, None, None),
+        (True, 7, 7),
     ],
 )
 def test_a_completion_has_one_bos(adds: bool, prompt: Any, engine_gets: Any) -> None:
@@ -264,3 +299,31 @@ def test_the_parts_of_an_earlier_answer_become_one_text(parts: list[Any], text: 
 )
 def test_what_is_no_list_of_texts_is_left_to_vllm(item: dict[str, Any]) -> None:
     assert rewrite_request(RESPONSES, {"input": [item]}, PLAN)["input"] == [item]
+
+
+SEARCH = {"type": "web_search"}
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES, COUNT_TOKENS])
+def test_hosted_tools_that_are_left_in_a_request_are_refused(path: str) -> None:
+    with pytest.raises(RequestError, match=r"`tools\[1\]` of the type `web_search`") as caught:
+        rewrite_request(path, {"tools": [{"name": "f", "input_schema": {}}, SEARCH]}, RequestPlan())
+    assert caught.value.param == "tools"
+    preview = {"tools": [{"type": "web_search_preview"}]}
+    with pytest.raises(RequestError):
+        rewrite_request(path, preview, RequestPlan())
+    assert rewrite_request(path, preview, RequestPlan(has_tool_server=True)) == preview
+
+
+def test_the_models_file_says_whether_there_is_a_tool_server() -> None:
+    source = ModelLoadingConfig(model_id="m")
+    model = ModelConfig(model_loading_config=source, engine_kwargs={"tool_server": "demo"})
+    assert plan_requests(model, None).has_tool_server
+    assert not plan_requests(ModelConfig(model_loading_config=source), None).has_tool_server
+
+
+def test_documents_reach_the_prompt() -> None:
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}
+    for path in (MESSAGES, COUNT_TOKENS):
+        body = rewrite_request(path, {"messages": [{"role": "user", "content": [document]}]}, RequestPlan())
+        assert body == {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}

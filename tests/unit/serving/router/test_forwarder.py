@@ -287,10 +287,14 @@ class RouterApplication:
 
 @asynccontextmanager
 async def service(
-    way: str, replicas: Mapping[str, Sequence[Replica | DyingReplica]], queue_timeout_s: float = 10, **router: Any
+    way: str,
+    replicas: Mapping[str, Sequence[Replica | DyingReplica]],
+    queue_timeout_s: float = 10,
+    model: Mapping[str, Any] | None = None,
+    **router: Any,
 ) -> AsyncIterator[RouterApplication]:
-    lora = {"dynamic_lora_loading_path": "/x"}
-    models = [{"model_loading_config": {"model_id": name}, "lora_config": lora} for name in replicas]
+    fields = {"lora_config": {"dynamic_lora_loading_path": "/x"}, **(model or {})}
+    models = [{"model_loading_config": {"model_id": name}, **fields} for name in replicas]
     config = load_app({"llm_configs": models, "router": router})
     queues = {name: Queue() for name in replicas}
     replica_sets = {

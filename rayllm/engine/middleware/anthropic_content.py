@@ -1,0 +1,170 @@
+"""Content of Anthropic's API that vLLM would leave out of the prompt without a word.
+
+Texts of documents and of search results become text blocks; what has no text is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.errors import RequestError
+
+Body = dict[str, Any]
+
+# Block → the role of its messages. vLLM takes the others, and leaves the block out.
+_ROLES = {
+    "tool_use": "assistant",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+    "tool_result": "user",
+    "document": "user",
+    "search_result": "user",
+}
+# Blocks of vLLM's that change a conversation's tools.
+_TOOL_CHANGES = ("tool_addition", "tool_removal")
+_IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
+
+
+def with_texts_of_documents(body: Body) -> Body:
+    """`body` with documents and search results as text blocks.
+
+    Blocks and messages of a wrong type are left for vLLM to refuse.
+
+    Raises:
+        RequestError: a block has no text that could be put into the prompt; names the block.
+    """
+    changed = dict(body)
+    if isinstance(system := body.get("system"), list):
+        _check_texts("system", system)
+    if isinstance(messages := body.get("messages"), list):
+        changed["messages"] = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    return changed
+
+
+def _message(name: str, message: Body) -> Body:
+    content, role = message.get("content"), message.get("role")
+    if not isinstance(content, list):
+        return message
+    if role == "system":
+        _check_texts(f"{name}.content", content, _TOOL_CHANGES)
+        return message
+    blocks: list[Any] = []
+    for index, block in enumerate(content):
+        where = f"{name}.content[{index}]"
+        _check_place(where, block, role)
+        blocks += [_tool_result(where, block)] if _type_of(block) == "tool_result" else _blocks(where, block)
+    return {**message, "content": blocks}
+
+
+def _check_place(name: str, block: Any, role: Any) -> None:
+    """Refuse blocks that vLLM would leave out where they are."""
+    kind = _type_of(block)
+    if kind in _ROLES and role != _ROLES[kind]:
+        raise _fault(f"`{name}`: `{kind}` blocks belong to messages of the role `{_ROLES[kind]}`.")
+    if kind == "tool_reference":
+        raise _fault(f"`{name}`: `tool_reference` blocks belong into the content of a `tool_result`.")
+    if kind == "thinking":
+        _text_of(name, block, "thinking")
+
+
+def _check_texts(name: str, blocks: list[Any], others: tuple[str, ...] = ()) -> None:
+    """Refuse blocks that are no texts: vLLM takes only these from system messages."""
+    for index, block in enumerate(blocks):
+        kind = _type_of(block)
+        if kind is None or kind in others or (kind == "text" and isinstance(block.get("text"), str)):
+            continue
+        raise RequestError(f"`{name}[{index}]` must be a block of the type `text`, with a text.", name.split("[")[0])
+
+
+def _tool_result(name: str, block: Body) -> Body:
+    content = block.get("content")
+    if not isinstance(content, list):
+        return block
+    blocks: list[Any] = []
+    for index, item in enumerate(content):
+        where = f"{name}.content[{index}]"
+        if (kind := _type_of(item)) not in _IN_RESULTS:
+            said = "is no block with a type" if kind is None else f"is of the type `{kind[:40]}`"
+            raise _fault(f"`{where}` {said}; the content of a `tool_result` may have {', '.join(_IN_RESULTS)}.")
+        if kind == "tool_reference" and not (item.get("tool_name") or item.get("name")):
+            raise _fault(f"`{where}.tool_name` is required.")
+        blocks += _blocks(where, item)
+    return {**block, "content": blocks}
+
+
+def _blocks(name: str, block: Any) -> list[Any]:
+    """The blocks that stand for a block, itself if it may stay."""
+    kind = _type_of(block)
+    if kind == "document":
+        return _document(name, block)
+    if kind == "search_result":
+        return [_titled(block, ("title", "source"), "\n".join(_texts(f"{name}.content", block.get("content"))))]
+    if kind == "text":
+        _text_of(name, block, "text")
+    if kind == "image":
+        _check_image(name, block.get("source"))
+    return [block]
+
+
+def _document(name: str, block: Body) -> list[Any]:
+    source, fields = block.get("source") or {}, ("title", "context")
+    if (kind := _type_of(source)) == "text":
+        return [_titled(block, fields, _text_of(f"{name}.source", source, "data"))]
+    content = source.get("content") if kind == "content" else None
+    if isinstance(content, str):
+        return [_titled(block, fields, content)]
+    if isinstance(content, list):
+        parts = [_part(f"{name}.source.content[{index}]", part) for index, part in enumerate(content)]
+        heading = _titled(block, fields, "")
+        return [heading, *parts] if heading["text"] else parts
+    raise _fault(
+        f"`{name}` is a document whose source is of the type `{str(kind)[:40]}`, which this service does not read. "
+        "Send its text: `source: {type: text, media_type: text/plain, data: …}`."
+    )
+
+
+def _part(name: str, part: Any) -> Any:
+    """A block of a document whose source is made of blocks."""
+    if _type_of(part) not in ("text", "image"):
+        raise _fault(f"`{name}` must be a block of the type `text` or `image`.")
+    return _blocks(name, part)[0]
+
+
+def _titled(block: Body, names: tuple[str, ...], text: str) -> Body:
+    """A text block that begins with some fields of a block, if they are there."""
+    lines = [f"{name.capitalize()}: {value}" for name in names if isinstance(value := block.get(name), str) and value]
+    return {"type": "text", "text": "\n\n".join(filter(None, ("\n".join(lines), text)))}
+
+
+def _texts(name: str, blocks: Any) -> list[str]:
+    if not isinstance(blocks, list):
+        raise _fault(f"`{name}` must be a list of text blocks.")
+    for index, block in enumerate(blocks):
+        if _type_of(block) != "text":
+            raise _fault(f"`{name}[{index}]` must be a block of the type `text`.")
+    return [_text_of(f"{name}[{index}]", block, "text") for index, block in enumerate(blocks)]
+
+
+def _check_image(name: str, source: Any) -> None:
+    """Refuse what vLLM takes for an empty picture, or leaves out."""
+    # To vLLM, a source without a type is Base64.
+    kind = source.get("type", "base64") if isinstance(source, dict) else None
+    if kind not in ("base64", "url"):
+        raise _fault(f"`{name}.source` must be of the type `base64` or `url`.")
+    _text_of(f"{name}.source", source, "url" if kind == "url" else "data")
+
+
+def _text_of(name: str, block: Body, field: str) -> str:
+    text = block.get(field)
+    if not isinstance(text, str):
+        raise _fault(f"`{name}.{field}` must be a text.")
+    return text
+
+
+def _type_of(block: Any) -> str | None:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _fault(message: str) -> RequestError:
+    return RequestError(message, "messages")

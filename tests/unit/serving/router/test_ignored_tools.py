@@ -1,0 +1,144 @@
+"""Hosted tools, which a router leaves out of requests and names in replies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
+from rayllm.headers import IGNORED_TOOLS
+from rayllm.serving.router.requests import client_request
+from rayllm.serving.router.requests.body import is_light
+from rayllm.serving.router.requests.body_reader import BodyReader
+from rayllm.serving.router.requests.body_summary import summarize
+from tests.unit.serving.router.test_forwarder import WAYS, Answer, Replica, RouterApplication, service, until
+from tests.unit.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH
+
+PREVIEW = {"type": "web_search_preview"}
+OWN = {"name": "f", "input_schema": {"type": "object"}}
+
+
+async def ask(found: RouterApplication, path: str, answer: Answer, **fields: Any) -> tuple[Any, dict[str, Any]]:
+    """The reply, and the body that the replica got."""
+    reply = await found.client.post(path, json={"model": "m", **fields})
+    return reply, json.loads(answer.bodies[-1]) if answer.bodies else {}
+
+
+@WAYS
+@pytest.mark.parametrize("stream", [False, True])
+async def test_hosted_tools_are_left_out_and_named(way: str, stream: bool) -> None:
+    answer = Answer(*([b"data: 1\n\n", b"data: [DONE]\n\n"] if stream else [b"{}"]))
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        tools = [SEARCH, FUNCTION, {"type": "file_search"}, SEARCH]
+        reply, body = await ask(found, RESPONSES, answer, input="x", tools=tools, tool_choice="auto", stream=stream)
+        assert (reply.status_code, reply.headers[IGNORED_TOOLS]) == (200, "web_search, file_search")
+        assert body == {"model": "m", "input": "x", "tools": [FUNCTION], "tool_choice": "auto", "stream": stream}
+        reply, body = await ask(found, MESSAGES, answer, messages=[], tools=[OWN, ANTHROPIC_SEARCH], stream=stream)
+        assert (reply.headers[IGNORED_TOOLS], body["tools"]) == ("web_search_20250305", [OWN])
+
+
+async def test_a_request_without_any_other_tool_has_none() -> None:
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
+        _, body = await ask(found, RESPONSES, answer, input="x", tools=[SEARCH], tool_choice="auto")
+        assert body == {"model": "m", "input": "x", "tools": None, "tool_choice": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (RESPONSES, {"tools": [FUNCTION]}),
+        (RESPONSES, {"tools": []}),
+        (RESPONSES, {"tools": [SEARCH, MCP]}),
+        (RESPONSES, {"tools": [SEARCH] * 1001}),
+        (CHAT, {"tools": [SEARCH]}),
+        (MESSAGES, {"tools": [OWN]}),
+    ],
+)
+async def test_other_requests_go_on_as_they_are(path: str, fields: dict[str, Any]) -> None:
+    """A replica says what is wrong with them, if anything."""
+    answer = Answer(b"{}")
+    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
+        reply, body = await ask(found, path, answer, **fields)
+        assert (IGNORED_TOOLS in reply.headers, body) == (False, {"model": "m", **fields})
+
+
+async def test_the_configuration_may_have_them_refused_by_the_replica() -> None:
+    answer = Answer(b"{}")
+    async with (
+        Replica(answer).listening() as replica,
+        service("http", {"m": [replica]}, hosted_tools="refuse") as found,
+    ):
+        reply, body = await ask(found, RESPONSES, answer, tools=[SEARCH])
+        assert (IGNORED_TOOLS in reply.headers, body) == (False, {"model": "m", "tools": [SEARCH]})
+
+
+@pytest.mark.parametrize(
+    ("path", "tools", "choice"),
+    [
+        (RESPONSES, [SEARCH, FUNCTION], {"type": "web_search"}),
+        (RESPONSES, [SEARCH], "required"),
+        (RESPONSES, [SEARCH, FUNCTION], {"type": "allowed_tools", "mode": "auto", "tools": [SEARCH]}),
+        (MESSAGES, [ANTHROPIC_SEARCH, OWN], {"type": "tool", "name": "web_search"}),
+        (MESSAGES, [ANTHROPIC_SEARCH], {"type": "any"}),
+    ],
+)
+async def test_a_choice_that_cannot_be_met_is_refused(path: str, tools: list[Any], choice: Any) -> None:
+    async with service("http", {"m": []}) as found:
+        reply = await found.client.post(path, json={"model": "m", "tools": tools, "tool_choice": choice})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tool_choice")
+
+
+async def test_a_stream_that_waits_for_a_replica_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
+    body = {"model": "m", "input": "x", "tools": [SEARCH], "stream": True}
+    async with (
+        Replica(Answer(b"data: 1\n\n", b"data: 2\n\n")).listening() as replica,
+        service("http", {"m": []}) as found,
+        found.client.stream("POST", RESPONSES, json=body) as reply,
+    ):
+        assert reply.headers[IGNORED_TOOLS] == "web_search"
+        found.replica_sets["m"].update([replica.replica_update("new")])
+        assert [part async for part in reply.aiter_raw()]
+
+
+async def test_a_model_with_a_tool_server_keeps_what_that_runs() -> None:
+    answer = Answer(b"{}")
+    model = {"engine_kwargs": {"tool_server": "demo"}}
+    async with (
+        Replica(answer).listening() as replica,
+        service("handover", {"m": [replica]}, model=model) as found,
+    ):
+        reply, body = await ask(found, RESPONSES, answer, tools=[PREVIEW, SEARCH, FUNCTION, MCP])
+        assert (reply.headers[IGNORED_TOOLS], body["tools"]) == ("web_search", [FUNCTION, PREVIEW, MCP])
+        _, body = await ask(found, RESPONSES, answer, tools=[PREVIEW], tool_choice={"type": "web_search_preview"})
+        assert body["tools"] == [PREVIEW]
+
+
+async def test_a_type_cannot_break_the_header() -> None:
+    answer = Answer(b"{}")
+    types = ["a\r\nx-evil: 1", "ü" * 100, *(f"t{number}" for number in range(50))]
+    async with Replica(answer).listening() as replica, service("handover", {"m": [replica]}) as found:
+        reply, _ = await ask(found, RESPONSES, answer, tools=[{"type": each} for each in types])
+        assert "x-evil" not in reply.headers
+        named = reply.headers[IGNORED_TOOLS].split(", ")
+        assert named[:3] == ["a__x-evil__1", "_" * 64, "t0"]
+        assert (len(named), named[-1]) == (21, "...")
+
+
+async def test_a_large_body_is_read_in_another_process_with_its_tools() -> None:
+    messages = [{"role": "user", "content": "x"}] * 20_000
+    raw = json.dumps({"model": "m", "input": messages, "tools": [SEARCH, FUNCTION]}).encode()
+    assert not is_light(raw)
+    found = (await BodyReader().read(raw)).tools
+    assert found is not None
+    assert (found, found.hosted[0].type) == (summarize(raw).tools, "web_search")
+
+
+async def test_an_error_names_them_as_well() -> None:
+    async with service("http", {"m": []}, queue_timeout_s=0.1) as found:
+        reply = await found.client.post(RESPONSES, json={"model": "m", "tools": [SEARCH]})
+        assert (reply.status_code, reply.headers[IGNORED_TOOLS]) == (503, "web_search")
+        await until(lambda: found.records)
