@@ -31,10 +31,9 @@ class RequestRecord:
     `adapter` are empty until the model is known; `status` is the one that the client got, 0 until something was sent,
     and 499 if the client left first; `refusal` is the code of the error that the router answered with, and
     `error_status` the status of an error, which is not the client's if the reply had begun. `attempts` counts the
-    replicas that the
-    request was sent to, `continuations` how often another one had to go on with a reply that had begun; `replica` is
-    the last of them, `choice` says why that one, `waited_for` what for the request had to wait. `routed_at` is when the
-    router began to look for a replica, `sent_at` when the replica got the request,
+    replicas that the request was sent to, `continuations` how often another one had to go on with a reply that had
+    begun; `replica` is the last of them, `choice` says why that one, `waited_for` what for the request had to wait.
+    `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
     `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer, and
     `hooks_s` those of policy hooks; `guards_s` are those in which guards were asked about the request, and
     `reply_guards_s` about its reply. `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it
