@@ -49,24 +49,49 @@ def reason(error: BaseException) -> str:
     return text if isinstance(error, RayLLMError) else f"{type(error).__name__}: {text}"
 
 
-def columns(rows: Sequence[Row], defaults: Sequence[Row]) -> dict[str, list[Any]]:
-    """Transpose rows to columns; a key that a row lacks comes from its default row, else is null."""
-    names = dict.fromkeys(name for row in rows for name in row)
+def columns(rows: Sequence[Row], defaults: Sequence[Row], expected: Iterable[str] = ()) -> dict[str, list[Any]]:
+    """Transpose rows to columns, the expected ones first; a key that a row lacks comes from its default row, else is
+    null.
+    """
+    names = dict.fromkeys((*expected, *(name for row in rows for name in row)))
     pairs = list(zip(rows, defaults, strict=True))
     return {name: [row[name] if name in row else default.get(name) for row, default in pairs] for name in names}
 
 
-def as_array(name: str, values: Iterable[Any]) -> pa.ChunkedArray:
-    """Build a column of Python values, with an Arrow type if possible, else as Ray Data stores objects."""
+def as_array(name: str, values: Iterable[Any], expected: pa.DataType | None = None) -> pa.ChunkedArray:
+    """Build a column of Python values, with an Arrow type if possible, else as Ray Data stores objects.
+
+    Args:
+        name: the column's name.
+        values: its values.
+        expected: type of the column in other blocks, if it is known; taken as far as it holds the values.
+    """
     from ray.data.block import BlockAccessor
 
     # Not tensors: with the null of a failed row, Ray Data could not concatenate the blocks.
     listed = [_nested(value) if isinstance(value, np.ndarray) else value for value in values]
     try:
-        return pa.chunked_array([pa.array(listed)])
+        array = pa.array(listed)
+        if expected is not None and array.type != expected:
+            array = _widened(array, listed, expected)
+        return pa.chunked_array([array])
     except (pa.ArrowException, TypeError, OverflowError, UnicodeError):
         block = BlockAccessor.batch_to_arrow_block({name: listed})
         return block.column(name)
+
+
+def has_nulls_only(kind: pa.DataType) -> bool:
+    """Whether a type, or a part of it, comes from nulls or empty lists, and tells nothing of other blocks."""
+    return pa.types.is_null(kind) or any(has_nulls_only(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _widened(array: pa.Array, values: list[Any], expected: pa.DataType) -> pa.Array:
+    """The array in a type that holds the values of other blocks as well, if there is one."""
+    try:
+        schemas = [pa.schema([("", kind)]) for kind in (expected, array.type)]
+        return pa.array(values, pa.unify_schemas(schemas, promote_options="permissive").field(0).type)
+    except pa.ArrowException:
+        return array
 
 
 def _nested(array: Any) -> Any:

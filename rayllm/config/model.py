@@ -343,6 +343,13 @@ class ModelConfig(Frozen):
         return int(self.engine_kwargs.get("pipeline_parallel_size", self.pipeline_parallelism.degree))
 
     @property
+    def gpu_share(self) -> float:
+        """The share of a GPU that each worker has, where workers run on GPUs."""
+        group = self.placement_group_config
+        bundles = (group.bundles or (group.bundle_per_worker or {},)) if group else ()
+        return next((bundle["GPU"] for bundle in bundles if bundle.get("GPU")), 1.0)
+
+    @property
     def max_model_len(self) -> int | None:
         """Most tokens of prompt and completion together, if the file limits them."""
         limit = self.engine_kwargs.get("max_model_len")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import vllm_names
 from rayllm.errors import ConfigError
+from rayllm.sizing.fit import default_utilization
 
 _RUNNER = {
     "generate": {"runner": "generate"},
@@ -71,6 +72,7 @@ def vllm_arguments(
         values["max_model_len"] = model.max_model_len
     if model.task:
         values = {**_RUNNER[model.task], **values}
+    values |= _memory(model, workers)
     values |= _parallelism(model, workers)
     values = {**_adapters(model, workers), **values}
     values |= _conversation(model)
@@ -80,6 +82,13 @@ def vllm_arguments(
         # To vLLM an empty list means every host.
         values["allowed_media_domains"] = [NO_HOST]
     return _split(values | _structured_outputs(values))
+
+
+def _memory(model: ModelConfig, workers: Workers) -> dict[str, Any]:
+    """A share of a GPU is a share of its memory: vLLM's default is for an engine that has all of it."""
+    if workers == "cpu" or model.gpu_share == 1 or model.engine_kwargs.get("gpu_memory_utilization") is not None:
+        return {}
+    return {"gpu_memory_utilization": default_utilization(model.gpu_share)}
 
 
 def _parallelism(model: ModelConfig, workers: Workers) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from rayllm.engine.vllm import metadata as vllm_metadata
 from rayllm.engine.vllm import per_request as vllm_per_request
 from rayllm.engine.vllm import reply_identity as vllm_reply_identity
 from rayllm.engine.vllm import request_stats as vllm_request_stats
+from rayllm.engine.vllm import sampling_limits as vllm_sampling_limits
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
 from rayllm.errors import ConfigError, EngineError
@@ -164,6 +165,7 @@ class EngineServer:
             arguments.chat_template_content_format = "string"
         vllm_request_stats.collect(self._engine, sequences_of_request)
         vllm_per_request.stop_at(self._engine, lambda: (adapter_plan() or plan).stop_token_ids)
+        vllm_sampling_limits.limit_sampling(self._engine)
         server = self._server = await vllm_application.make_server(self._engine, arguments)
         _check_packages(vllm_application.paths(server), self._model.model_id)
         await self._open.enter_async_context(server.router.lifespan_context(server))

@@ -16,6 +16,9 @@ _REPLACEMENT_S = 180
 # Seconds for Ray itself to shut down after that.
 _SHUTDOWN_S = 30
 
+# The image asks for all GPUs of its machine. Where NVIDIA's runtime is the default one, a pod that has requested none
+# would see them, and Ray would announce them as its own.
+_NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
 # A lost node must not take all routers with it. KubeRay labels pods with their group.
 _SPREAD = {
     "maxSkew": 1,
@@ -36,7 +39,7 @@ def head_pod(options: ManifestOptions, port: int) -> dict[str, Any]:
         port: port of Ray Serve's proxy.
     """
     amounts = {"cpu": str(options.head_cpus), "memory": options.head_memory}
-    container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, {})
+    container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, _NO_GPUS)
     return {"spec": {**_pod(options), **_node_selector(options, HEAD), "containers": [container]}}
 
 
@@ -54,7 +57,7 @@ def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s:
         amounts[options.gpu_resource] = str(group.gpus)
     drain_s = int(grace_s) + _REPLACEMENT_S
     # When a pod is deleted, Ray Serve drains its replicas and its proxy first.
-    env = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s)}
+    env = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s), **({} if group.gpus else _NO_GPUS)}
     container = _container("ray-worker", options, {"serve": port}, amounts, env)
     pod = {**_pod(options), "terminationGracePeriodSeconds": drain_s + _SHUTDOWN_S}
     pod |= _node_selector(options, group.kind)

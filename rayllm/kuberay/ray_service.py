@@ -158,8 +158,10 @@ def _cluster(groups: Sequence[WorkerGroup], options: ManifestOptions, port: int,
             "idleTimeoutSeconds": _IDLE_TIMEOUT_S,
             "securityContext": SECURITY,
         }
-    # No CPUs for Ray, so that no replica runs there: one that exhausts the memory would take the head with it.
-    cluster["headGroupSpec"] = {"rayStartParams": {"num-cpus": "0"}, "template": head_pod(options, port)}
+    # No CPUs for Ray, so that no replica runs there: one that exhausts the memory would take the head with it. And no
+    # GPUs, which Ray would count where the node shows its own to every pod.
+    params = {"num-cpus": "0", "num-gpus": "0"}
+    cluster["headGroupSpec"] = {"rayStartParams": params, "template": head_pod(options, port)}
     cluster["workerGroupSpecs"] = [_worker_group(group, options, port, grace_s) for group in groups]
     return cluster
 
@@ -174,11 +176,9 @@ def _redis(options: ManifestOptions) -> dict[str, Any]:
 
 def _worker_group(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
     # The autoscaler's only information about pods that are not running yet.
-    resources = {"CPU": options.cpus_of(group), **group.custom, group.resource: 1}
-    if group.gpus:
-        resources["GPU"] = group.gpus
-        if group.kind:
-            resources[f"accelerator_type:{group.kind}"] = 1
+    resources = {"CPU": options.cpus_of(group), "GPU": group.gpus, **group.custom, group.resource: 1}
+    if group.gpus and group.kind:
+        resources[f"accelerator_type:{group.kind}"] = 1
     return {
         "groupName": group.name,
         "replicas": group.initial_size,

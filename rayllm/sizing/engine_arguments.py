@@ -9,7 +9,7 @@ from rayllm.errors import ConfigError
 from rayllm.sizing.architecture import Architecture
 from rayllm.sizing.cache_settings import BLOCK
 from rayllm.sizing.dtypes import dtype_bytes
-from rayllm.sizing.fit import UTILIZATION, EngineSettings
+from rayllm.sizing.fit import EngineSettings, default_utilization
 
 # vLLM's data type of the cache → bytes per element; `auto` is the model's own.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -31,18 +31,21 @@ _COUNTED_FORMATS = ("auto", "hf", "safetensors", "mistral")
 _OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
 
 
-def engine_settings(arguments: Mapping[str, Any], architecture: Architecture, element_bytes: int) -> EngineSettings:
+def engine_settings(
+    arguments: Mapping[str, Any], architecture: Architecture, element_bytes: int, gpu_share: float = 1.0
+) -> EngineSettings:
     """Read the arguments that affect memory. Adapters and parallelism are left at their defaults.
 
     Args:
         arguments: `engine_kwargs` of a model's file.
         architecture: the model's architecture.
         element_bytes: size of one element in the type that it computes in.
+        gpu_share: the share of a GPU that each worker has.
 
     Raises:
         ConfigError: a value is invalid, or not supported here; the message names it.
     """
-    utilization = number(arguments, "gpu_memory_utilization") or UTILIZATION
+    utilization = number(arguments, "gpu_memory_utilization") or default_utilization(gpu_share)
     if utilization > 1:
         raise ConfigError(f"engine_kwargs.gpu_memory_utilization: must be at most 1, not {utilization:g}.")
     state_bytes = _state_bytes(arguments, "mamba_cache_dtype")

@@ -11,7 +11,7 @@ from rayllm.sizing.gpus import GIB, Gpu
 from rayllm.sizing.weights import Weights
 
 UTILIZATION = 0.92
-"""vLLM's default for `gpu_memory_utilization`."""
+"""vLLM's default for `gpu_memory_utilization`, in all versions that RayLLM takes."""
 # Memory of CUDA's context and libraries in each process, and of NCCL's buffers.
 _CONTEXT, _NCCL = int(0.6 * GIB), int(1.2 * GIB)
 # CUDA graphs of one layer, for all captured batch sizes.
@@ -20,6 +20,15 @@ _GRAPHS_PER_LAYER = int(0.015 * GIB)
 _RELATIVE_ERROR = 0.5
 # Bytes per logit, which sampling holds several times: as computed, as float32, and sorted.
 _LOGIT_BYTES = 2 + 4 + 4
+
+
+def default_utilization(gpu_share: float) -> float:
+    """Our default for `gpu_memory_utilization`, which is of the whole GPU.
+
+    Args:
+        gpu_share: the share of a GPU that a worker has.
+    """
+    return round(UTILIZATION * gpu_share, 4)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from threading import Thread
 from typing import Any
 
 import httpx
+import pyarrow
 import pytest
 import ray
+from pyarrow import parquet
 from ray.data import DataContext, ExecutionResources
 
 from benchmarks.processes import titled
@@ -22,7 +24,7 @@ from rayllm.batch import (
     VLLMProcessorConfig,
     build_llm_processor,
 )
-from rayllm.batch.rows import ERROR
+from rayllm.batch.rows import ERROR, has_nulls_only
 from rayllm.errors import EngineError
 from tests.compatibility.cases import TOOL, WEATHER_QUESTION
 from tests.integration.service import APP, DEMO, Service
@@ -102,6 +104,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "too long": ({"prompt": "capital " * 3000}, "maximum"),
     "wrong role": ({"messages": [{"role": "wizard", "content": "x"}]}, "wizard"),
     "bad grammar": ({"messages": FRANCE, "sampling_params": {"guided_regex": "(("}}, "regular expression"),
+    "too many biases": (
+        {"messages": FRANCE, "sampling_params": {"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}},
+        "`logit_bias` has 1025 entries; at most 1024 are allowed",
+    ),
     "wrong parameters": ({"messages": FRANCE, "pooling_params": {"dimensions": 3}}, "pooling_params"),
 }
 
@@ -223,9 +229,72 @@ def test_requests_through_the_running_application(service: Service) -> None:
     processor = build_llm_processor(RequestProcessorConfig(app_name=APP), preprocess=request)
     rows = {row["id"]: row for row in processor(ray.data.range(20)).take_all()}
     assert rows[3]["status_code"] == 404
-    assert rows[3]["response"]["error"]["code"] == "model_not_found"
-    answers = [row["response"]["choices"][0]["message"]["content"] for row in rows.values() if row["id"] != 3]
+    responses = {name: json.loads(row["response"]) for name, row in rows.items()}
+    assert responses.pop(3)["error"]["code"] == "model_not_found"
+    answers = [response["choices"][0]["message"]["content"] for response in responses.values()]
     assert answers == ["The capital of France is Paris."] * 19
+
+
+def in_blocks(row: dict[str, Any]) -> dict[str, Any]:
+    """Blocks of five rows: the first fails, the second is right, the third is both, the fourth asks for more."""
+    block = row["id"] // 5
+    if block == 0 or (block == 2 and row["id"] % 2):
+        raise ValueError("a row that fails")
+    more = {"logprobs": 1, "n": 2, "temperature": 1} if block == 3 else GREEDY
+    return {"messages": FRANCE, "sampling_params": {"max_tokens": 8, **more}}
+
+
+def requests_in_blocks(row: dict[str, Any]) -> dict[str, Any]:
+    """The same as requests; of the last two, one is refused."""
+    made = in_blocks(row)
+    model = "nobody" if row["id"] == 19 else "rayllm-demo"
+    return {"url": CHAT, "body": {"model": model, "messages": made["messages"], "max_tokens": 8}}
+
+
+def one_schema(processor: Any, folder: Path, failed: int = 7) -> pyarrow.Schema:
+    """The schema of all Parquet files of a job."""
+    processor(ray.data.range(20, override_num_blocks=4)).write_parquet(str(folder))
+    tables = [parquet.read_table(file) for file in sorted(folder.glob("*.parquet"))]
+    assert sorted(table.num_rows for table in tables) == [5] * 4
+    assert sum(table[ERROR].null_count for table in tables) == 20 - failed
+    schema, *others = [table.schema.remove_metadata() for table in tables]
+    assert others == [schema] * 3
+    return schema
+
+
+def test_the_files_of_a_job_have_one_schema_although_rows_fail(service: Service, tmp_path: Path) -> None:
+    config = VLLMProcessorConfig(model=DEMO, preserve_order=True, batch_size=5)
+    schema = one_schema(build_llm_processor(config, preprocess=in_blocks), tmp_path)
+    assert {"generated_text", "generated_tokens", "finish_reason", "logprobs", "choices"} <= set(schema.names)
+    assert not any(has_nulls_only(kind) for kind in schema.types)
+
+
+@pytest.mark.parametrize(
+    ("postprocess", "declared", "expected"),
+    [
+        (None, None, {"status_code": "int64", "response": "string"}),
+        (
+            lambda row: {"answer": row["response"].get("choices", [{}])[0].get("message", {}).get("content")},
+            None,
+            {"answer": "string"},
+        ),
+        (
+            lambda row: {"length": len(row["response"]["choices"][0]["message"]["content"]) or 1 // 0},
+            pyarrow.schema([("length", pyarrow.int32())]),
+            {"length": "int32"},
+        ),
+    ],
+    ids=["all results", "postprocess", "a declared schema"],
+)
+def test_the_files_of_requests_have_one_schema_although_rows_fail(
+    service: Service, tmp_path: Path, postprocess: Any, declared: Any, expected: dict[str, str]
+) -> None:
+    config = RequestProcessorConfig(app_name=APP, preserve_order=True, batch_size=5)
+    processor = build_llm_processor(
+        config, preprocess=requests_in_blocks, postprocess=postprocess, output_schema=declared
+    )
+    schema = one_schema(processor, tmp_path, failed=7 if declared is None else 8)
+    assert {name: str(schema.field(name).type) for name in expected} == expected
 
 
 def test_requests_over_http_keep_the_pace_over_all_workers(cluster: None) -> None:

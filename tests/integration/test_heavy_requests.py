@@ -157,6 +157,33 @@ def test_what_vllm_fails_on_is_refused_with_the_field(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param), reply.text
 
 
+BIASES = dict.fromkeys(map(str, range(1025)), 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "most"),
+    [
+        (CHAT, {"logit_bias": BIASES}, "logit_bias", 1024),
+        (COMPLETIONS, {"prompt": "a", "logit_bias": BIASES}, "logit_bias", 1024),
+        ("/v1/responses", {"input": "a", "logit_bias": BIASES}, "logit_bias", 1024),
+        (CHAT, {"allowed_token_ids": list(range(1025))}, "allowed_token_ids", 1024),
+        (CHAT, {"stop_token_ids": list(range(100, 228)), "min_tokens": 1}, "stop_token_ids", 128),
+        (CHAT, {"bad_words": ["(" * 1025]}, "bad_words", 1024),
+        (CHAT, {"seed": 2**63 - 1, "n": 2, "temperature": 1}, "seed", 2**63 - 1),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_runner_of_gpus_fails_on_is_refused_with_the_field_and_the_limit(
+    http: httpx.Client, path: str, fields: dict[str, Any], param: str, most: int, stream: bool
+) -> None:
+    messages = {"messages": [USER]} if path == CHAT else {}
+    reply = http.post(path, json={"model": "rayllm-demo", "stream": stream, **messages, **fields})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, param), reply.text
+    assert (f"`{param}`" in error["message"], f"{most}" in error["message"]) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("input_tokens", "does not count tokens"), ("compact", "does not compact"), ("resp_1", "stores no responses")],

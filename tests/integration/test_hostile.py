@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tests.integration.service import Service
 from tests.integration.test_explain import record_of
 from tests.integration.test_openai_api import CHAT, COMPLETIONS, USER
 
@@ -205,6 +208,16 @@ def test_a_compressed_body_is_not_unpacked(http: httpx.Client) -> None:
     reply = http.post(CHAT, content=bomb, headers=headers)
     assert reply.status_code == 400, reply.text
     assert is_served(http)
+
+
+def test_a_huge_header_is_told_so(service: Service) -> None:
+    address = urlsplit(service.url)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: {address.netloc}\r\nx-a: ".encode()
+    assert address.hostname
+    assert address.port
+    with socket.create_connection((address.hostname, address.port), timeout=60) as client:
+        client.sendall(head + b"y" * 40_000_000)
+        assert client.makefile("rb").readline() == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 
 
 def test_a_salt_keeps_a_prefix_from_those_who_do_not_know_it(http: httpx.Client) -> None:

@@ -114,3 +114,16 @@ def test_kuberay_finds_ray_and_its_probes_find_wget() -> None:
     assert any(" wget" in step.shell for step in of("image", "RUN"))
     # KubeRay starts a shell of its own, which an entrypoint of ours would get in the way of.
     assert not of("image", "ENTRYPOINT")
+
+
+@pytest.mark.parametrize("base", [{}, {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}], ids=["plain", "of CUDA"])
+def test_the_driver_is_found_where_device_plugins_mount_it(base: dict[str, str]) -> None:
+    """GKE's mounts it at /usr/local/nvidia, and NVIDIA's own base images look there."""
+    assignments = " ".join(step.text for step in of("image", "ENV"))
+    script = f'export {assignments}; echo "$LD_LIBRARY_PATH"; echo "$PATH"'
+    done = subprocess.run(
+        ["sh", "-euc", script], env={"PATH": "/bin", **base}, capture_output=True, text=True, check=True
+    )
+    libraries, programs = (line.split(":") for line in done.stdout.splitlines())
+    assert libraries == ["/usr/local/nvidia/lib", "/usr/local/nvidia/lib64", *base.values()]
+    assert programs == ["/opt/venv/bin", "/bin", "/usr/local/nvidia/bin"]

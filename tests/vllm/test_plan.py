@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from vllm.config import CacheConfig
 
 from rayllm.config import LocalSource
 from rayllm.sizing.cache_layout import cache_layout
@@ -111,10 +112,13 @@ def test_what_cannot_be(arguments: list[str], said: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def with_arguments(folder: Path, **arguments: Any) -> str:
-    """A file of the demo with other engine arguments."""
+def with_arguments(folder: Path, share: float = 1, **arguments: Any) -> str:
+    """A file of the demo with other engine arguments, or for a share of a GPU."""
     loading = {"model_id": "m", "model_source": str(DEMO.parent / "rayllm-demo" / "weights")}
-    (folder / "m.yaml").write_text(yaml.safe_dump({"model_loading_config": loading, "engine_kwargs": arguments}))
+    keys: dict[str, Any] = {"model_loading_config": loading, "engine_kwargs": arguments}
+    if share < 1:
+        keys["placement_group_config"] = {"bundle_per_worker": {"GPU": share}}
+    (folder / "m.yaml").write_text(yaml.safe_dump(keys))
     return str(folder / "m.yaml")
 
 
@@ -143,7 +147,8 @@ def test_engine_arguments_count_or_are_said_not_to(tmp_path: Path) -> None:
     two, one, four = cache(), cache(kv_cache_dtype="fp8"), cache(dtype="float32")
     assert one == pytest.approx(2 * two, rel=0.01)
     assert four == pytest.approx(two / 2, rel=0.01)
-    assert cache(gpu_memory_utilization=0.5) < two
+    # vLLM's own default is ours, for a whole GPU.
+    assert cache(share=0.5) == cache(gpu_memory_utilization=CacheConfig.gpu_memory_utilization / 2) < two
     result = planned(with_arguments(tmp_path, cpu_offload_gb=1), "--gpu", "T4")
     assert result["not_counted"] == ["cpu_offload_gb"]
 

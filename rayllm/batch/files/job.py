@@ -73,7 +73,7 @@ class Job:
         checkpoint = Checkpoint(path=path, id_column="custom_id", delete_on_success=False)
         # A failed request is a result too: it goes into the error file.
         config = executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
-        self._processor = RequestProcessor(config, preprocess_fn=_request, postprocess_fn=_result)
+        self._processor = RequestProcessor(config, preprocess_fn=_request)
         self._results = ResultCounter(self._folder)
         self._is_done = threading.Event()
         self.counts = Counts()
@@ -172,10 +172,6 @@ def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:
     return {"url": row["url"], "body": json.loads(row["body"])}
-
-
-def _result(row: dict[str, Any]) -> dict[str, Any]:
-    return {"status_code": row["status_code"], "response": json.dumps(row["response"])}
 
 
 def _root_cause(error: BaseException) -> RayLLMError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from rayllm.batch.config import Concurrency, ProcessorConfig
 from rayllm.batch.processors.processor import Processor
 from rayllm.batch.processors.user_functions import UserFunction
@@ -71,6 +73,7 @@ def build_llm_processor(
     *,
     preprocess_fn: UserFunction | None = None,
     postprocess_fn: UserFunction | None = None,
+    output_schema: pa.Schema | None = None,
 ) -> Processor[Any]:
     """Build a processor, a callable that maps a dataset to a dataset.
 
@@ -81,10 +84,14 @@ def build_llm_processor(
         accelerator_type: Ray's name of the accelerator for each engine.
         concurrency: number of engines or workers, or (minimum, maximum).
         override_stage_config_fn: called with each stage's name and the stage, which it may change in place.
+        output_schema: the columns that the job adds, and no other, with their types. Without it, they are inferred:
+            for blocks in which every row failed, by a call of `postprocess` with made-up results.
 
     Raises:
         ConfigError: the configuration is invalid, or an argument contradicts another.
     """
+    # Builders of users' own may not know it.
+    schema = {} if output_schema is None else {"output_schema": output_schema}
     return ProcessorBuilder.build(
         config,
         override_stage_config_fn,
@@ -92,6 +99,7 @@ def build_llm_processor(
         postprocess_fn=_one("postprocess", postprocess, postprocess_fn),
         accelerator_type=accelerator_type,
         concurrency=concurrency,
+        **schema,
     )
 
 

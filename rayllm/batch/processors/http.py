@@ -11,6 +11,7 @@ from rayllm.batch.config import HTTPRequestProcessorConfig
 from rayllm.batch.processors.builder import ProcessorBuilder
 from rayllm.batch.processors.processor import Processor, client_options
 from rayllm.batch.rows import Row
+from rayllm.batch.stages.examples import COMPLETION
 from rayllm.batch.stages.http import HTTPRequestStage, RateLimiter, RetryPolicy
 from rayllm.batch.stages.stage import ActorStage
 
@@ -25,6 +26,8 @@ class HTTPRequestProcessor(Processor[HTTPRequestProcessorConfig]):
     def __init__(self, config: HTTPRequestProcessorConfig, **kwargs: Any) -> None:
         super().__init__(config, **{**kwargs, "preprocess_fn": kwargs.get("preprocess_fn") or _body_or_row})
         config = self.config
+        # Nobody knows which fields an endpoint answers with.
+        self.results, self.example = {"status_code": 0}, COMPLETION
         kwargs = {
             "url": config.url,
             "headers": config.headers(),

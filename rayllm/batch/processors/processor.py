@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from math import ceil
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
 from ray.data import Dataset
 
 from rayllm.batch.config import Concurrency, ProcessorConfig
@@ -14,6 +15,7 @@ from rayllm.batch.execution.callback import prepare, start_progress
 from rayllm.batch.execution.checkpoints import SkipWritten
 from rayllm.batch.execution.placement import EnginePlacement
 from rayllm.batch.processors.user_functions import Postprocess, Preprocess, UserFunction
+from rayllm.batch.rows import Row
 from rayllm.batch.stages.stage import Stage
 from rayllm.config import ModelConfig
 from rayllm.config.model import DEFAULT_MAX_NUM_SEQS
@@ -31,6 +33,7 @@ class Processor(Generic[Config]):
         postprocess_fn: maps a row with all results to output columns; None takes all results.
         accelerator_type: overrides the configuration's.
         concurrency: overrides the configuration's.
+        output_schema: the columns that the job adds, and no other, with their types; None infers them.
 
     Raises:
         ConfigError: an argument contradicts the configuration.
@@ -44,6 +47,10 @@ class Processor(Generic[Config]):
     """Keys that preprocess may return; None allows any."""
     hidden: Collection[str] = ()
     """Keys of the stages' data that are not results."""
+    results: Row | None = None
+    """Made-up values of the results that every row has, or null."""
+    example: Row | None = None
+    """Made-up values of further results that a row may have."""
     placement: EnginePlacement | None = None
     """Resources of each engine; None if the processor runs none."""
 
@@ -54,11 +61,13 @@ class Processor(Generic[Config]):
         postprocess_fn: UserFunction | None = None,
         accelerator_type: str | None = None,
         concurrency: Concurrency | None = None,
+        output_schema: pa.Schema | None = None,
     ) -> None:
         self.config: Config = _overridden(config, {"accelerator_type": accelerator_type, "concurrency": concurrency})
         self.stages: dict[str, Stage] = {}
         self._preprocess = preprocess_fn
         self._postprocess = postprocess_fn
+        self._output_schema = output_schema
         self.execution_id = uuid.uuid4().hex
         """Identifies this processor's executions, for `rayllm.batch.execution.callback.stop`."""
         self.progress: Any = None
@@ -79,7 +88,9 @@ class Processor(Generic[Config]):
         if self.config.checkpoint is not None:
             dataset = dataset.map_batches(SkipWritten(self.config.checkpoint), batch_format="pyarrow", batch_size=None)
         preprocess = Preprocess(self._preprocess, self.takes, column, stop_at_error)
-        postprocess = Postprocess(self._postprocess, column, self.hidden, stop_at_error)
+        postprocess = Postprocess(
+            self._postprocess, column, self.hidden, stop_at_error, self.results, self.example, self._output_schema
+        )
         output = dataset.map_batches(preprocess, batch_format="pyarrow", batch_size=None)
         for name, stage in self.stages.items():
             if name in self._arrangements:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rayllm.batch.config import RequestProcessorConfig, pool_size
@@ -9,6 +10,8 @@ from rayllm.batch.execution.placement import EnginePlacement
 from rayllm.batch.processors.builder import ProcessorBuilder
 from rayllm.batch.processors.model import model_config
 from rayllm.batch.processors.processor import Processor, client_options, engine_options
+from rayllm.batch.rows import Row
+from rayllm.batch.stages.examples import ANSWER
 from rayllm.batch.stages.request import DeployedRequestStage, EngineRequestStage
 from rayllm.batch.stages.stage import ActorStage
 
@@ -24,7 +27,8 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
     hidden = frozenset({"url", "body"})
 
     def __init__(self, config: RequestProcessorConfig, **kwargs: Any) -> None:
-        super().__init__(config, **kwargs)
+        super().__init__(config, **{**kwargs, "postprocess_fn": kwargs.get("postprocess_fn") or _with_text})
+        self.results = {"status_code": 0, "response": ANSWER}
         self.append_stage(STAGE, self._deployed_stage() if self.config.app_name else self._engine_stage())
         self.arrange_before(STAGE, self.in_batches)
 
@@ -58,6 +62,11 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
             },
             map_kwargs=client_options(self.config, max_pending),
         )
+
+
+def _with_text(row: Row) -> Row:
+    """The default postprocess: all results, with the response as JSON, since responses have no type in common."""
+    return {**row["_outputs"], "response": json.dumps(row["response"])}
 
 
 @ProcessorBuilder.register(RequestProcessorConfig)

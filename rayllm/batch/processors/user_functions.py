@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from ray.data.block import BlockAccessor
 
-from rayllm.batch.rows import ERROR, Row, as_array, columns, failed, pack, reason, unpack
+from rayllm.batch.rows import ERROR, Row, as_array, columns, failed, has_nulls_only, pack, reason, unpack
 from rayllm.config.faults import did_you_mean
 from rayllm.errors import RequestError
 
@@ -77,20 +79,35 @@ class Preprocess:
 class Postprocess:
     """Maps the stages' data to output columns, beside the input's own.
 
+    All blocks of a job get the same columns of the same types, whatever became of their rows.
+
     Args:
         function: the user's postprocess; None takes all results.
         column: column with the data.
         hidden: keys of the data that are not results.
         stop_at_error: end the job at the first row that fails.
+        results: made-up values of the results that every row has, or null.
+        example: made-up values of further results that a row may have.
+        schema: the columns that a row gets, and no other; None takes all that it has.
     """
 
     def __init__(
-        self, function: UserFunction | None, column: str, hidden: Collection[str], stop_at_error: bool
+        self,
+        function: UserFunction | None,
+        column: str,
+        hidden: Collection[str],
+        stop_at_error: bool,
+        results: Row | None = None,
+        example: Row | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         self._function = function
         self._column = column
         self._hidden = hidden
         self._stop_at_error = stop_at_error
+        self._results = results or {}
+        self._example = {**(example or {}), **self._results}
+        self._schema = schema
 
     def __call__(self, table: pa.Table) -> pa.Table:
         data = unpack(table, self._column)
@@ -100,27 +117,93 @@ class Postprocess:
             _changed(self._row(row, result), row, table.slice(index, 1))
             for index, (row, result) in enumerate(zip(inputs, data, strict=True))
         ]
-        # A failed row keeps its input columns, so that it can be tried again.
-        added = {**columns(rows, inputs), ERROR: [row.get(ERROR) for row in rows]}
-        for name, values in added.items():
-            array = as_array(name, values) if name != ERROR else pa.chunked_array([pa.array(values, pa.string())])
-            index = table.schema.get_field_index(name)
-            table = table.append_column(name, array) if index < 0 else table.set_column(index, name, array)
-        return table
+        errors = [row.pop(ERROR, None) for row in rows]
+        for name, array in self._arrays(table, inputs, rows, all(errors)).items():
+            table = _with_column(table, name, array)
+        return _with_column(table, ERROR, pa.chunked_array([pa.array(errors, pa.string())]))
 
     def _row(self, row: Row, data: Row) -> Row:
         if data.get(ERROR) is not None:
             return {ERROR: data[ERROR]}
         results = {key: value for key, value in data.items() if key not in self._hidden}
-        if self._function is None:
-            return results
+        results = {**dict.fromkeys(self._results), **results}
         try:
-            output = _output(self._function, {**row, **results}, results)
+            output = _declared(self._output(row, results), self._schema)
         except RequestError as problem:
             if self._stop_at_error:
                 raise
             return failed({}, problem)
+        return output
+
+    def _output(self, row: Row, results: Row) -> Row:
+        if self._function is None:
+            return results
+        output = _output(self._function, {**row, **results}, results)
         return {key: value for key, value in output.items() if key != "_outputs"}
+
+    def _arrays(
+        self, table: pa.Table, inputs: list[Row], rows: list[Row], all_failed: bool
+    ) -> dict[str, pa.ChunkedArray]:
+        """The columns that rows get. A failed row keeps its input columns, so that it can be tried again."""
+        types = self._types()
+        arrays = _typed(columns(rows, inputs, types), types)
+        if self._schema is not None:
+            return {name: _cast(array, types.get(name, array.type)) for name, array in arrays.items()}
+        # Neither failed rows nor nulls tell what the function returns.
+        is_unknown = all_failed or any(has_nulls_only(array.type) for array in arrays.values())
+        if self._function is None or not self._example or not is_unknown:
+            return arrays
+        types = self._types_of_example(table, inputs)
+        return _typed(columns(rows, inputs, types), types)
+
+    def _types(self) -> dict[str, pa.DataType]:
+        if self._schema is not None:
+            return dict(zip(self._schema.names, self._schema.types, strict=True))
+        return {} if self._function else _types_of(self._results)
+
+    def _types_of_example(self, table: pa.Table, inputs: list[Row]) -> dict[str, pa.DataType]:
+        """Types of what the function returns for made-up results, of the first row for which it returns anything."""
+        for index, row in enumerate(inputs):
+            example = deepcopy(self._example)
+            try:
+                output = self._output(row, example)
+            except RequestError:
+                continue
+            return _types_of(_changed(output, row, table.slice(index, 1)))
+        return {}
+
+
+def _typed(values: Mapping[str, list[Any]], types: Mapping[str, pa.DataType]) -> dict[str, pa.ChunkedArray]:
+    return {name: as_array(name, each, types.get(name)) for name, each in values.items()}
+
+
+def _cast(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    # Only the input of a failed row may have another type.
+    with suppress(pa.ArrowException):
+        return array.cast(kind)
+    return array
+
+
+def _types_of(row: Row) -> dict[str, pa.DataType]:
+    return {name: as_array(name, [value]).type for name, value in row.items()}
+
+
+def _with_column(table: pa.Table, name: str, array: pa.ChunkedArray) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.append_column(name, array) if index < 0 else table.set_column(index, name, array)
+
+
+def _declared(row: Row, schema: pa.Schema | None) -> Row:
+    """What the schema has of a row; refuses a value that does not have the type of its column."""
+    if schema is None:
+        return row
+    for field in schema:
+        try:
+            as_array(field.name, [row.get(field.name)], field.type).cast(field.type)
+        except pa.ArrowException:
+            kind = type(row[field.name]).__name__
+            raise RequestError(f"`{field.name}` is a {kind}, but `output_schema` has {field.type}.") from None
+    return {name: row.get(name) for name in schema.names}
 
 
 def _changed(output: Row, row: Row, table: pa.Table) -> Row:

@@ -15,6 +15,7 @@ from rayllm.batch.processors.processor import Processor, engine_options
 from rayllm.batch.stages.chat_template import ChatTemplateStage
 from rayllm.batch.stages.detokenize import DetokenizeStage
 from rayllm.batch.stages.engine import VLLMEngineStage
+from rayllm.batch.stages.examples import ENGINE as ENGINE_RESULTS
 from rayllm.batch.stages.stage import ActorStage, Stage
 from rayllm.batch.stages.tokenize import TokenizeStage
 from rayllm.config import ModelConfig
@@ -45,6 +46,7 @@ class VLLMProcessor(Processor[VLLMProcessorConfig]):
         placement = self.placement = EnginePlacement(model)
         self.name = f"{self.task} {model.model_id}"
         self.takes = _TAKES[self.task] | self._optional_keys()
+        self.results = ENGINE_RESULTS[self.task]
         self.hidden = (_CHAT | {"sampling_params", "pooling_params", "images", "model", "is_rendered"}) | (
             {"text_1", "text_2"} if self.task == "score" else set()
         )

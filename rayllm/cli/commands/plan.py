@@ -122,7 +122,8 @@ def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank
 
     from rayllm.sizing.engine_arguments import engine_settings, number
 
-    settings = engine_settings(config.engine_kwargs, measured.architecture, measured.element_bytes)
+    architecture, element_bytes = measured.architecture, measured.element_bytes
+    settings = engine_settings(config.engine_kwargs, architecture, element_bytes, config.gpu_share)
     slots = config.lora_config.max_num_adapters_per_replica if config.lora_config else 0
     return replace(
         settings,

@@ -134,10 +134,14 @@ def _param(error: dict[str, Any], message: str, path: str) -> str | None:
     return _named_in(message, path)
 
 
+# Fields that messages of ours name, at endpoints whose errors have no `param`.
+_FORMATS = ("text.format", "output_config.format")
+
+
 def _named_in(message: str, path: str) -> str | None:
     # vLLM's messages begin with a field's name, or quote it.
     for name in (message.split("=")[0].split(" ")[0].strip("`'\",:"), *re.findall(r"`([\w.]+)`", message)):
-        if name.split(".")[0] in vllm_names()["request"]:
+        if name in vllm_names()["request"] or name in _FORMATS:
             return str(name)
     if "tool choice" in message:
         return "tool_choice"

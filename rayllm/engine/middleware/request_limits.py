@@ -21,6 +21,8 @@ MAX_MESSAGES = 5_000
 MAX_PARTS = 10_000
 MAX_TOOLS = 1_000
 MAX_TEXTS = 10_000
+# vLLM tokenizes all words before it counts their tokens, of which it takes 1,024.
+MAX_BAD_WORDS_CHARACTERS = 128 * 1024
 
 _TEXTS = ("prompt", "input", "inputs", "texts", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2")
 _WITH_FUNCTIONS = (CHAT, CHAT_BATCH, TOKENIZE)
@@ -45,6 +47,7 @@ def check_limits(path: str, body: Body) -> None:
             raise _too_many(name, MAX_TEXTS)
     _check_tools(path, body.get("tools"))
     _check_logit_bias(body.get("logit_bias"))
+    _check_bad_words(body.get("bad_words"))
     _check_extra_arguments(body.get("vllm_xargs"))
 
 
@@ -87,6 +90,15 @@ def _check_logit_bias(bias: Any) -> None:
     for token, value in bias.items() if isinstance(bias, dict) else ():
         if not isinstance(value, int | float):
             raise RequestError(f"`logit_bias.{token[:40]}` must be a number.", "logit_bias")
+
+
+def _check_bad_words(words: Any) -> None:
+    texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    if sum(map(len, texts)) > MAX_BAD_WORDS_CHARACTERS:
+        raise RequestError(f"`bad_words` has more than {MAX_BAD_WORDS_CHARACTERS} characters in all.", "bad_words")
+    if not all(map(str.strip, texts)):
+        # vLLM before 0.30 fails on these.
+        raise RequestError("`bad_words` must not hold an empty word.", "bad_words")
 
 
 def _check_extra_arguments(arguments: Any) -> None:

@@ -39,7 +39,7 @@ PRIVATE_NAMES = {
         "ReasoningParserManager.import_reasoning_parser",
         "ReasoningParserManager.list_registered",
     ),
-    "vllm.sampling_params": ("SamplingParams",),
+    "vllm.sampling_params": ("SamplingParams.all_stop_token_ids", "SamplingParams.bad_words_token_ids"),
     "vllm.tool_parsers": ("ToolParserManager.list_registered", "ToolParserManager.lazy_parsers"),
     "vllm.renderers.hf": ("resolve_chat_template",),
     "vllm.usage.usage_lib": ("UsageContext.OPENAI_API_SERVER",),
@@ -69,7 +69,7 @@ PRIVATE_NAMES = {
     "vllm.v1.engine.core_client": ("AsyncMPClient.add_request_async", "BackgroundResources.engine_manager"),
     "vllm.v1.engine.utils": ("CoreEngineProcManager.shutdown", "get_mp_context"),
     "vllm.v1.executor.uniproc_executor": ("UniProcExecutor",),
-    "vllm.v1.engine.input_processor": ("InputProcessor",),
+    "vllm.v1.engine.input_processor": ("InputProcessor.generation_config_fields", "InputProcessor.process_inputs"),
     "vllm.v1.engine.output_processor": (
         "OutputProcessor.add_request",
         "OutputProcessor.get_num_unfinished_requests",
@@ -118,6 +118,11 @@ PRIVATE_NAMES = {
         "RayPrometheusStatLogger._spec_decoding_cls",
         "RaySpecDecodingProm",
     ),
+    "vllm.v1.worker.gpu.sample.logit_bias": (
+        "MAX_NUM_ALLOWED_TOKEN_IDS",
+        "MAX_NUM_LOGIT_BIAS_TOKENS",
+        "MAX_NUM_STOP_TOKEN_IDS",
+    ),
     "vllm.v1.metrics.stats": (
         "IterationStats.update_from_events",
         "RequestStateStats.first_token_ts",
@@ -142,7 +147,7 @@ PRIVATE_NAMES = {
         "AsyncLLM.remove_lora",
         "AsyncLLM.shutdown",
     ),
-    "vllm.renderers.base": ("BaseRenderer.mm_processor",),
+    "vllm.renderers.base": ("BaseRenderer._executor", "BaseRenderer.mm_processor"),
     "vllm.multimodal.media": (
         "MediaConnector._assert_url_in_allowed_media_domains",
         "MediaConnector._load_file_url",

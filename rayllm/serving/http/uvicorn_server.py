@@ -42,6 +42,8 @@ PRIVATE_NAMES = {
         "RequestResponseCycle.response_complete",
         "RequestResponseCycle.response_started",
         "RequestResponseCycle.scope",
+        # Replies after which the connection ends: serving/router/http/lingering.py.
+        "RequestResponseCycle.transport",
     ),
 }
 """Module → the names used from it, dotted for attributes."""

@@ -21,7 +21,6 @@ from rayllm.errors import (
     HookError,
     ModelNotFoundError,
     QuarantineError,
-    RayLLMError,
     RefusedError,
     RequestTimeoutError,
     UnavailableError,
@@ -95,17 +94,13 @@ class Forwarder:
         client = ClientRequest(request, path_of(request), send)
         self._telemetry.begin(client.record, request.headers)
         try:
-            with self._budget.share() as take:
-                payload = await self._read(client, take)
-                if self._config.log_prompts:
-                    logger.info("Request to `%s`: %s", payload.model, payload.for_log)
-                await self._answer(client, payload, take)
-        except ClientDisconnect:
-            pass
-        except RayLLMError as error:
-            await client.send_error(error)
+            async with client.answering():
+                with self._budget.share() as take:
+                    payload = await self._read(client, take)
+                    if self._config.log_prompts:
+                        logger.info("Request to `%s`: %s", payload.model, payload.for_log)
+                    await self._answer(client, payload, take)
         finally:
-            client.close()
             self._telemetry.end(client.record)
             if not _is_question(client):
                 self._hooks.report(client)

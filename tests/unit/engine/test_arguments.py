@@ -52,6 +52,27 @@ def test_a_cpu_worker_that_binds_no_threads_runs_in_the_engines_process(monkeypa
     assert executor("nobind", tensor_parallelism={"degree": 2}) == "mp"
 
 
+HALF = {"bundle_per_worker": {"GPU": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("workers", "keys", "utilization"),
+    [
+        ("ray", {}, None),
+        ("ray", {"placement_group_config": HALF}, 0.46),
+        ("gpu", {"placement_group_config": {"bundle_per_worker": {"GPU": 0.3}}}, 0.276),
+        ("ray", {"placement_group_config": {"bundles": [{"CPU": 1}, {"GPU": 0.25}]}}, 0.23),
+        ("ray", {"placement_group_config": {"bundle_per_worker": {"GPU": 1, "rack": 1}}}, None),
+        ("ray", {"placement_group_config": HALF, "engine_kwargs": {"gpu_memory_utilization": 0.3}}, 0.3),
+        ("cpu", {"placement_group_config": HALF}, None),
+    ],
+)
+def test_an_engine_takes_the_memory_of_its_share_of_a_gpu(
+    workers: Workers, keys: dict[str, Any], utilization: float | None
+) -> None:
+    assert arguments(workers, **keys).engine.get("gpu_memory_utilization") == utilization
+
+
 def test_aliases_become_engine_arguments() -> None:
     engine = arguments(
         max_request_context_length=99, tensor_parallelism={"degree": 2}, pipeline_parallelism={"degree": 3}

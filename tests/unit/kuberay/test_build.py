@@ -92,10 +92,23 @@ def test_proxies_listen_on_every_pod(tmp_path: Path) -> None:
 
 def test_head_has_no_cpus_and_requires_a_token() -> None:
     config = cluster(ray_service(LLAMA))
-    assert config["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    assert config["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0", "num-gpus": "0"}
     assert config["authOptions"] == {"mode": "token"}
     assert config["rayVersion"] == RAY_VERSION
     assert version("ray").rpartition(".")[0] == RAY_VERSION.rpartition(".")[0]
+
+
+def test_only_pods_that_request_gpus_see_and_announce_any(tmp_path: Path) -> None:
+    """Where NVIDIA's runtime is the default one, others would see those of their node."""
+    services = ray_service(LLAMA), ray_service(write(tmp_path, model(), model("c")), "--engine", "cpu")
+    pods = [*groups(services[0]).values(), *groups(services[1]).values(), cluster(services[0])["headGroupSpec"]]
+    assert [pod.get("groupName") for pod in pods] == ["router", "a10g-1", "cpu", None]
+    for pod in pods:
+        [found] = pod["template"]["spec"]["containers"]
+        hidden = {each["name"]: each["value"] for each in found["env"]}.get("NVIDIA_VISIBLE_DEVICES")
+        gpus = pod.get("resources", {}).get("GPU") or pod["rayStartParams"]["num-gpus"]
+        has_gpu = "nvidia.com/gpu" in found["resources"]["limits"]
+        assert (gpus, hidden) == (("1", None) if has_gpu else ("0", "void"))
 
 
 def test_fixed_replicas_need_no_autoscaler_and_no_router_pods(tmp_path: Path) -> None:
@@ -116,7 +129,7 @@ def test_autoscaled_pods_run_no_routers() -> None:
     [router] = application["deployments"]
     assert router == {"name": "Router", "ray_actor_options": {"num_cpus": 0, "resources": {"group:router": 0.001}}}
     assert application["args"]["router"]["num_replicas"] == groups(service)["router"]["minReplicas"] == 2
-    assert groups(service)["router"]["resources"] == {"CPU": "2", "group:router": "1"}
+    assert groups(service)["router"]["resources"] == {"CPU": "2", "GPU": "0", "group:router": "1"}
     assert groups(ray_service(LLAMA, "--routers", "0")).keys() == {"a10g-1"}
     assert groups(ray_service(LLAMA, "--routers", "3"))["router"]["maxReplicas"] == 3
 
@@ -224,7 +237,7 @@ def test_cpu_build() -> None:
     worker = groups(service)["cpu"]
     assert container(worker)["image"].endswith("-cpu")
     assert container(worker)["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
-    assert worker["resources"] == {"CPU": "4", "group:cpu": "1"}
+    assert worker["resources"] == {"CPU": "4", "GPU": "0", "group:cpu": "1"}
     assert "tolerations" not in worker["template"]["spec"]
     check([service])
 

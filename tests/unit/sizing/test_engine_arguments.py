@@ -40,6 +40,11 @@ def test_arguments_of_caches() -> None:
     assert (defaults.element_bytes, defaults.matrix_bytes, defaults.keeps_prefixes) == (2, None, True)
 
 
+def test_a_share_of_a_gpu_is_a_share_of_its_memory() -> None:
+    assert engine_settings({}, ARCHITECTURE, 2, 0.5).utilization == 0.46
+    assert engine_settings({"gpu_memory_utilization": 0.8}, ARCHITECTURE, 2, 0.5).utilization == 0.8
+
+
 def test_the_type_of_the_index_is_read() -> None:
     types = ({}, {"indexer_kv_dtype": "mxfp4"}, {"indexer_kv_dtype": "fp8"})
     read = [engine_settings({"attention_config": each}, ARCHITECTURE, 2) for each in types]

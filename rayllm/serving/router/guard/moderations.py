@@ -10,13 +10,13 @@ import json
 import uuid
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from rayllm import headers
 from rayllm.endpoints import MODERATIONS
-from rayllm.errors import GuardError, RayLLMError, RequestError, RouteNotFoundError
+from rayllm.errors import GuardError, RequestError, RouteNotFoundError
 from rayllm.serving.router.guard.guard import Guard
 from rayllm.serving.router.guard.guards import as_guard_caller, question_headers
 from rayllm.serving.router.guard.verdict import Verdict, as_moderation
@@ -54,11 +54,8 @@ class ModerationsApi:
         client = ClientRequest(request, MODERATIONS, send)
         self._telemetry.begin(client.record, request.headers)
         try:
-            await client.send_response(JSONResponse(await self._answer(client)))
-        except ClientDisconnect:
-            pass
-        except RayLLMError as error:
-            await client.send_error(error)
+            async with client.answering():
+                await client.send_response(JSONResponse(await self._answer(client)))
         finally:
             self._telemetry.end(client.record)
             self._hooks.report(client)

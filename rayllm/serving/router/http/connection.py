@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from rayllm.errors import RayLLMError
 from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.stream_journal import JournalError, StreamJournal
@@ -14,6 +15,8 @@ CONNECTION = "rayllm.connection"
 """Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""
 
 
+# Replicas leave replies with any other status to the router.
+_BEGUN = 200
 # Seconds that a connection stays open after a replica has broken off a stream.
 _LINGER_S = 1.0
 
@@ -42,6 +45,10 @@ class Connection:
         self.send_timeout_s = send_timeout_s
         self._return_path = return_path
         self.reply_headers: dict[str, str] = {}
+        self.status = 0
+        """The status that the client got from others than the application; 0 if there is none."""
+        self.refusal: RayLLMError | None = None
+        """The error that the client got in place of the application's reply."""
         self._is_interrupted = False
 
     @property
@@ -82,14 +89,21 @@ class Connection:
         """The socket, as the event loop shows it."""
         return self._transport.get_extra_info("socket")
 
+    def refused(self, error: RayLLMError) -> None:
+        """The server itself answers the request with an error, and the application need not."""
+        self.refusal, self.status = error, error.status
+        self._cycle.disconnected = True
+        self._cycle.message_event.set()
+
     def interrupted(self) -> None:
         """A replica has begun a reply, and another one goes on with it. If none does, no other reply may follow."""
         self._is_interrupted = True
+        self.status = _BEGUN
         self._cycle.response_started = True
 
     def answered(self) -> None:
         """A replica has sent the whole reply: wait for the client's next request."""
-        cycle = self._cycle
+        cycle, self.status = self._cycle, _BEGUN
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
@@ -106,7 +120,7 @@ class Connection:
             event: the last event.
             journal: tells how the last chunk ends.
         """
-        cycle = self._cycle
+        cycle, self.status = self._cycle, _BEGUN
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
         if journal:

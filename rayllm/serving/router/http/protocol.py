@@ -7,7 +7,7 @@ import json
 from asyncio import TimerHandle
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rayllm.errors import HeadersTooLargeError, QuarantineError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.client_limits import ClientLimits
+from rayllm.serving.router.http.connection import CONNECTION, Connection
+from rayllm.serving.router.http.lingering import GentleTransport, close_gently
 from rayllm.serving.router.listener.held_connection import HeldConnection
 
 # A request with which so many routers have died is read by no other one, since it may be what they died of.
@@ -59,6 +61,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def has_read_ahead(self) -> bool:
         """Whether part of the next request was read before the current one is answered."""
         return self._is_in_head or bool(self.pipeline)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the client may still send what this connection does not answer."""
+        return self._is_in_body or self.has_read_ahead
 
     @property
     def _is_idle(self) -> bool:
@@ -139,6 +146,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
         self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
         super().on_headers_complete()
+        self.cycle.transport = GentleTransport(self)  # type: ignore[assignment]
         scope: Any = self.scope
         self._opened(scope, self.cycle, self.transport)
 
@@ -223,9 +231,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self._refused(error)
         elif self._is_in_body and not self.cycle.response_started and not self.pipeline:
-            # Tell the application, which waits for the body, that nobody waits for its reply.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            # The application waits for the body.
+            scope: Any = self.cycle.scope
+            cast("Connection", scope["extensions"][CONNECTION]).refused(error)
         else:
             self.transport.abort()
             return
@@ -237,7 +245,9 @@ class LimitedProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._end_head()
+        self._end_body()
+        close_gently(self.transport)
 
     def _stop_send_timer(self) -> None:
         if self._send_timer is not None:

@@ -29,6 +29,7 @@ from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
 from rayllm.serving.router.listener.held_connection import HeldConnection
 from rayllm.serving.router.listener.listener import LocalListener, SharedListener
+from rayllm.serving.router.requests.record import CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,8 @@ class HttpServer:
         finally:
             took = 1000 * (time.perf_counter() - began)
             path = printable(scope["path"])
-            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status or 200, took)
+            status = connection.status or status or CLIENT_LEFT
+            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status, took)
 
     def _may_be_repeated(self, scope: Scope) -> bool:
         """Whether another router may answer the request as well, until a replica or the client gets anything."""

@@ -117,7 +117,7 @@ class RequestSender:
             if reply.status >= 400:
                 _check_refusal(replica_request.model_id, reply.status, reply.content_type, first)
             deadline.reschedule(None)
-            client.record.began(reply.status)
+            client.record.began()
             return await _send(client, reply, first, journal)
 
 

@@ -6,16 +6,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from rayllm.access import caller_of
 from rayllm.error_shapes import error_event, event_of
-from rayllm.errors import RayLLMError
+from rayllm.errors import EngineError, RayLLMError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
 from rayllm.request_stats import server_timing
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
@@ -53,7 +54,7 @@ class ClientRequest:
         self.wants_timing = request.headers.get(TIMING) == "1"
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None
-        self._send = send
+        self._send_message = send
         self._is_stream = False
         self._journal: JournalFile | None = None
         self._relayed: StreamJournal | None = None
@@ -151,8 +152,29 @@ class ClientRequest:
         # Otherwise nothing was sent, and the reply begins once more.
         return True
 
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Send the errors that the block raises, unless the client has left, and release what the request holds."""
+        try:
+            yield
+        except ClientDisconnect:
+            pass
+        except RayLLMError as error:
+            await self.send_error(error)
+        except Exception:
+            # The framework answers, unless a reply has begun.
+            self.record.refused(EngineError.status, EngineError.type)
+            raise
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """Release what the request holds, at its end."""
+        """Release what the request holds, at its end, and note what others have answered."""
+        if connection := self._connection:
+            self.record.answered(connection.status)
+            if error := connection.refusal:
+                self.record.refused(error.status, error.log_name)
+        self.record.answered(self.record.error_status)
         for journal in (self._journal, self._relayed):
             if journal is not None:
                 journal.close()
@@ -164,13 +186,19 @@ class ClientRequest:
             event = event_of(json.loads(bytes(response.body)), self.path)
             self._break_off(self._interrupted, self._journal, event)
         elif self._is_stream:
+            self.record.error_status = response.status_code
             await self.send_chunk(event_of(json.loads(bytes(response.body)), self.path), is_last=True)
         else:
-            self.record.began(response.status_code)
+            self.record.began()
             response.headers.update(self.reply_headers)
             if self.wants_timing:
                 response.headers["server-timing"] = self.timing()
             await response(self.request.scope, self.request.receive, self._send)
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.record.answered(message["status"])
+        await self._send_message(message)
 
     def _break_off(self, connection: Connection, file: JournalFile, event: bytes) -> None:
         if self._relayed:

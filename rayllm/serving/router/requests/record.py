@@ -28,11 +28,12 @@ class RequestRecord:
     """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s, `created` the epoch's.
 
     `key` is the name of the sender's key, empty without keys, and `labels` are those of that key. `model_id` and
-    `adapter` are empty until the model is known; `status` is 0 until something was sent, and 499 if the client left
-    first; `refusal` is the code of the error that the router answered with. `attempts` counts the replicas that the
-    request was sent to, `continuations` how often another one had to go on with a reply that had begun; `replica` is
-    the last of them, `choice` says why that one, `waited_for` what for the request had to wait. `routed_at` is when the
-    router began to look for a replica, `sent_at` when the replica got the request,
+    `adapter` are empty until the model is known; `status` is the one that the client got, 0 until something was sent,
+    and 499 if the client left first; `refusal` is the code of the error that the router answered with, and
+    `error_status` the status of an error, which is not the client's if the reply had begun. `attempts` counts the
+    replicas that the request was sent to, `continuations` how often another one had to go on with a reply that had
+    begun; `replica` is the last of them, `choice` says why that one, `waited_for` what for the request had to wait.
+    `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
     `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer, and
     `hooks_s` those of policy hooks; `guards_s` are those in which guards were asked about the request, and
     `reply_guards_s` about its reply. `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it
@@ -45,6 +46,7 @@ class RequestRecord:
     adapter: str = ""
     status: int = 0
     refusal: str = ""
+    error_status: int = 0
     attempts: int = 0
     fallbacks: int = 0
     continuations: int = 0
@@ -95,19 +97,28 @@ class RequestRecord:
                 self.lost_s += time.perf_counter() - self.sent_at
             self.sent_at = None
 
-    def began(self, status: int = 200) -> None:
-        """The first bytes of the reply were sent."""
+    def began(self) -> None:
+        """The first bytes of the reply are there."""
         if self.first_byte_at is None:
-            self.status, self.first_byte_at = status, time.perf_counter()
+            self.first_byte_at = time.perf_counter()
+
+    def answered(self, status: int) -> None:
+        """The client has got a status. A reply has only one, whatever happens later."""
+        self.status = self.status or status
 
     def refused(self, status: int, code: str) -> None:
         """The router answers with an error of its own."""
-        self.refusal, self.status = code, status
+        self.refusal, self.error_status = code, status
 
     def end(self) -> None:
         """The reply is complete, or the client has left."""
         self.ended_at = time.perf_counter()
         self.status = self.status or CLIENT_LEFT
+
+    @property
+    def outcome(self) -> int:
+        """The status of the error that ended the request, also where the client had got another, or else the status."""
+        return self.error_status or self.status
 
     @property
     def total_s(self) -> float:

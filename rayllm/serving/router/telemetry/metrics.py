@@ -24,7 +24,7 @@ REQUESTS = Series(
     "rayllm_requests_total",
     "counter",
     (*_WORK, "status"),
-    "Requests, by status; 499 if the client left before the reply began.",
+    "Requests, by status; 499 if the client left before the reply began, and an error's own if that came later.",
 )
 FINISHED = Series(
     "rayllm_finished_requests_total",
@@ -113,7 +113,7 @@ class RouterMetrics:
         """Count a request that has ended."""
         adapter = self._adapter(record)
         work = (record.model_id, adapter, record.endpoint)
-        self._metrics.count(REQUESTS, (*work, str(record.status)))
+        self._metrics.count(REQUESTS, (*work, str(record.outcome)))
         if record.refusal:
             self._metrics.count(REFUSED, (record.model_id, record.refusal))
         if record.attempts:

@@ -90,7 +90,7 @@ class Tracing:
             record.created + record.total_s,
             attributes={**(span.attributes or {}), **_attributes(record)},
             kind=SpanKind.SERVER,
-            status=Status(StatusCode.ERROR, record.refusal) if record.status >= 500 else _UNSET,
+            status=Status(StatusCode.ERROR, record.refusal) if record.outcome >= 500 else _UNSET,
         )
 
     def _part_of(self, parent: SpanContext) -> SpanContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from PIL import Image
 from ray.data.block import BlockAccessor
 
 from rayllm.batch.processors.user_functions import Postprocess, Preprocess
-from rayllm.batch.rows import ERROR, Row, pack, unpack
+from rayllm.batch.rows import ERROR, Row, has_nulls_only, pack, unpack
+from rayllm.batch.stages.examples import ENGINE
 from rayllm.errors import RequestError
 
 WORK = "__data"
@@ -28,8 +30,10 @@ def made(function: Any, takes: Any = TAKES, **columns: list[Any]) -> list[Row]:
     return unpack(before(function, pa.table(columns), takes), WORK)
 
 
-def after(function: Any, table: pa.Table, results: list[Row], hidden: Any = (), stop: bool = False) -> pa.Table:
-    return Postprocess(function, WORK, hidden, stop)(pack(table, WORK, results))
+def after(
+    function: Any, table: pa.Table, data: list[Row], hidden: Any = (), stop: bool = False, **expected: Any
+) -> pa.Table:
+    return Postprocess(function, WORK, hidden, stop, **expected)(pack(table, WORK, data))
 
 
 def rows(table: pa.Table) -> list[Row]:
@@ -241,6 +245,99 @@ def test_images_are_results_too() -> None:
 def test_a_reason_that_is_no_text_for_a_column_is_made_one() -> None:
     (row,) = made(lambda row: {}["\ud83d"], q=["a"])
     assert pa.array([error_of(row)])
+
+
+# Blocks of one job.
+
+
+RESULTS: Row = {"text": "", "tokens": [0], "scores": [{"a": 0.0}]}
+GOOD: Row = {"text": "x", "tokens": [1, 2]}
+BROKEN: Row = {ERROR: "it broke."}
+
+
+def blocks(function: Any, *results: Row, **expected: Any) -> list[pa.Schema]:
+    """The schema of each block, of which each has one row with such results."""
+    table = pa.table({"q": pa.array(["a"], pa.large_string()), "n": pa.array([1], pa.int8())})
+    return [after(function, table, [each], **expected).schema for each in results]
+
+
+@pytest.mark.parametrize("results", [*ENGINE.values(), RESULTS])
+def test_without_postprocess_all_blocks_have_all_results(results: Row) -> None:
+    some = {name: results[name] for name in list(results)[:2]}
+    all_results, partly, broken, nothing = blocks(None, results, some, BROKEN, {}, results=results)
+    assert all_results == partly == broken == nothing
+    assert all_results.names == ["q", "n", *results, ERROR]
+    assert not any(has_nulls_only(kind) for kind in all_results.types)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda row: {"answer": row["text"]},
+        lambda row: {"answer": row["text"], "count": len(row["tokens"]), "half": row["n"] / 2},
+        lambda row: {**row, "answer": row["text"].upper()},
+        lambda row: {**row["_outputs"], "q": row["q"] + "!"},
+        lambda row: {"maybe": row["scores"] and row["scores"][0]["a"], "first": row["tokens"][:0]},
+        lambda row: row.update(tokens=[*row["tokens"], 1]) or row,
+    ],
+)
+def test_all_blocks_have_what_postprocess_returns(function: Any) -> None:
+    good, more, broken = blocks(function, GOOD, {**GOOD, "scores": [{"a": 0.5}]}, BROKEN, results=RESULTS)
+    assert good == more == broken
+    assert (good.field("n").type, good.names[-1]) == (pa.int8(), ERROR)
+
+
+def test_postprocess_sees_made_up_results_only_where_no_row_tells() -> None:
+    seen: list[str] = []
+
+    def function(row: Row) -> Row:
+        seen.append(row["text"])
+        return {"answer": row["text"]}
+
+    table = pa.table({"q": ["a", "b"]})
+    after(function, table, [GOOD, BROKEN], results=RESULTS)
+    assert seen == ["x"]
+    after(function, table, [BROKEN, BROKEN], results=RESULTS)
+    assert seen == ["x", ""]
+
+
+def test_a_row_tells_what_the_one_before_it_could_not() -> None:
+    table = pa.table({"q": [None, "b"]})
+    done = after(lambda row: {"answer": row["q"] + row["text"]}, table, [BROKEN, BROKEN], results=RESULTS)
+    assert done.schema.field("answer").type == pa.string()
+
+
+def test_a_declared_schema_holds_for_all_blocks() -> None:
+    schema = pa.schema([("answer", pa.string()), ("score", pa.float32())])
+
+    def function(row: Row) -> Row:
+        return dict(json.loads(row["text"]))
+
+    results = [{"text": text} for text in ('{"answer": "x", "score": 1}', "{}", '{"score": 0.5}', "no JSON")]
+    good, empty, partly, broken = blocks(function, *results, results=RESULTS, schema=schema)
+    assert good == empty == partly == broken
+    assert good.names == ["q", "n", "answer", "score", ERROR]
+    all_results, *_ = blocks(None, GOOD, BROKEN, results=RESULTS, schema=pa.schema([("text", pa.string())]))
+    assert all_results.names == ["q", "n", "text", ERROR]
+    assert good.field("score").type == pa.float32()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (pa.int64(), 0.5, "`x` is a float, but `output_schema` has int64."),
+        (pa.int8(), 300, "`x` is a int, but `output_schema` has int8."),
+        (pa.float64(), "a", "`x` is a str, but `output_schema` has double."),
+        (pa.list_(pa.int64()), {"a": 1}, "`x` is a dict, but `output_schema` has list<item: int64>."),
+    ],
+)
+def test_a_value_of_another_type_fails_its_row(kind: pa.DataType, value: Any, said: str) -> None:
+    table, schema = pa.table({"n": [1, 2]}), pa.schema([("x", kind)])
+    done = after(None, table, [{"x": value}, {"x": None}], schema=schema)
+    assert done.schema.field("x").type == kind
+    assert done[ERROR].to_pylist() == [said, None]
+    with pytest.raises(RequestError, match="output_schema"):
+        after(None, table, [{"x": value}, {}], schema=schema, stop=True)
 
 
 # One processor after another.

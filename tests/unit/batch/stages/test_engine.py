@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages import engine, request
 from rayllm.batch.stages.engine import VLLMEngineStage
+from rayllm.batch.stages.examples import ENGINE as EXAMPLES
 from rayllm.batch.stages.request import EngineRequestStage
 from rayllm.config import model_from
 from rayllm.endpoints import CHAT
@@ -233,6 +235,20 @@ def test_a_score() -> None:
     assert one(made, {"text_1": "a", "text_2": None})[ERROR] == "a row to score needs `text_1` and `text_2`."
     Worker.made.reply = JSONResponse({"error": {"message": "too long"}}, 400)
     assert one(made, row)[ERROR] == "too long"
+
+
+@pytest.mark.parametrize("task", EXAMPLES)
+def test_results_have_the_types_of_the_example(task: str) -> None:
+    made, direct = stage(task, detokenize=True)
+    logprobs = [{7: TOKEN}, None]
+    direct.choices = [choice("hi", logprobs=logprobs, stop_reason=9), choice("there", logprobs=logprobs)]
+    direct.prompt_logprobs = [None, {5: TOKEN}]
+    Worker.made.reply = JSONResponse({"data": [{"score": 0.5}], "usage": {"prompt_tokens": 4}})
+    asked = {"text_1": "a", "text_2": "b"} if task == "score" else {"prompt": "a", "prompt_token_ids": [1, 2]}
+    results = {name: value for name, value in one(made, asked).items() if not name.startswith("text_")}
+    assert {name: pa.array([value]).type for name, value in results.items()} == {
+        name: pa.array([value]).type for name, value in EXAMPLES[task].items()
+    }
 
 
 # Rows that are requests.

@@ -8,6 +8,7 @@ import pytest
 
 from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 from rayllm.engine.middleware.request_limits import (
+    MAX_BAD_WORDS_CHARACTERS,
     MAX_FIELDS,
     MAX_MESSAGES,
     MAX_PARTS,
@@ -48,6 +49,12 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         (EMBEDDINGS, {"input": [[1]] * (MAX_TEXTS + 1)}, f"`input` has more than {MAX_TEXTS} entries"),
         ("/rerank", {"documents": ["a"] * (MAX_TEXTS + 1)}, f"`documents` has more than {MAX_TEXTS} entries"),
         (CHAT, {"logit_bias": {"1": 1, "2": "a"}}, "`logit_bias.2` must be a number"),
+        (
+            CHAT,
+            {"bad_words": ["a", "x" * MAX_BAD_WORDS_CHARACTERS]},
+            f"more than {MAX_BAD_WORDS_CHARACTERS} characters",
+        ),
+        (CHAT, {"bad_words": ["a", " "]}, "`bad_words` must not hold an empty word"),
         (CHAT, {"vllm_xargs": {"a": 1, "b": None}}, "`vllm_xargs.b` must be a text, a number or a list"),
         (CHAT, {"vllm_xargs": {"b": [1, {}]}}, "`vllm_xargs.b` must be a text, a number or a list"),
         (CHAT, {"vllm_xargs": {"b": 2**64}}, "`vllm_xargs.b` holds a number beyond 64 bits"),
@@ -73,6 +80,7 @@ def test_the_first_fault_is_named(path: str, body: dict[str, Any], said: str) ->
         (CHAT_BATCH, {"messages": [[USER], [USER, PARTS]]}),
         (RESPONSES, {"input": [USER, {"type": "reasoning"}], "tools": [{"type": "web_search"}]}),
         (MESSAGES, {"messages": [USER, PARTS], "tools": [{"name": "f", "input_schema": {}}]}),
+        (CHAT, {"bad_words": ["a", 1, "x" * (MAX_BAD_WORDS_CHARACTERS - 1)]}),
         (MESSAGES, {"tools": [{"type": "custom", "name": "f", "input_schema": {}}, {"type": 7}, {"name": "f"}]}),
         (COMPLETIONS, {"prompt": list(range(MAX_TEXTS + 1))}),
         (EMBEDDINGS, {"input": ["a", "b"]}),

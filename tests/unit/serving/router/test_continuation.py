@@ -233,8 +233,10 @@ async def test_no_other_model_goes_on_with_a_stream(way: str) -> None:
     ):
         story.on_death = partial(found.replica_sets["m"].update, [])
         reply = await found.client.post(PATH, json=REQUEST)
+        record = await found.record()
     assert "No replica of the model `m` was running in time" in reply.text
     assert other.bodies == []
+    assert (record.status, record.refusal, record.outcome) == (200, "overloaded", 503)
 
 
 async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +253,8 @@ async def test_a_failure_of_the_router_adds_no_second_reply(monkeypatch: pytest.
         writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (PATH.encode(), len(body)) + body)
         received = await reader.read()
         writer.close()
+        record = await found.record()
+    assert (record.status, record.outcome) == (200, 500)
     assert received.count(b"HTTP/1.1 ") == 1
     assert not received.endswith(b"0\r\n\r\n"), "the client sees that the reply is not complete"
 

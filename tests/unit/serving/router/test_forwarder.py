@@ -621,6 +621,8 @@ async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
             text = "".join([part async for part in parts])
         [event] = [event for event in text.split("\n\n") if event and not event.startswith(":")]
         assert event.startswith(begins)
+        record = await found.record()
+        assert (record.status, record.outcome) == (200, 400)
 
 
 async def test_a_replica_that_breaks_off_in_mid_stream_is_told_as_an_event() -> None:
@@ -818,6 +820,8 @@ async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypa
         reply = await found.client.post(PATH, json={"model": "m", "stream": True})
         assert reply.status_code == 200
         assert json.loads(reply.text.split("data: ")[1])["error"]["code"] == "overloaded"
+        record = await found.record()
+        assert (record.status, record.refusal, record.outcome) == (200, "overloaded", 503)
 
 
 @WAYS
@@ -1095,6 +1099,93 @@ async def test_the_record_of_a_request_whose_client_left(way: str) -> None:
     assert (record.status, record.first_byte_at) == (CLIENT_LEFT, None)
     # By HTTP, the router closes the connection, and hears no more.
     assert record.stats == (aborted if way == "handover" else None)
+
+
+@WAYS
+async def test_the_record_of_a_client_that_left_in_the_middle(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"x", pause_after=1)
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        async with found.client.stream("POST", PATH, json={"model": "m"}) as reply:
+            assert await anext(reply.aiter_raw()) == b"data: 1\n\n"
+        assert (await found.record()).status == 200
+
+
+@WAYS
+async def test_the_record_of_a_refusal_by_the_replica(way: str) -> None:
+    refuses = JSONResponse(error_body(RequestError("made up"), PATH), 400)
+    async with Replica(reading(refuses)).listening() as replica, service(way, {"m": [replica]}) as found:
+        assert (await found.client.post(PATH, json={"model": "m"})).status_code == 400
+        assert (await found.record()).status == 400
+
+
+@WAYS
+async def test_the_record_of_a_reply_in_place_of_the_replicas(way: str) -> None:
+    fails = JSONResponse({"error": "internals"}, 503)
+    async with Replica(reading(fails)).listening() as replica, service(way, {"m": [replica]}) as found:
+        assert (await found.client.post(PATH, json={"model": "m"})).status_code == 503
+        record = await found.record()
+    assert (record.status, record.refusal) == (503, "overloaded")
+
+
+def reading(reply: Response) -> Any:
+    """An application that reads the request and sends this reply."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await reply(scope, receive, send)
+
+    return app
+
+
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "refusal"),
+    [
+        (POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\nz\r\n", 400, "invalid_request_error"),
+        (POST + b"content-length: 3000\r\n\r\n{", 413, "request_too_large"),
+        (POST + b"content-length: 300\r\n\r\n{", 408, "timeout"),
+        (POST + b"content-length: 1\r\n\r\n{", 400, "invalid_request_error"),
+    ],
+    ids=["a wrong chunk", "too large", "too slow", "no JSON"],
+)
+async def test_the_record_of_a_body_that_is_refused(
+    sent: bytes, status: int, refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "rayllm"):
+        async with service("http", {"m": []}, max_body_bytes=2000, body_timeout_s=0.2) as found:
+            reader, writer = await asyncio.open_connection(found.client.base_url.host, found.client.base_url.port)
+            writer.write(sent)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 %d " % status)
+            record = await found.record()
+            writer.close()
+    assert (record.status, record.refusal) == (status, refusal)
+    [line] = [text for text in caplog.messages if f" POST {PATH} " in text]
+    assert f" POST {PATH} {status} " in line
+
+
+@WAYS
+async def test_the_record_of_a_bug(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ModelRegistry, "resolve", fail)
+    async with service(way, {"m": []}) as found:
+        assert (await found.client.post(PATH, json={"model": "m"})).status_code == 500
+        record = await found.record()
+    assert (record.status, record.refusal) == (500, "server_error")
+
+
+@WAYS
+async def test_the_line_of_a_client_that_left(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    answer = Answer(b"never sent", pause_after=0)
+    with caplog.at_level("INFO", "rayllm"):
+        async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+            with pytest.raises(httpx.ReadTimeout):
+                await found.client.post(PATH, json={"model": "m"}, timeout=0.3)
+            await found.record()
+            await until(lambda: any(f" POST {PATH} {CLIENT_LEFT} " in line for line in caplog.messages))
 
 
 class Gated:

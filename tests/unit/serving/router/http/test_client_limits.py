@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rayllm.serving.router.http import lingering
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
@@ -218,3 +220,52 @@ async def test_a_path_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureF
     assert "\n" not in line
     assert "\x1b" not in line
     assert "/x\\n2026-01-01 INFO forged\\x1b[31m" in line
+
+
+def send_all_and_read(port: int, sent: bytes) -> bytes:
+    """The whole reply to a client that reads only once everything is sent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(sent)
+        received = b""
+        while chunk := client.recv(1 << 16):
+            received += chunk
+        return received
+
+
+CLOSING = b"POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (POST + b"x-large: " + b"y" * 40_000_000, 431),
+        (b"GET /" + b"z" * 40_000_000, 431),
+        (b"NONSENSE\r\n" + b"x" * 8_000_000, 400),
+        (b"POST /v1/x HTTP/1.1\r\ncontent-length: 8000000\r\n\r\n" + b"x" * 8_000_000, 400),
+        (POST + b"transfer-encoding: chunked\r\n\r\nz\r\n" + b"x" * 8_000_000, 400),
+        (CLOSING + b"content-length: 40000000\r\n\r\n" + b"x" * 40_000_000, 404),
+        (b"POST /nowhere HTTP/1.0\r\ncontent-length: 8000000\r\n\r\n" + b"x" * 8_000_000, 404),
+    ],
+    ids=["a header", "a URL", "nonsense", "no host", "a wrong chunk", "a body that nobody reads", "HTTP/1.0"],
+)
+async def test_a_refusal_arrives_although_not_all_was_read(sent: bytes, status: int) -> None:
+    """A connection that is closed with bytes unread is reset, and its client may lose the reply."""
+    async with server() as found:
+        reply = await asyncio.to_thread(send_all_and_read, found.port, sent)
+        assert reply.startswith(b"HTTP/1.1 %d " % status)
+        assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"].keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("bound", ["bytes", "seconds", "connections"])
+async def test_what_is_read_after_a_refusal_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, f"_MOST_{bound.upper()}", 0 if bound == "connections" else 0.1)
+    async with server(max_header_bytes=4096) as found:
+        reader, writer = await found.connect(POST + b"x-large: " + b"y" * 100_000)
+        with suppress(ConnectionResetError):
+            while await reader.read(1 << 16):
+                pass
+        writer.write(b"y")
+        # The other side is closed for good, so that sending fails.
+        async with asyncio.timeout(5):
+            while found.front._server.server_state.connections:
+                await asyncio.sleep(0.01)

@@ -69,6 +69,12 @@ def test_refusals_have_a_cause(metrics: RouterMetrics) -> None:
     assert value(metrics, "rayllm_refused_total", model="", cause="timeout") == 1
 
 
+def test_an_error_after_the_reply_has_begun_counts_by_its_own_status(metrics: RouterMetrics) -> None:
+    metrics.observe(record(status=200, refusal="overloaded", error_status=503))
+    work = {"model": "m", "adapter": "", "endpoint": CHAT}
+    assert value(metrics, "rayllm_requests_total", **work, status="503") == 1
+
+
 def test_clients_cannot_make_up_labels(metrics: RouterMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_ADAPTERS", 3)
     metrics.observe(record("none", status=404))

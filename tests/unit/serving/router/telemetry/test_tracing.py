@@ -112,6 +112,8 @@ def test_errors_are_marked() -> None:
     assert refused.status.status_code is StatusCode.ERROR
     assert refused.attributes is not None
     assert refused.attributes["error.type"] == "overloaded_error"
+    [*_, broken] = spans_of({}, record(status=200, refusal="server_error", error_status=500, stats=None))
+    assert broken.status.status_code is StatusCode.ERROR
     [*_, unknown] = spans_of({}, record(status=404, refusal="model_not_found", stats=None))
     assert unknown.status.status_code is StatusCode.UNSET
 
