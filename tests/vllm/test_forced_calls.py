@@ -14,6 +14,7 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 from vllm.v1.structured_output.request import get_structured_output_key
 
+from rayllm.config.vllm_versions import PINNED, current_series
 from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm.forced_calls import enforce_arguments
 from rayllm.errors import RequestError
@@ -55,7 +56,8 @@ def parser_names() -> list[str]:
     return made
 
 
-NAMES = parser_names()
+# Some parsers of earlier versions do not read all that these versions generate; of those, the shipped files' count.
+NAMES = [name for name in parser_names() if current_series() == PINNED or name in SHIPPED - {"minimax_m3", "mistral"}]
 
 
 @pytest.fixture(scope="module")

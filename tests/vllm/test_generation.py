@@ -161,17 +161,18 @@ THOUGHT, ANSWER = "<think>It rains.", "</think>{}"
 
 
 @pytest.mark.parametrize(
-    ("answer", "arguments", "ends_well"),
+    ("prompt", "answer", "arguments", "ends_well"),
     [
-        (THOUGHT, {}, False),
-        (THOUGHT + ANSWER, {}, True),
-        (THOUGHT, {"reasoning_ended": True}, True),
-        ("{}", {"reasoning_parser_kwargs": {"chat_template_kwargs": {"enable_thinking": False}}}, True),
-        ("{}", {}, False),
+        ("Hi", THOUGHT, {}, False),
+        ("Hi", THOUGHT + ANSWER, {}, True),
+        ("Hi", THOUGHT, {"reasoning_ended": True}, True),
+        # As templates switch reasoning off.
+        ("Hi<think></think>", "{}", {"reasoning_parser_kwargs": {"chat_template_kwargs": {}}}, True),
+        ("Hi", "{}", {}, False),
     ],
 )
 async def test_an_answer_that_ends_while_the_model_reasons_is_an_error(
-    answer: str, arguments: dict[str, Any], ends_well: bool
+    prompt: str, answer: str, arguments: dict[str, Any], ends_well: bool
 ) -> None:
     from vllm.exceptions import VLLMValidationError
 
@@ -179,12 +180,12 @@ async def test_an_answer_that_ends_while_the_model_reasons_is_an_error(
         def get_tokenizer(self) -> Any:
             return tokenizer()
 
-        async def generate(self, prompt: str, sampling_params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
+        async def generate(self, asked: str, sampling_params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
             tokens = tokenizer().encode(answer, add_special_tokens=False)
             for token in tokens:
                 reason = "stop" if token is tokens[-1] else None
                 one = SimpleNamespace(index=0, token_ids=[token], finish_reason=reason, stop_reason=None)
-                yield SimpleNamespace(outputs=[one], prompt_token_ids=[5, 6])
+                yield SimpleNamespace(outputs=[one], prompt_token_ids=tokenizer().encode(prompt))
 
     engine = Reasoning()
     engine.model_config = SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen3"))
