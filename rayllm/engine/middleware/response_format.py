@@ -27,23 +27,29 @@ def with_schema(body: Body) -> Body:
     _check(response_format)
     text: Any = body.get("text")
     asked = text.get("format") if isinstance(text, dict) else None
-    if not isinstance(asked, dict) or asked.get("type") != "json_object" or asked.get("schema") is None:
+    if not isinstance(asked, dict) or asked.get("type") != "json_object":
         return body
-    named = {"type": "json_schema", "name": _NAME, "schema": _own_schema(asked, "text.format")}
-    return {**body, "text": {**text, "format": named}}
+    schema = _own_schema(asked, "text.format")
+    flat = {"type": "json_schema", "name": _NAME, "schema": schema}
+    return body if schema is None else {**body, "text": {**text, "format": flat}}
 
 
 def _own_schema(response_format: Body, param: str) -> Any:
-    """The schema beside the `type` of a response format."""
-    if response_format.get("type") not in ("json_object", "json_schema") or response_format.get("json_schema"):
+    """The schema beside the `type` of a response format; None if it is where vLLM reads it, or nowhere."""
+    holder, schema = response_format.get("json_schema"), response_format.get("schema")
+    if schema is not None and holder is not None:
+        raise RequestError(f"`{param}` has two schemas, in `schema` and in `json_schema`; give one.", param)
+    if response_format.get("type") == "json_object" and isinstance(holder, dict):
+        schema = holder.get("schema", holder)
+    if response_format.get("type") not in ("json_object", "json_schema") or schema is None:
         return None
-    schema = response_format.get("schema")
-    if not isinstance(schema, str):
-        return schema
     try:
-        return json.loads(schema)
+        parsed = json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError):
-        raise RequestError(f"`{param}.schema` is not valid JSON.", param) from None
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise RequestError(f"`{param}.schema` must be a JSON schema, an object.", param)
+    return parsed
 
 
 def _check(response_format: Any) -> None:

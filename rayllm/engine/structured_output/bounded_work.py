@@ -24,6 +24,7 @@ class BoundedWork(Generic[T]):
     def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
         self._work = work
         self._cache: OrderedDict[bytes, T] = OrderedDict()
+        self._running: dict[bytes, asyncio.Task[T]] = {}
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def answer(self, *texts: str) -> T:
@@ -33,13 +34,23 @@ class BoundedWork(Generic[T]):
             ConstraintNotCheckedError: too many calls are queued.
         """
         # A digest, because texts may be long.
-        key = hashlib.sha256("\0".join(texts).encode()).digest()
-        if key not in self._cache:
-            self._cache[key] = await self._run(texts)
-            if len(self._cache) > _CACHE_SIZE:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(key)
-        return self._cache[key]
+        key = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        if key not in self._running:
+            self._running[key] = asyncio.create_task(self._remember(key, texts))
+        # A client that leaves neither stops the work nor makes room for more.
+        return await asyncio.shield(self._running[key])
+
+    async def _remember(self, key: bytes, texts: tuple[str, ...]) -> T:
+        try:
+            result = self._cache[key] = await self._run(texts)
+        finally:
+            del self._running[key]
+        if len(self._cache) > _CACHE_SIZE:
+            self._cache.popitem(last=False)
+        return result
 
     async def _run(self, texts: tuple[str, ...]) -> T:
         try:

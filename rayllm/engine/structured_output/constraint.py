@@ -84,11 +84,11 @@ def _named(choice: Body) -> set[str] | None:
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     holders = tools if isinstance(tools, list) else [choice]
     functions = [item.get("function", item) for item in holders if isinstance(item, dict)]
-    names = {function["name"] for function in functions if isinstance(function, dict) and "name" in function}
-    return names or None
+    names = [function.get("name") for function in functions if isinstance(function, dict)]
+    return {name for name in names if isinstance(name, str)} or None
 
 
-def _parameters(tools: list[Any]) -> Iterator[tuple[Any, Any]]:
+def _parameters(tools: list[Any]) -> Iterator[tuple[str, Any]]:
     """The names of tools, and the schemas of their parameters, of those that have any."""
     for tool in tools:
         function = tool.get("function", tool) if isinstance(tool, dict) else None
@@ -96,7 +96,8 @@ def _parameters(tools: list[Any]) -> Iterator[tuple[Any, Any]]:
             continue
         for key in ("parameters", "input_schema"):
             if function.get(key) is not None:
-                yield function.get("name"), function[key]
+                name = function.get("name")
+                yield name if isinstance(name, str) else "", function[key]
 
 
 def _in_format(param: str, response_format: Any) -> Iterator[Constraint]:

@@ -106,9 +106,16 @@ def _values(node: dict[str, Any]) -> set[str] | None:
 
 
 def _as_json(value: Any) -> str:
-    # 1 and 1.0 are one number in JSON.
-    value = int(value) if isinstance(value, float) and value.is_integer() else value
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(_with_whole_numbers(value), sort_keys=True)
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """A value with 1 in place of 1.0, which are one number in JSON."""
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _names(value: Any) -> set[str]:

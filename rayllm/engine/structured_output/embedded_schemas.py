@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rayllm.engine.structured_output.malformed import find_malformed
 from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 from rayllm.engine.structured_output.xml_calls import spell_out
 
 # White space in a row that models may write within JSON; without a limit, small ones write it until they are cut off.
 _MAX_WHITESPACE = 1
+_HOLDERS = ("json_schema", "qwen_xml_parameter")
 _IN_LARK = "%json"
 
 
@@ -25,35 +27,34 @@ def enforce_tag(tag: Any) -> tuple[list[Any], str | None]:
         The schemas as they were, and what of them xgrammar does not enforce, as a phrase.
     """
     found = []
-    for holder, begin in list(_holders(tag)):
-        schema = holder[_key(holder)]
+    for holder, key, begin in list(_holders(tag)):
+        schema = holder[key]
         found.append(schema)
-        if fault := find_unenforced(schema) or spell_out(holder, schema, begin):
+        if fault := find_malformed(schema) or find_unenforced(schema) or spell_out(holder, schema, begin):
             return found, fault
-    for holder, _ in _holders(tag):
-        holder[_key(holder)] = rewrite_for_xgrammar(holder[_key(holder)])
-        if holder.get("type") == "json_schema" and holder.get("max_whitespace_cnt") is None:
+    for holder, key, _ in _holders(tag):
+        holder[key] = rewrite_for_xgrammar(holder[key])
+        if key == "json_schema" and holder.get("max_whitespace_cnt") is None:
             holder["max_whitespace_cnt"] = _MAX_WHITESPACE
     return found, None
 
 
-def _key(holder: dict[str, Any]) -> str:
-    """The key of the schema; `schema` in the older form of tags."""
-    return "json_schema" if "json_schema" in holder else "schema"
-
-
-def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects in a structural tag that hold a schema, with the text before each, if its tag has one."""
-    stack = [(tag, "")]
+def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """The objects in a structural tag that hold a schema, with its key and the text before it."""
+    stack: list[tuple[Any, str]] = [(tag, "")]
     while stack:
         node, begin = stack.pop()
         if isinstance(node, list):
             stack += [(item, begin) for item in node]
+        elif isinstance(node, dict) and node.get("type") in _HOLDERS and "json_schema" in node:
+            yield node, "json_schema", begin
         elif isinstance(node, dict):
-            if "json_schema" in node if "type" in node else {"begin", "schema", "end"} <= node.keys():
-                yield node, begin
-            else:
-                stack += [(value, str(node.get("begin", ""))) for value in node.values()]
+            # The older form of tags.
+            for item in node["structures"] if isinstance(node.get("structures"), list) else ():
+                if isinstance(item, dict) and "schema" in item:
+                    yield item, "schema", ""
+            rest = [value for name, value in node.items() if name != "structures"]
+            stack += [(value, str(node.get("begin", ""))) for value in rest]
 
 
 def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters
-from rayllm.engine.structured_output.json_schema import MAX_PATTERN, parse_schema
+from rayllm.engine.structured_output.json_schema import MAX_PATTERN, check_schema, check_shape, parse_schema
 from rayllm.engine.structured_output.limits import check_limits, check_one, check_tokens, needs_sandbox
 from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
@@ -103,14 +103,17 @@ class ConstraintGate:
         if kind in ("json", "structural_tag"):
             # What vLLM has made of many tools is larger than each.
             check_limits(constraint)
-        if self._backend_of(kind, text) == "guidance":
-            constraint = self._for_guidance(constraint, options)
+        is_guidances = self._backend_of(kind, text) == "guidance"
+        try:
+            constraint = (self._for_guidance if is_guidances else self._for_xgrammar)(constraint, options)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            # Clients may write anything.
+            raise refusal(constraint, "cannot be read") from None
+        if is_guidances:
             if fault := await self._faults.answer(constraint.kind, constraint.text):
                 raise refusal(constraint, fault)
-        else:
-            constraint = self._for_xgrammar(constraint, options)
-            if self._sandbox is not None and needs_sandbox(constraint):
-                await self._sandbox.check(constraint)
+        elif self._sandbox is not None and needs_sandbox(constraint):
+            await self._sandbox.check(constraint)
         return constraint.kind, constraint.text
 
     async def explain(self, kind: str, text: str) -> None:
@@ -148,7 +151,9 @@ class ConstraintGate:
 
         def rewrite(schema: Any) -> dict[str, Any]:
             found.append(schema)
-            return rewrite_schema(schema, self._whitespace(options))
+            check_schema(constraint, schema)
+            check_shape(constraint, schema)
+            return rewrite_schema(schema, self._whitespace(options), options.disable_additional_properties)
 
         if constraint.kind == "json":
             return replace(constraint, spec=json.dumps(rewrite(parse_schema(constraint))))
@@ -182,6 +187,7 @@ class ConstraintGate:
                 raise RequestError(message, f"structured_outputs.{name}")
         if constraint.kind == "json":
             schema = parse_schema(constraint)
+            check_shape(constraint, schema)
             _check_enforced(constraint, find_unenforced(schema))
             return replace(constraint, spec=json.dumps(rewrite_for_xgrammar(schema)))
         if constraint.kind != "structural_tag":

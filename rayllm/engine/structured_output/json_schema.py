@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayllm.engine.structured_output.constraint import Constraint, refusal
+from rayllm.engine.structured_output.malformed import find_malformed
 
 # vLLM takes 64 levels, with those that it adds itself.
 MAX_DEPTH = 60
@@ -43,6 +44,16 @@ def check_schema(constraint: Constraint, schema: Any) -> None:
             raise refusal(constraint, f"has a `pattern` longer than {MAX_PATTERN} characters")
         if isinstance(reference := node.get("$ref"), str) and not reference.startswith("#"):
             raise refusal(constraint, "refers to another document (`$ref`); only references within it are followed")
+
+
+def check_shape(constraint: Constraint, schema: Any) -> None:
+    """Refuse schemas with keywords of a wrong type.
+
+    Raises:
+        RequestError: names the keyword and its place.
+    """
+    if fault := find_malformed(schema):
+        raise refusal(constraint, fault)
 
 
 def parse_schema(constraint: Constraint) -> Any:

@@ -32,14 +32,18 @@ def separated_by(pattern: str) -> dict[str, Any]:
     return {"whitespace_flexible": False, **separators}
 
 
-def rewrite_schema(schema: Any, whitespace: dict[str, Any]) -> dict[str, Any]:
+def rewrite_schema(schema: Any, whitespace: dict[str, Any], closes_all: bool = False) -> dict[str, Any]:
     """An equal schema that guidance takes.
 
     Args:
-        schema: the client's, within the limits of `check_schema`; it is left unchanged.
+        schema: the client's, of which `find_malformed` finds nothing; it is left unchanged.
         whitespace: COMPACT, FLEXIBLE or `separated_by` a pattern.
+        closes_all: whether no object has unnamed properties unless its own schema speaks of them, as vLLM's
+            `disable_additional_properties` has it.
     """
-    rewriter = _Rewriter(schema)
+    if schema is False:
+        return {"enum": [], _OPTIONS: whitespace}
+    rewriter = _Rewriter(schema, closes_all)
     rewriter.find_merged(schema, True)
     rewritten = rewriter.rewrite(schema)
     # The client's own options could have guidance ignore keywords.
@@ -47,8 +51,9 @@ def rewrite_schema(schema: Any, whitespace: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Rewriter:
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, closes_all: bool) -> None:
         self._root = root
+        self._closes_all = closes_all
         # Schemas that apply to a value together with others: what these name must stay possible.
         self._merged: set[int] = set()
         self._seen: set[tuple[int, bool]] = set()
@@ -65,10 +70,12 @@ class _Rewriter:
                 self._merged.add(id(node))
             parts = node.get("allOf")
             is_only = len(assertions(node) - {"type"}) == 1 and not (isinstance(parts, list) and len(parts) > 1)
+            # Closed schemas of a `oneOf` would exclude each other where the client's do not.
+            is_whole = is_only and ("oneOf" not in node or exclusive_branches(self._root, node["oneOf"]) is not None)
             is_plain = not any(name in node for name in IN_PLACE)
             for path, child in subschemas(node):
                 if path[0] not in ("$defs", "definitions"):
-                    stack.append((child, is_alone and (is_only if path[0] in IN_PLACE else is_plain)))
+                    stack.append((child, is_alone and (is_whole if path[0] in IN_PLACE else is_plain)))
             if "$ref" in node:
                 stack.append((resolve(self._root, node["$ref"]), is_alone and is_only))
 
@@ -85,9 +92,13 @@ class _Rewriter:
         if branches is not None:
             rewritten["anyOf"] = branches
             del rewritten["oneOf"]
-        if id(node) not in self._merged and _names_all_properties(node):
+        if _names_all_properties(node) if id(node) not in self._merged else self._closes_all and _is_open(node):
             rewritten["additionalProperties"] = False
         return rewritten
+
+
+def _is_open(node: dict[str, Any]) -> bool:
+    return "additionalProperties" not in node and ("properties" in node or "patternProperties" in node)
 
 
 def _names_all_properties(node: dict[str, Any]) -> bool:

@@ -35,6 +35,7 @@ _KNOWN = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"}.union(*_BY
 _FORMATS = FORMATS - {"idn-email", "idn-hostname", "iri", "iri-reference", "regex"}
 _LENGTHS = ("minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_ESCAPES = tuple("dDwWsSnrtfvux")
 # xgrammar repeats no part of a regular expression more often.
 _MAX_LENGTH = 128
 # Keywords that stand alone: xgrammar ignores what is beside them.
@@ -48,16 +49,24 @@ def find_unenforced(schema: Any) -> str | None:
         schema: a schema within the limits of `check_schema`.
     """
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    seen, targets = set(), []
     while pending:
         path, node = pending.pop()
         if node is False:
             return f"allows no value at {place(path)}"
         if not isinstance(node, dict):
             continue
+        seen.add(id(node))
+        if "$ref" in node:
+            targets.append((node["$ref"], resolve(schema, node["$ref"])))
+        if path and "$id" in node:
+            return f"has `$id` at {place(path)}"
         if (fault := next(_faults(schema, node), None)) is not None:
             return f"{fault} at {place(path)}"
         pending += [((*path, *step), child) for step, child in subschemas(node) if _counts(step, node)]
-    return None
+    # Elsewhere than among schemas, nothing was looked at.
+    odd = (reference for reference, target in targets if id(target) not in seen or {"%", "~"} & set(reference))
+    return next((f"has a `$ref` to `{reference[:80]}`" for reference in odd), None)
 
 
 def rewrite_for_xgrammar(schema: Any) -> Any:
@@ -131,8 +140,32 @@ def _string_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
         yield f"has `{texts[-1]}` beside `{texts[0]}`"
     if any(isinstance(node.get(name), int) and node[name] > _MAX_LENGTH for name in _LENGTHS):
         yield f"has `minLength` or `maxLength` above {_MAX_LENGTH}"
+    if "pattern" in present and not _is_plain(node["pattern"]):
+        yield "has a `pattern` with anchors or escapes that are not plain"
+    if isinstance(node.get("items"), list):
+        yield "has a list of `items`"
     if "format" in present and node["format"] not in _FORMATS:
         yield f"has the format `{node['format']}`"
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a regular expression has anchors at its ends only, and common escapes."""
+    inner = pattern.removeprefix("^")
+    inner = inner[:-1] if inner.endswith("$") and not inner.endswith("\\$") else inner
+    in_class, index = False, 0
+    while index < len(inner):
+        character = inner[index]
+        if character == "\\":
+            following = inner[index + 1 : index + 2]
+            if following.isalnum() and following not in _ESCAPES:
+                return False
+            index += 2
+            continue
+        if not in_class and character in "^$":
+            return False
+        in_class = character != "]" if in_class else character == "["
+        index += 1
+    return True
 
 
 def _value_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:

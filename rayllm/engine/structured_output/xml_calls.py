@@ -36,11 +36,11 @@ def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
     Returns:
         What of the schema cannot be enforced in this format, as a phrase; None if all can.
     """
-    style = holder.get("style", "json")
+    style = str(holder.get("style", "json"))
     if style in EXACT or isinstance(schema, bool):
         return None
     if style not in _FRAMES:
-        return f"describes calls in the form `{style}`"
+        return f"describes calls in the form `{style[:40]}`"
     schema = resolve(schema, schema["$ref"]) if "$ref" in schema else schema
     if not assertions(schema) <= {"type", "properties", "required", "additionalProperties"}:
         return "is not a plain object"
@@ -48,7 +48,7 @@ def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
     arguments = []
     for name, value in schema.get("properties", {}).items():
         if (content := _content(schema, value)) is None:
-            return f"has texts with a pattern, a format or other types beside them at `properties.{name[:80]}`"
+            return f"has a reference, or texts beside other types or with a pattern, at `properties.{name[:80]}`"
         argument = {"type": "tag", "begin": before.format(name), "content": content, "end": after}
         is_required = name in schema.get("required", [])
         arguments.append(argument if is_required else {"type": "optional", "content": argument})
@@ -61,7 +61,7 @@ def _content(root: dict[str, Any], schema: Any) -> dict[str, Any] | None:
     """The format of one value; None for texts that are not known to be enforced."""
     alternatives = list(_alternatives(root, schema))
     types = {alternative.get("type") for alternative in alternatives}
-    if None in types:
+    if None in types or (types != {"string"} and _refers(schema)):
         return None
     if "string" not in types:
         definitions = {name: root[name] for name in _DEFINITIONS if name in root}
@@ -71,16 +71,21 @@ def _content(root: dict[str, Any], schema: Any) -> dict[str, Any] | None:
     return _text(texts[0]) if len(texts) == 1 and types <= {"string", "null"} else None
 
 
-def _alternatives(root: dict[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
-    """Schemas of one type each, of which a value fits one; what has no type of its own is left as it is."""
-    if not isinstance(schema, dict):
+def _refers(schema: Any) -> bool:
+    """Whether a schema is a reference, or one of its alternatives: vLLM's parsers take what it leads to for a text."""
+    branches = schema.get("anyOf", schema.get("oneOf", ()))
+    return "$ref" in schema or any(isinstance(branch, dict) and "$ref" in branch for branch in branches)
+
+
+def _alternatives(root: dict[str, Any], schema: Any, depth: int = 2) -> Iterator[dict[str, Any]]:
+    """Schemas of one type each, of which a value fits one; what has no type of its own is empty."""
+    if not isinstance(schema, dict) or depth == 0:
         yield {}
     elif "$ref" in schema:
-        target = resolve(root, schema["$ref"])
-        yield from _alternatives(root, target) if isinstance(target, dict) and "$ref" not in target else [{}]
+        yield from _alternatives(root, resolve(root, schema["$ref"]), depth - 1)
     elif branches := schema.get("anyOf", schema.get("oneOf")):
         for branch in branches:
-            yield from [{}] if isinstance(branch, dict) and "anyOf" in branch else _alternatives(root, branch)
+            yield from _alternatives(root, branch, depth - 1)
     elif isinstance(schema.get("type"), list):
         yield from ({**schema, "type": name} for name in schema["type"])
     else:
@@ -91,7 +96,13 @@ def _text(schema: dict[str, Any]) -> dict[str, Any] | None:
     if not assertions(schema) <= _TEXT:
         return None
     if values := [schema["const"]] if "const" in schema else schema.get("enum"):
-        return {"type": "or", "elements": [{"type": "const_string", "value": value} for value in values]}
+        # `null` is a value beside them where it may be.
+        texts = [value for value in values if isinstance(value, str)]
+        if not texts or any("<" in text or not text for text in texts):
+            return None
+        return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in texts]}
+    if schema.get("maxLength") == 0:
+        return None
     if "minLength" in schema or "maxLength" in schema:
         return {"type": "regex", "pattern": _of_length(schema.get("minLength", 0), schema.get("maxLength"))}
     return {"type": "any_text", "excludes": ["</"]}

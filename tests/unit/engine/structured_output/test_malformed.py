@@ -1,0 +1,110 @@
+"""Schemas that are none: each is refused with its place, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayllm.engine.structured_output import Constraint, ConstraintGate, Options, check_limits
+from rayllm.engine.structured_output.embedded_schemas import enforce_tag
+from rayllm.engine.structured_output.malformed import find_malformed
+from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
+from rayllm.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"required": "a"}, "wrong value of `required` at its top level"),
+        ({"properties": {"a": {"type": "text"}}}, "wrong value of `type` at `properties.a`"),
+        ({"properties": None}, "`properties`"),
+        ({"anyOf": []}, "`anyOf`"),
+        ({"enum": {}}, "`enum`"),
+        ({"$ref": 7}, "`$ref`"),
+        ({"maxLength": 2.5}, "`maxLength`"),
+        ({"maxItems": -1}, "`maxItems`"),
+        ({"exclusiveMinimum": True}, "`exclusiveMinimum`"),
+        ({"minimum": 2**53 + 1}, "`minimum`"),
+        ({"items": [7]}, "no schema at `items.0`"),
+        ({"multipleOf": 0.1}, "`multipleOf` of 0.1"),
+        ({"divisibleBy": 2}, "`divisibleBy` of draft 3"),
+        ({"pattern": "^[[a]b]$"}, "not escaped"),
+        ({"pattern": "[a&&b]"}, "not escaped"),
+        ({"minProperties": 2, "additionalProperties": {}}, "`minProperties` above 1"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{}]}, "`prefixItems`"),
+    ],
+)
+def test_what_is_malformed_is_named(schema: Any, said: str) -> None:
+    assert said in str(find_malformed(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"properties": {"required": {"enum": [None]}, "type": True}, "required": [], "type": ["string", "null"]},
+        {"multipleOf": 0.5, "minimum": -1.5, "pattern": r"^[\[a-z&-]+$", "minProperties": 1},
+        {"minProperties": 2, "properties": {"a": {}, "b": {}}},
+        {"prefixItems": [{}], "x-anything": 7, "title": 3},
+    ],
+)
+def test_what_is_a_schema_passes(schema: Any) -> None:
+    assert find_malformed(schema) is None
+
+
+TEXTS = st.sampled_from(["a", "string", "#", "#/$defs/a", "^[a"])
+KEYS = st.sampled_from([*sorted(ASSERTIONS), "$defs", "a", "$id"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 300) | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+async def no_fault(kind: str, text: str) -> str | None:
+    return None
+
+
+@given(schema=JSON, style=st.sampled_from(["json", "qwen_xml", "glm_xml", "other", [], None]))
+@settings(max_examples=400, deadline=None)
+async def test_any_json_is_read_or_refused(schema: Any, style: Any) -> None:
+    """The bodies that reach the gate are JSON, and nothing is known of them."""
+    with suppress(RequestError):
+        check_limits(Constraint("x", "json", schema))
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
+    tool = {"name": schema, "parameters": schema, "function": schema}
+    for backend in ("guidance", "xgrammar"):
+        gate = ConstraintGate(lambda kind, text, backend=backend: backend, no_fault, None)  # type: ignore[misc]
+        for body in (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+            {"tools": [tool, schema], "tool_choice": {"type": "function", "function": {"name": schema}}},
+            {"tools": schema, "tool_choice": schema},
+        ):
+            with suppress(RequestError):
+                await gate.admit(body)
+        for kind, text in (
+            ("json", json.dumps(schema)),
+            ("grammar", f"start: %json {json.dumps(schema)}"),
+            ("structural_tag", json.dumps(tag)),
+            ("structural_tag", json.dumps({"structures": [{"begin": "<", "schema": schema, "end": ">"}]})),
+        ):
+            with suppress(RequestError):
+                await gate.prepare(kind, text, Options())
+
+
+def test_no_schema_of_a_tag_is_overlooked() -> None:
+    bad = {"not": {"const": "a"}}
+    content = {"type": "json_schema", "json_schema": bad}
+    inner = {"type": "tag", "begin": "<", "content": content, "end": ">"}
+    for tag in (
+        {"type": "structural_tag", "format": inner, "json_schema": {}},
+        {"type": "structural_tag", "format": {**inner, "json_schema": {}}},
+        {"structures": [{"begin": "<", "schema": bad, "end": ">", "type": "x", "json_schema": {}}], "triggers": ["<"]},
+    ):
+        assert enforce_tag(tag)[1] == "has `not` at its top level"
