@@ -36,7 +36,7 @@ _BACKEND = "nvext.guided_decoding_backend"
 def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
     """`body` with deprecated fields replaced and the plan applied; the original is left unchanged.
 
-    Fields of a wrong type are left for vLLM to send_error.
+    Fields of a wrong type are left for vLLM to refuse.
 
     Raises:
         RequestError: it asks for something unsupported.
