@@ -5,6 +5,8 @@ python -m benchmarks.hostile --write             also put the table into docs/re
 python -m benchmarks.hostile --requests 100000   instead, so many requests that Hypothesis makes; fails at the first
                                                  that the service fails on
 python -m benchmarks.hostile --requests 5000 --described   the same by the OpenAPI description of the endpoints
+python -m benchmarks.hostile --adapters 1000     instead, forged adapters and so many that Hypothesis makes; fails where
+                                                 the service does, or answers for one that it must refuse
 
 One replica of the demo and one router. Well-behaved clients are measured alone and beside each kind in turns.
 """
@@ -15,21 +17,25 @@ import argparse
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvloop
+import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from benchmarks.compare import PAGE, publish
+from benchmarks.hostility import adapters
 from benchmarks.hostility.attacks import ATTACKS
 from benchmarks.hostility.corpus import HostileRequest, requests
 from benchmarks.hostility.description import described_requests
 from benchmarks.hostility.judge import Judge
 from benchmarks.load import Seen, run
 from benchmarks.processes import titled
-from benchmarks.servers import Server, rayllm
+from benchmarks.servers import DEMO, Server, rayllm
 
 MODEL = "rayllm-demo"
 CLIENTS, REQUESTS, TOKENS = 8, 80, 32
@@ -119,6 +125,29 @@ def send_corpus(server: Server, made: SearchStrategy[HostileRequest], count: int
     return report
 
 
+def load_adapters(count: int) -> str:
+    """Ask for forged adapters, and for so many that Hypothesis makes; returns what became of them.
+
+    Raises:
+        AssertionError: one that is forged was not refused as it must be, or the service failed on one.
+    """
+    demo = yaml.safe_load(DEMO.read_text())
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "adapters"
+        demo["model_loading_config"]["model_source"] = str(DEMO.parent / demo["model_loading_config"]["model_source"])
+        demo["lora_config"] = {"dynamic_lora_loading_path": str(folder), "max_num_adapters_per_replica": 2}
+        model = Path(root) / DEMO.name
+        model.write_text(yaml.safe_dump(demo))
+        good = DEMO.with_name(MODEL) / "adapters" / "pirate"
+        with rayllm(model) as server:
+            judge = Judge(server.url)
+            adapters.forge(good, folder)
+            adapters.check_forged(judge, MODEL)
+            adapters.check_made(judge, MODEL, good, folder, count)
+    statuses = ", ".join(f"{number:,} × {status}" for status, number in sorted(judge.statuses.items()))
+    return f"{judge.statuses.total():,} adapters: {statuses}"
+
+
 def _router_and_replica() -> set[int]:
     """Their process IDs, without those of children that have yet to execute another program."""
     found = {process.pid: process.ppid() for process in titled("ray::ServeReplica:rayllm")}
@@ -142,7 +171,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, metavar="N", help="send so many requests that Hypothesis makes")
     parser.add_argument("--described", action="store_true", help="made by the OpenAPI description of the endpoints")
     parser.add_argument("--write", action="store_true", help="also write the table to the docs")
+    parser.add_argument("--adapters", type=int, metavar="N", help="load forged adapters, and so many made ones")
     options = parser.parse_args()
+    if options.adapters:
+        print(load_adapters(options.adapters))
+        return
     with rayllm() as server:
         if options.requests:
             print(send_corpus(server, _made(options.described), options.requests))

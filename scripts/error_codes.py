@@ -16,7 +16,8 @@ _CLASSES = {
 # What each code means, or a type without one, and what helps.
 _MEANINGS = {
     "invalid_request_error": "The request is invalid; the message says what, and `param` which field.",
-    "adapter_broken": "The [adapter](adapters.md)'s files do not fit the model; the message names the file.",
+    "adapter_broken": "The [adapter](adapters.md) is broken, does not fit the model, or needs what vLLM does not "
+    "support; the message says which.",
     "adapter_unavailable": "The [adapter](adapters.md) cannot be fetched or loaded now. Try again.",
     "constraint_not_checked": "The server is too busy to check the structured-output constraint. Try again.",
     "conflict": "The object's state does not allow this, such as cancelling a batch that has ended.",

@@ -65,7 +65,7 @@ _NUMBERS = st.one_of(
     st.sampled_from([0, -0.0, 1e308, 1e-308, 2**31, 2**63, 2**64, 10**40, -(2**63) - 1]),
 )
 # With half surrogate pairs, and with what templates, tokenizers, paths and logs may read in their own way.
-_TEXTS = st.one_of(
+TEXTS = st.one_of(
     st.text(max_size=30),
     st.text(st.characters(codec=None), max_size=10),
     st.sampled_from(
@@ -83,10 +83,10 @@ _TEXTS = st.one_of(
         ]
     ),
 )
-_LEAVES = st.one_of(st.none(), st.booleans(), _NUMBERS, _TEXTS)
-_JSON = st.recursive(
+_LEAVES = st.one_of(st.none(), st.booleans(), _NUMBERS, TEXTS)
+JSON = st.recursive(
     _LEAVES,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS | st.sampled_from(_FIELDS), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.sampled_from(_FIELDS), inner, max_size=4),
     max_leaves=12,
 )
 _ROLES = st.sampled_from(["user", "system", "tool", "assistant"])
@@ -94,11 +94,11 @@ _PARTS = st.sampled_from(["text", "image_url", "function", "custom"])
 _CONSTRAINTS = st.sampled_from(["json", "regex", "choice", "grammar", "structural_tag", "type"])
 # What the fields of the endpoints may hold, so that more than the first check is passed.
 _ALMOST_RIGHT = st.one_of(
-    st.builds(lambda role, content: [{"role": role, "content": content}], _ROLES, _JSON),
-    st.builds(lambda kind, more: [{"type": kind, **more}], _PARTS, st.dictionaries(_TEXTS, _JSON, max_size=3)),
-    st.builds(lambda kind, value: {kind: value}, _CONSTRAINTS, _JSON),
-    st.builds(lambda schema: {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}, _JSON),
-    st.builds(lambda schema: [{"type": "function", "function": {"name": "f", "parameters": schema}}], _JSON),
+    st.builds(lambda role, content: [{"role": role, "content": content}], _ROLES, JSON),
+    st.builds(lambda kind, more: [{"type": kind, **more}], _PARTS, st.dictionaries(TEXTS, JSON, max_size=3)),
+    st.builds(lambda kind, value: {kind: value}, _CONSTRAINTS, JSON),
+    st.builds(lambda schema: {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}, JSON),
+    st.builds(lambda schema: [{"type": "function", "function": {"name": "f", "parameters": schema}}], JSON),
 )
 # fmt: off
 _HEADER_NAMES = [
@@ -145,7 +145,7 @@ def _changed_fields(draw: DrawFn, model: str) -> HostileRequest:
     path = draw(st.sampled_from(sorted(_BODIES)))
     body = {"model": model, **_BODIES[path]}
     names = st.sampled_from(_FIELDS) | st.sampled_from(sorted(body))
-    body |= draw(st.dictionaries(names, _JSON | _ALMOST_RIGHT, min_size=1, max_size=3))
+    body |= draw(st.dictionaries(names, JSON | _ALMOST_RIGHT, min_size=1, max_size=3))
     for name in draw(st.sets(st.sampled_from(sorted(body)), max_size=1)):
         del body[name]
     return make_request("POST", path, json.dumps(body).encode(), draw(_HEADERS))

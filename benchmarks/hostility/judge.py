@@ -25,8 +25,8 @@ class Judge:
         self.statuses: Counter[int] = Counter()
         """How many replies had each status; 0 for connections that ended without one."""
 
-    def check(self, request: HostileRequest) -> None:
-        """Send a request.
+    def check(self, request: HostileRequest) -> tuple[int, bytes]:
+        """Send a request; the reply's status and body.
 
         Raises:
             AssertionError: the service failed on it, said nothing to it, or said something that is no reply.
@@ -42,6 +42,7 @@ class Judge:
         if status >= 400 and body and not request.head.startswith(b"HEAD") and request.is_http:
             assert b"content-type: application/json" in head.lower(), said
             assert "message" in json.loads(body)["error"], said
+        return status, body
 
     def _send(self, request: HostileRequest) -> bytes:
         received = b""

@@ -28,7 +28,8 @@ STRUCTURED_OUTPUTS = {"backend": "guidance", "disable_any_whitespace": True}
 _BACKENDS = ("guidance", "xgrammar")
 # "No host" for vLLM's list of media hosts (RFC 2606).
 NO_HOST = "none.invalid"
-_CPU_LORA_PATCHES = "rayllm.engine.vllm.cpu_lora_patches.CpuLoraPatches"
+_LORA_WORKER = "rayllm.engine.vllm.lora_worker.LoraWorker"
+_CPU_LORA_WORKER = "rayllm.engine.vllm.cpu_lora_patches.CpuLoraWorker"
 
 
 Workers = Literal["cpu", "gpu", "ray"]
@@ -123,8 +124,13 @@ def _adapters(model: ModelConfig, workers: Workers) -> dict[str, Any]:
     if model.lora_config is None:
         return {}
     slots = model.lora_config.max_num_adapters_per_replica
-    values: dict[str, Any] = {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots}
-    return values if workers != "cpu" else {**values, "worker_extension_cls": _CPU_LORA_PATCHES}
+    if "worker_extension_cls" in model.engine_kwargs:
+        raise ConfigError(
+            "engine_kwargs.worker_extension_cls: with a lora_config the workers have an extension of RayLLM's, which "
+            "checks adapters; remove one of the two."
+        )
+    extension = _CPU_LORA_WORKER if workers == "cpu" else _LORA_WORKER
+    return {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "worker_extension_cls": extension}
 
 
 def _conversation(model: ModelConfig) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class EngineServer:
             if contradiction := await asyncio.to_thread(find_contradiction, weights, model.engine_kwargs):
                 raise ConfigError(f"model `{model.model_id}`: {contradiction.message}") from None
             raise
-        await self._build(server_arguments, weights, progress)
+        await self._build(server_arguments, progress)
 
     async def warm_up(self) -> None:
         """Generate one token, so that the first client does not wait for one-time work."""
@@ -156,7 +156,7 @@ class EngineServer:
         self._open.push_async_callback(guided.stop)
         return guided
 
-    async def _build(self, arguments: Any, weights: str, progress: Callable[[], Progress]) -> None:
+    async def _build(self, arguments: Any, progress: Callable[[], Progress]) -> None:
         plan = self._plan(self._model)
         if plan.chat_template is not None:
             arguments.chat_template = plan.chat_template
@@ -172,7 +172,7 @@ class EngineServer:
         if self._guided:
             self._guided.attach(server.state)
         echo_requested_name(server.state.openai_serving_models, self._names)
-        self.adapter_pool = adapter_pool_of(self._model, self._engine, server, Path(weights), self._plan, progress)
+        self.adapter_pool = adapter_pool_of(self._model, self._engine, server, self._plan, progress)
         compiler = ConstraintCompiler(self._engine)
         gate = ConstraintGate(
             vllm_structured_output.backend_of(self._engine),

@@ -19,7 +19,7 @@ from rayllm.errors import (
 )
 from rayllm.lora.catalog import Catalog, open_adapter
 from rayllm.lora.names import AdapterName, adapter_not_found
-from rayllm.lora.validation import CONFIG, WEIGHTS, AdapterLimits, validate_adapter
+from rayllm.lora.validation import CONFIG, WEIGHTS, validate_adapter
 from rayllm.sources import DownloadOptions, Progress, UnreachableError, node_cache
 from rayllm.sources.cache import Entry
 from rayllm.sources.errors import MissingError
@@ -54,7 +54,7 @@ class AdapterStore:
         catalog: lists adapters; None if only `modules` are served.
         modules: adapters with a source of their own, by name (`lora_config.lora_modules`).
         options: how to download.
-        limits: what the engine accepts.
+        max_rank: the largest rank that the engine takes.
         progress: creates the observer of a download.
     """
 
@@ -64,14 +64,14 @@ class AdapterStore:
         catalog: Catalog | None,
         modules: Mapping[str, str],
         options: DownloadOptions,
-        limits: AdapterLimits,
+        max_rank: int,
         progress: Callable[[], Progress],
     ) -> None:
         self.base = base
         self._catalog = catalog
         self._modules = modules
         self._options = options
-        self._limits = limits
+        self._max_rank = max_rank
         self._progress = progress
 
     def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
@@ -83,7 +83,7 @@ class AdapterStore:
 
         Raises:
             ModelNotFoundError: it does not exist.
-            RequestError: it is broken, or made for another model; the message names the file.
+            RequestError: it is broken; the message names the file.
             UnavailableError: its store is down.
         """
         candidates: list[Store] = []
@@ -95,7 +95,7 @@ class AdapterStore:
         except SourceError as error:
             raise self._unavailable(name, error) from None
         try:
-            validate_adapter(name, entry.files, self._limits)
+            validate_adapter(name, entry.files, self._max_rank)
             return AdapterFiles(entry, version, self._read_settings(name, entry.files))
         except RequestError:
             # A broken adapter need not stay in the cache.

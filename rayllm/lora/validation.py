@@ -1,47 +1,53 @@
-"""Validates adapters before an engine loads them, so that a broken one fails its own requests only."""
+"""Validates an adapter's files without its base model, so that a broken one fails its own requests only.
+
+What the base model takes is for its engine to say; see `rayllm.engine.vllm.adapters`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rayllm.errors import RequestError
-from rayllm.lora.base_modules import BaseModules
 from rayllm.lora.names import AdapterName
 from rayllm.sources.safetensors import Tensor, read_complete_file
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
-_LORA_WEIGHT = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
+_LORA_WEIGHT = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?:embedding_)?(?P<side>[AB])(?:\.weight)?")
+_FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+# Keys of PEFT's that change what an adapter computes, and what they stand for. Older vLLMs ignore most.
+_UNSUPPORTED = {
+    "use_dora": "DoRA",
+    "lora_bias": "biases",
+    "alora_invocation_tokens": "activated LoRA",
+    "layer_replication": "replicated layers",
+    "use_bdlora": "block-diagonal LoRA",
+    "use_qalora": "QALoRA",
+}
+# Initializations that leave the base's weights as they are; PEFT changes these for others when it loads the adapter.
+_PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}
 
 
-@dataclass(frozen=True)
-class AdapterLimits:
-    """What an engine accepts: the largest rank, and the modules of its model."""
-
-    max_rank: int
-    base: BaseModules
-
-
-def validate_adapter(name: AdapterName, folder: Path, limits: AdapterLimits) -> None:
-    """Refuse an adapter that the engine could not load.
+def validate_adapter(name: AdapterName, folder: Path, max_rank: int) -> None:
+    """Refuse an adapter that no engine could load, or that none would load as PEFT does.
 
     Raises:
-        RequestError: a file is missing, broken or made for another base model; the message names it.
+        RequestError: a file is missing, broken or asks for what is not supported; the message names it.
     """
     try:
-        _check_config(_read_config(folder / CONFIG), limits)
+        _check_config(_read_config(folder / CONFIG), max_rank)
         if not (folder / WEIGHTS).is_file():
             raise ValueError(f"it has no {WEIGHTS}")
         try:
             tensors = read_complete_file(folder / WEIGHTS)
         except ValueError as error:
             raise ValueError(f"{WEIGHTS}: {error}") from None
-        _check_tensors(tensors, limits)
+        _check_tensors(tensors, max_rank)
     except ValueError as error:
         raise RequestError(f"The adapter `{name}` cannot be used: {error}.", "model", "adapter_broken") from None
 
@@ -58,55 +64,82 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _check_config(config: dict[str, Any], limits: AdapterLimits) -> None:
+def _check_config(config: dict[str, Any], max_rank: int) -> None:
     rank = config.get("r")
     if type(rank) is not int or rank < 1:
         raise ValueError(f"{CONFIG}: `r` is no rank")
+    if not _is_number(config.get("lora_alpha", rank)):
+        raise ValueError(f"{CONFIG}: `lora_alpha` is no number")
     if str(config.get("peft_type", "LORA")).upper() != "LORA":
         raise ValueError(f"{CONFIG}: `peft_type` is {config['peft_type']}, and only LORA is supported")
-    if config.get("use_dora"):
-        raise ValueError(f"{CONFIG}: `use_dora` is set, and vLLM does not support DoRA")
+    for key, what in _UNSUPPORTED.items():
+        if config.get(key):
+            raise ValueError(f"{CONFIG}: `{key}` is set, and vLLM does not support {what}")
+    init = config.get("init_lora_weights")
+    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+        raise ValueError(
+            f"{CONFIG}: `init_lora_weights` is {init}, which changes the base model's weights; convert it with PEFT's "
+            "path_initial_model_for_weight_conversion"
+        )
     if config.get("bias", "none") != "none":
         raise ValueError(f"{CONFIG}: `bias` is {config['bias']}, and vLLM does not support adapters with biases")
     if config.get("modules_to_save"):
         raise ValueError(f"{CONFIG}: `modules_to_save` holds whole layers, which vLLM does not replace")
-    patterns = config.get("rank_pattern") or {}
-    ranks = [rank, *(patterns.values() if isinstance(patterns, dict) else ())]
-    _check_rank(max(value for value in ranks if type(value) is int), CONFIG, limits)
+    _pattern(config, "alpha_pattern")
+    ranks = [rank, *_pattern(config, "rank_pattern").values()]
+    _check_rank(max(value for value in ranks if type(value) is int), CONFIG, max_rank)
 
 
-def _check_tensors(tensors: dict[str, Tensor], limits: AdapterLimits) -> None:
+def _pattern(config: dict[str, Any], key: str) -> dict[str, Any]:
+    """A setting that differs between modules, by regular expressions for their names."""
+    pattern = config.get(key) or {}
+    if isinstance(pattern, dict) and all(_is_expression(name) and _is_number(pattern[name]) for name in pattern):
+        return pattern
+    raise ValueError(f"{CONFIG}: `{key}` is no mapping of regular expressions to numbers")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
+
+
+def _check_tensors(tensors: dict[str, Tensor], max_rank: int) -> None:
     modules: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if match := _LORA_WEIGHT.fullmatch(name):
             modules.setdefault(match["module"], {})[match["side"]] = tensor
+            if tensor.dtype not in _FLOATS:
+                raise ValueError(f"{WEIGHTS}: `{name}` is of type {tensor.dtype}, and weights of adapters are floats")
     if not modules:
         raise ValueError(f"{WEIGHTS} holds no LoRA weights")
     for module, sides in modules.items():
-        _check_module(module, sides, limits)
-    if not any(limits.base.has_block(module) for module in modules):
-        raise ValueError(f"{WEIGHTS} is for other layers than this model has, such as `{next(iter(modules))}`")
+        _check_module(module, sides, max_rank)
 
 
-def _check_module(module: str, sides: dict[str, Tensor], limits: AdapterLimits) -> None:
+def _check_module(module: str, sides: dict[str, Tensor], max_rank: int) -> None:
     if sides.keys() != {"A", "B"} or any(len(side.shape) != 2 for side in sides.values()):
         raise ValueError(f"{WEIGHTS}: `{module}` lacks lora_A or lora_B, or they are not matrices")
-    rank, in_size = sides["A"].shape
-    out_size = sides["B"].shape[0]
-    _check_rank(rank, f"{WEIGHTS}: `{module}`", limits)
+    rank = sides["A"].shape[0]
     if sides["B"].shape[1] != rank:
         raise ValueError(f"{WEIGHTS}: lora_A and lora_B of `{module}` differ in rank")
-    base_shape = limits.base.conflicting_shape(module, (out_size, in_size))
-    # Adding tokens to the vocabulary enlarges the first and the last layer.
-    if base_shape and module.rpartition(".")[2] not in ("lm_head", "embed_tokens"):
-        raise ValueError(
-            f"{WEIGHTS}: `{module}` maps {in_size} to {out_size} features, and this model's {base_shape[1]} to "
-            f"{base_shape[0]}; it was made for another base model"
-        )
+    if not holds_all_experts(module):
+        _check_rank(rank, f"{WEIGHTS}: `{module}`", max_rank)
 
 
-def _check_rank(rank: int, where: str, limits: AdapterLimits) -> None:
-    if rank > limits.max_rank:
+def holds_all_experts(module: str) -> bool:
+    """Whether PEFT keeps the matrices of all experts of a layer under this name, one below the other."""
+    return module.endswith((".experts", ".experts.base_layer"))
+
+
+def _check_rank(rank: int, where: str, max_rank: int) -> None:
+    if rank > max_rank:
         raise ValueError(
-            f"{where} has rank {rank}, and this model takes ranks up to {limits.max_rank} (engine_kwargs.max_lora_rank)"
+            f"{where} has rank {rank}, and this model takes ranks up to {max_rank} (engine_kwargs.max_lora_rank)"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
         },
     }
     serve.run(build_app(args), name=APP, route_prefix="/")
-    return Service(f"http://127.0.0.1:{own_port}", proxy_url)
+    return Service(f"http://127.0.0.1:{own_port}", proxy_url, adapters)
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +147,7 @@ def surface(
     router = {"batches": batches, "hosted_tools": "refuse"}
     args = {"llm_configs": list(surface_configs.values()), "router": router}
     serve.run(build_app(args), name="surface", route_prefix=PREFIX)
-    return Service(service.proxy_url + PREFIX, service.proxy_url + PREFIX)
+    return replace(service, url=service.proxy_url + PREFIX, proxy_url=service.proxy_url + PREFIX)
 
 
 @pytest.fixture(scope="session")

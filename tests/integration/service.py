@@ -28,6 +28,8 @@ class Service:
 
     url: str
     proxy_url: str
+    adapters: Path
+    """The folder of the second model's adapters."""
 
     def client(self) -> httpx.Client:
         """A plain HTTP client."""
@@ -72,6 +74,8 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
             "dtype": other_dtype(),
             "max_num_seqs": 8,
             "num_gpu_blocks_override": 64,
+            # What the demo's adapters are for, but not its first and last layer.
+            "lora_target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         },
         "runtime_env": demo["runtime_env"],

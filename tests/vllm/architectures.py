@@ -142,9 +142,8 @@ def answers(root: Path) -> dict[str, dict[str, Any]]:
         By name: `tokens`, the numbers of tokens in the answers to two prompts; `logprobs`, those of PROMPT's tokens;
         and `expected`, the same by transformers. Or `error`, where vLLM cannot run it here.
     """
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
-    from vllm import LLM, SamplingParams
+    prepare_environment()
+    from vllm import SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
 
     sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0)
@@ -152,17 +151,7 @@ def answers(root: Path) -> dict[str, dict[str, Any]]:
 
     def answer(name: str) -> dict[str, Any]:
         expected = _expected_logprobs(_make(name, root / name))
-        with inspected_in_process():
-            engine = LLM(
-                model=str(root / name),
-                enforce_eager=True,
-                max_model_len=256,
-                max_num_batched_tokens=256,
-                gpu_memory_utilization=0.3,
-                # Mamba-2 layers have none on a CPU.
-                enable_prefix_caching=False,
-                distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-            )
+        engine = start_engine(root / name)
         prompts = ["The capital of France is", "Tell me a story."]
         replies = engine.generate(prompts, sampling, use_tqdm=False)
         [scored] = engine.generate([{"prompt_token_ids": PROMPT}], scoring, use_tqdm=False)
@@ -181,6 +170,30 @@ def answers(root: Path) -> dict[str, dict[str, Any]]:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
         cleanup_dist_env_and_memory()
     return found
+
+
+def prepare_environment() -> None:
+    """For engines in this process; before vLLM is imported."""
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
+
+
+def start_engine(folder: Path, **changes: Any) -> Any:
+    """An engine in this process."""
+    from vllm import LLM
+
+    with inspected_in_process():
+        return LLM(
+            model=str(folder),
+            enforce_eager=True,
+            max_model_len=256,
+            max_num_batched_tokens=256,
+            gpu_memory_utilization=0.3,
+            # Mamba-2 layers have none on a CPU.
+            enable_prefix_caching=False,
+            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            **changes,
+        )
 
 
 def disagreement(logprobs: list[float], expected: list[float]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from vllm.sampling_params import RequestOutputKind
 
 from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm import moved_names
-from rayllm.engine.vllm.adapters import AdapterSlots
 from rayllm.engine.vllm.application import pass_anthropic_errors
 from rayllm.engine.vllm.errors import error_object
 from rayllm.engine.vllm.structured_output import guard_generation
@@ -242,64 +240,3 @@ async def test_errors_of_a_chat_pass_through_the_conversion_to_anthropics_events
     assert start.startswith("event: message_start")
     assert last == f"event: error\n{error}"
     assert (await converted(first, "data: [DONE]\n\n"))[-1].startswith("event: message_stop")
-
-
-class Loading:
-    """Stands for AsyncLLM where it loads an adapter and fails."""
-
-    def __init__(self, error: Exception, errored: bool = False) -> None:
-        self._error = error
-        self.errored = errored
-
-    async def add_lora(self, request: Any) -> None:
-        # The engine's process sends nothing but the text.
-        raise Exception(f"Call to add_lora method failed: {self._error}")
-
-
-async def failed(error: Exception, errored: bool = False) -> RayLLMError:
-    models = SimpleNamespace(lora_id_counter=SimpleNamespace(inc=lambda by: 1), lora_requests={})
-    with pytest.raises(RayLLMError) as caught:
-        await AdapterSlots(Loading(error, errored), models).add("m:x", "m:x@1", Path("/cache/x"))
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "[Errno 28] No space left on device",
-        "Worker failed with error 'No free lora slots', please check the stack trace above for the root cause",
-        "No free adapter slots.",
-        "Server shutting down",
-        "Loading lora m:x@1 failed: No adapter found for /cache/x",
-    ],
-)
-async def test_what_the_engine_failed_on_is_not_the_adapters_fault(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    error = await failed(RuntimeError(text))
-    assert (error.status, error.code) == (503, "adapter_unavailable")
-    assert error.headers()["retry-after"]
-    assert text not in error.message
-    assert text in caplog.text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "While loading /cache/x, expected target modules in {'q_proj'} but received ['z'].",
-        "model.layers.0.z is unsupported LoRA weight",
-        "LoRA rank 64 is greater than max_lora_rank 16.",
-        "Missing required configuration fields: {'lora_alpha'}",
-        "Error while deserializing header: header too large",
-        "The size of tensor a (64) must match the size of tensor b (32) at non-singleton dimension 1",
-    ],
-)
-async def test_what_is_wrong_with_an_adapters_files_is(text: str) -> None:
-    error = await failed(ValueError(text))
-    assert (error.status, error.code) == (400, "adapter_broken")
-    assert "/cache" not in error.message
-
-
-async def test_an_engine_that_dies_over_an_adapter_is_dead(caplog: pytest.LogCaptureFixture) -> None:
-    error = await failed(RuntimeError("EngineCore encountered an issue."), errored=True)
-    assert (error.status, error.message) == (500, "The engine died.")
-    assert "EngineCore encountered an issue" in caplog.text

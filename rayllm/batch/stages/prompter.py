@@ -13,7 +13,7 @@ from rayllm.engine.adapters.setup import adapter_store, with_generation
 from rayllm.engine.middleware.request_rewriting import with_one_bos
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.errors import ConfigError, RequestError
-from rayllm.lora import AdapterLimits, AdapterName, BaseModules, resolve_adapter
+from rayllm.lora import AdapterName, resolve_adapter
 from rayllm.prompt import PromptError, render
 from rayllm.sources import LoggedProgress, fetch, node_cache
 
@@ -136,7 +136,7 @@ class Prompter:
 
     def _adapter_plan(self, name: AdapterName) -> RequestPlan:
         """The plan with the adapter's own settings. Its weights are left for the engine to check."""
-        files = adapter_store(self._model, AdapterLimits(sys.maxsize, BaseModules.of(())), LoggedProgress).fetch(name)
+        files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(name)
         node_cache().release(files.entry)
         if files.generation is None:
             return self._plan

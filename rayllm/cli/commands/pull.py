@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
 from rayllm.cli.terminal.download_progress import progress
 from rayllm.config import ModelConfig, named_model
 from rayllm.errors import ConfigError, RayLLMError, SourceError
-from rayllm.lora import AdapterLimits, AdapterName, AdapterStore, BaseModules
+from rayllm.lora import AdapterName, AdapterStore
 from rayllm.sources import Progress, fetch
 
 # vLLM's default.
@@ -44,13 +43,13 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
     folder = fetch(config.source, config.model_id, pickle, progress=show(), arguments=arguments).folder
     try:
         if adapters or all_adapters:
-            _fetch_adapters(config, folder, adapters, all_adapters, show)
+            _fetch_adapters(config, adapters, all_adapters, show)
     finally:
         click.echo(str(folder))
 
 
 def _fetch_adapters(
-    config: ModelConfig, weights: Path, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], Progress]
+    config: ModelConfig, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], Progress]
 ) -> None:
     """Fetch adapters, and print their folders.
 
@@ -59,9 +58,7 @@ def _fetch_adapters(
     """
     from rayllm.engine.adapters.setup import adapter_store
 
-    rank = int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK))
-    limits = AdapterLimits(rank, BaseModules.of(weights.glob("*.safetensors")))
-    store = adapter_store(config, limits, show)
+    store = adapter_store(config, int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK)), show)
     names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in adapters]
     faults = []
     for name in dict.fromkeys([*names, *(_all(config, store) if all_adapters else ())]):

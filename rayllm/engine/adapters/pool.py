@@ -153,7 +153,7 @@ class AdapterPool:
         """Keep the adapter loaded for the duration of the block.
 
         Args:
-            adapter_id: the adapter.
+            name: the adapter.
             path: its location, if an administrator loaded it.
             model: the model name in the request, which need not be the adapter's.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rayllm.config import GenerationConfig, ModelConfig
@@ -13,7 +12,7 @@ from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.adapters import AdapterSlots
 from rayllm.engine.vllm.engine import max_lora_rank
 from rayllm.errors import RequestError
-from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
+from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
 from rayllm.prompt import PromptError
 from rayllm.settings import settings
 from rayllm.sources import DownloadOptions, Progress
@@ -26,26 +25,23 @@ def adapter_pool_of(
     model: ModelConfig,
     engine: Any,
     server: Any,
-    weights: Path,
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
 ) -> AdapterPool | None:
-    """The adapter pool of `model`; None if it adapter_limits no adapters.
+    """The adapter pool of `model`; None if it takes none.
 
     Args:
         model: the base model.
         engine: vLLM's AsyncLLM.
         server: vLLM's application.
-        weights: the folder of the base model's weights; may be missing on this node.
         plan: makes a request plan from a configuration.
         progress: creates an observer of a download.
     """
     lora = model.lora_config
     if lora is None:
         return None
-    adapter_limits = AdapterLimits(max_lora_rank(engine), BaseModules.of(weights.glob("*.safetensors")))
     return AdapterPool(
-        adapter_store(model, adapter_limits, progress),
+        adapter_store(model, max_lora_rank(engine), progress),
         AdapterSlots(engine, server.state.openai_serving_models),
         lambda name, files: _plan(name, files, model, plan),
         lora.max_num_adapters_per_replica,
@@ -63,12 +59,12 @@ async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
         await adapter_pool.load(AdapterName(model.model_id, module.name))
 
 
-def adapter_store(model: ModelConfig, adapter_limits: AdapterLimits, progress: Callable[[], Progress]) -> AdapterStore:
+def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Progress]) -> AdapterStore:
     """The adapter store of `model`, which must have a `lora_config`.
 
     Args:
         model: the base model.
-        adapter_limits: the engine's limits.
+        max_rank: the largest rank that the engine takes.
         progress: creates an observer of a download.
     """
     lora = model.lora_config
@@ -79,7 +75,7 @@ def adapter_store(model: ModelConfig, adapter_limits: AdapterLimits, progress: C
         open_catalog(path, model.model_id) if path else None,
         {module.name: module.path for module in lora.lora_modules},
         replace(DownloadOptions.from_settings(lora.download_timeout_s), tries=lora.max_download_tries),
-        adapter_limits,
+        max_rank,
         progress,
     )
 

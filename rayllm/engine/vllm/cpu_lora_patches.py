@@ -18,6 +18,8 @@ from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
+from rayllm.engine.vllm.lora_worker import LoraWorker
+
 Kernel = Callable[..., None]
 
 
@@ -60,5 +62,5 @@ def _add_lora_logits(self: Any, y: Any, x: Any, *args: Any, **kwargs: Any) -> No
 PunicaWrapperCPU.add_lora_logits = _add_lora_logits
 
 
-class CpuLoraPatches:
-    """The class that vLLM mixes into its worker; empty, since the import applies the patches."""
+class CpuLoraWorker(LoraWorker):
+    """The class that vLLM mixes into its workers; the import has applied the patches."""

@@ -37,6 +37,27 @@ def test_a_models_own_code_runs_only_where_its_file_says_so() -> None:
     assert arguments(engine_kwargs={"trust_remote_code": True}).engine["trust_remote_code"]
 
 
+@pytest.mark.parametrize(
+    ("workers", "extension"),
+    [
+        ("cpu", "rayllm.engine.vllm.cpu_lora_patches.CpuLoraWorker"),
+        ("gpu", "rayllm.engine.vllm.lora_worker.LoraWorker"),
+        ("ray", "rayllm.engine.vllm.lora_worker.LoraWorker"),
+    ],
+)
+def test_all_workers_of_a_model_with_adapters_can_check_them(workers: Workers, extension: str) -> None:
+    engine = arguments(workers, lora_config={"dynamic_lora_loading_path": "/adapters"}).engine
+    assert (engine["enable_lora"], engine["worker_extension_cls"]) == (True, extension)
+    assert "worker_extension_cls" not in arguments(workers).engine
+
+
+def test_another_extension_of_workers_is_refused_with_adapters() -> None:
+    own = {"engine_kwargs": {"worker_extension_cls": "mine.Extension"}}
+    assert arguments(**own).engine["worker_extension_cls"] == "mine.Extension"
+    with pytest.raises(ConfigError, match="RayLLM's, which checks adapters; remove one of the two"):
+        arguments(lora_config={"dynamic_lora_loading_path": "/adapters"}, **own)
+
+
 @pytest.mark.parametrize(("workers", "executor"), [("ray", "ray"), ("cpu", "mp"), ("gpu", "uni")])
 def test_workers_run_where_they_are_placed(workers: Workers, executor: str) -> None:
     assert arguments(workers).engine["distributed_executor_backend"] == executor

@@ -7,17 +7,27 @@ import struct
 from pathlib import Path
 from typing import Any
 
-CONFIG = {"r": 2, "peft_type": "LORA", "bias": "none", "use_dora": False, "modules_to_save": None}
+CONFIG = {
+    "r": 2,
+    "lora_alpha": 4,
+    "target_modules": ["q_proj"],
+    "peft_type": "LORA",
+    "bias": "none",
+    "use_dora": False,
+    "modules_to_save": None,
+}
 LAYER = "base_model.model.model.layers.0.self_attn"
 SHAPES: dict[str, tuple[int, ...]] = {f"{LAYER}.q_proj.lora_A.weight": (2, 4), f"{LAYER}.q_proj.lora_B.weight": (6, 2)}
 
 
-def safetensors(shapes: dict[str, tuple[int, ...]], dtype: str = "U8", fill: bytes = b"\0") -> bytes:
-    """A safetensors file with one byte per element."""
+def safetensors(
+    shapes: dict[str, tuple[int, ...]], dtype: str = "F8_E4M3", fill: bytes = b"\0", bytes_each: int = 1
+) -> bytes:
+    """A safetensors file."""
     header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():
-        start, size = end, 1
+        start, size = end, bytes_each
         for side in shape:
             size *= side
         end += size

@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.config import GenerationConfig
 from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
-from rayllm.lora import AdapterFiles, AdapterLimits, AdapterName, AdapterStore, BaseModules, open_catalog
+from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
 from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
 from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy
@@ -33,9 +33,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def adapters(path: Path | str | None, base: str = "m", max_rank: int = 8, **modules: str) -> AdapterStore:
-    """A store whose base has unknown modules."""
     catalog = open_catalog(str(path), base) if path else None
-    return AdapterStore(base, catalog, modules, QUICK, AdapterLimits(max_rank, BaseModules({})), LoggedProgress)
+    return AdapterStore(base, catalog, modules, QUICK, max_rank, LoggedProgress)
 
 
 def refused(store: AdapterStore, name: AdapterName = X, path: str | None = None) -> RayLLMError:
