@@ -62,20 +62,24 @@ def rewrite_request(path: str, body: Body, plan: RequestPlan) -> Body:
         _check_stateless(rewritten)
         if isinstance(items := rewritten.get("input"), list):
             rewritten["input"] = [whole_answer(_without_nulls(item)) for item in items]
-    if path not in _STOPS:
-        return rewritten
-    _add_defaults(rewritten, path, plan)
-    _add_stops(rewritten, _STOPS[path], plan)
-    if path in (CHAT, CHAT_BATCH) and plan.owns_template and rewritten.get("add_special_tokens") is True:
-        # The tokenizer adds the BOS, so the template must not.
-        kwargs = rewritten.get("chat_template_kwargs") or {}
-        if isinstance(kwargs, dict):
-            rewritten["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
-    if path == COMPLETIONS:
-        _check_echo(rewritten)
-    if path == COMPLETIONS and "prompt" in rewritten and rewritten.get("add_special_tokens") is not False:
-        rewritten["prompt"] = with_one_bos(rewritten["prompt"], plan)
+    if path in _STOPS:
+        _apply(plan, path, rewritten)
     return rewritten
+
+
+def _apply(plan: RequestPlan, path: str, body: Body) -> None:
+    """Apply a plan to a request that generates text, in place."""
+    _add_defaults(body, path, plan)
+    _add_stops(body, _STOPS[path], plan)
+    if path in (CHAT, CHAT_BATCH) and plan.owns_template and body.get("add_special_tokens") is True:
+        # The tokenizer adds the BOS, so the template must not.
+        kwargs = body.get("chat_template_kwargs") or {}
+        if isinstance(kwargs, dict):
+            body["chat_template_kwargs"] = {**kwargs, "omit_bos": plan.tokenizer_adds_bos}
+    if path == COMPLETIONS:
+        _check_echo(body)
+        if "prompt" in body and body.get("add_special_tokens") is not False:
+            body["prompt"] = with_one_bos(body["prompt"], plan)
 
 
 def _check_guarded(body: Body, plan: RequestPlan) -> None:

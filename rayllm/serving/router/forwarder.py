@@ -125,7 +125,7 @@ class Forwarder:
         resolved = await self._resolve(payload.model, caller)
         if self._hooks.see_requests and not _is_question(client):
             resolved, payload = await self._after_hooks(client, resolved, payload, take)
-        payload = self._without_hosted_tools(client, resolved, payload)
+        payload = self._without_hosted_tools(client, resolved, payload, take)
         self._quarantine.check(client.path, payload.raw)
         await self._check_adapter(client, resolved)
         async with self._admitted(client, caller, resolved.model_id, payload.routing):
@@ -151,15 +151,18 @@ class Forwarder:
             resolved = await self._resolve(changed.model, client.caller)
         return resolved, changed
 
-    def _without_hosted_tools(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> Payload:
+    def _without_hosted_tools(
+        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, take: Callable[[int], None]
+    ) -> Payload:
         """The request without the tools that nobody here runs; the reply names them."""
         if self._config.hosted_tools == "refuse" or client.path not in PATHS or not isinstance(payload, JsonPayload):
             # A replica refuses them.
             return payload
-        payload, ignored = payload.without_hosted_tools(self._models.has_tool_server(resolved.model_id))
+        changed, ignored = payload.without_hosted_tools(self._models.has_tool_server(resolved.model_id))
         if ignored:
+            take(len(changed.raw) - len(payload.raw))
             client.reply_headers[headers.IGNORED_TOOLS] = types_for_header(ignored)
-        return payload
+        return changed
 
     async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         fallbacks = self._models.fallbacks(resolved.model_id)
