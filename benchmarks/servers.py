@@ -25,7 +25,6 @@ import yaml
 
 from benchmarks.processes import engines_of
 from rayllm.config import LocalSource, ModelConfig, load_model
-from rayllm.engine.arguments import STRUCTURED_OUTPUTS
 from rayllm.engine.cpu import CPU_VARIABLES, with_cpu_defaults
 from rayllm.prompt import compile_template
 
@@ -35,6 +34,8 @@ DEMO = ROOT / "models" / "rayllm-demo.yaml"
 PATIENCE = {"RAY_raylet_start_wait_time_s": "400"}
 # No server of ours may refuse what it could serve.
 MAX_STREAMS = 4096
+# Of vLLM's own backends, only xgrammar reads what vLLM makes of tools. Like RayLLM, it writes no free white space.
+_STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _ray_serve_llm(
     assert isinstance(model.source, LocalSource)
     arguments, environment = _on_this_cpu(model)
     engine = {**arguments, "max_model_len": model.max_model_len}
-    engine["structured_outputs_config"] = STRUCTURED_OUTPUTS
+    engine["structured_outputs_config"] = _STRUCTURED_OUTPUTS
     if model.lora_config:
         # The engine computes adapters, as the others do; they are listed in a bucket, which none of the loads needs.
         slots = model.lora_config.max_num_adapters_per_replica
@@ -251,7 +252,7 @@ def _on_this_cpu(model: ModelConfig) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _features(model: ModelConfig) -> list[str]:
     """Switches for adapters and tools, as vLLM's command line has them."""
-    switches = ["--disable-uvicorn-access-log", "--structured-outputs-config", json.dumps(STRUCTURED_OUTPUTS)]
+    switches = ["--disable-uvicorn-access-log", "--structured-outputs-config", json.dumps(_STRUCTURED_OUTPUTS)]
     if model.lora_config:
         most = str(model.lora_config.max_num_adapters_per_replica)
         switches += ["--enable-lora", "--max-loras", most, "--max-cpu-loras", most]

@@ -70,7 +70,8 @@ GRAMMAR = 'root ::= "The capital is " city "."\ncity ::= "Paris" | "Berlin"'
 class Case:
     """One request. `streams` says that it is also asked for as a stream.
 
-    `deviation` says why RayLLM answers otherwise on purpose where vLLM answers `vllm_status`.
+    `deviation` says why RayLLM answers otherwise on purpose where vLLM answers `vllm_status`, and `other_text` why its
+    text is another one.
     """
 
     group: str
@@ -80,6 +81,11 @@ class Case:
     streams: bool = False
     deviation: str = ""
     vllm_status: int = 0
+    other_text: str = ""
+
+
+def _spaced(case: Case) -> Case:
+    return replace(case, other_text="with spaces in JSON")
 
 
 def _chat(group: str, name: str, streams: bool = False, messages: Any = None, **fields: Any) -> Case:
@@ -161,10 +167,14 @@ EXTRAS = [
     _chat("Extra parameters", "an unknown field", nobody_knows=1),
 ]
 STRUCTURED = [
-    _chat("Structured output", "`response_format: json_object`", True, response_format={"type": "json_object"}),
-    _chat("Structured output", "`response_format: json_schema`", True, response_format=JSON_SCHEMA, max_tokens=48),
+    _spaced(
+        _chat("Structured output", "`response_format: json_object`", True, response_format={"type": "json_object"})
+    ),
+    _spaced(
+        _chat("Structured output", "`response_format: json_schema`", True, response_format=JSON_SCHEMA, max_tokens=48)
+    ),
     _chat("Structured output", "`response_format: text`", response_format={"type": "text"}),
-    _chat("Structured output", "`json`", structured_outputs={"json": SCHEMA}, max_tokens=48),
+    _spaced(_chat("Structured output", "`json`", structured_outputs={"json": SCHEMA}, max_tokens=48)),
     _chat("Structured output", "`choice`", True, structured_outputs={"choice": ["positive", "negative"]}),
     _chat("Structured output", "`regex`", True, structured_outputs={"regex": r"[A-Z][a-z]{2,8}\.[0-9]{3}"}),
     _chat("Structured output", "`grammar`", True, structured_outputs={"grammar": GRAMMAR}),
@@ -198,7 +208,7 @@ COMPLETION_CASES = [
     _completion("`suffix`", suffix="x"),
     _completion("`prompt_logprobs`", prompt_logprobs=0),
     _completion("`add_special_tokens: false`", add_special_tokens=False),
-    _completion("`response_format`", response_format=JSON_SCHEMA, max_tokens=48),
+    _spaced(_completion("`response_format`", response_format=JSON_SCHEMA, max_tokens=48)),
     _completion("`structured_outputs`", structured_outputs={"choice": ["yes", "no"]}),
     _completion("no prompt", prompt=None),
     _completion("an empty prompt", prompt=""),
@@ -207,7 +217,7 @@ COMPLETION_CASES = [
 RESPONSE_CASES = [
     _response("a text", True),
     _response("messages and `instructions`", True, input=[FRANCE], instructions="Shout."),
-    _response("`text.format`", True, text={"format": {"type": "json_schema", "name": "c", "schema": SCHEMA}}),
+    _spaced(_response("`text.format`", True, text={"format": {"type": "json_schema", "name": "c", "schema": SCHEMA}})),
     _response("a function", True, input=WEATHER_QUESTION["content"], tools=[_RESPONSE_TOOL], max_output_tokens=64),
     _response("`store: false`", store=False),
     _response("`top_logprobs`", include=["message.output_text.logprobs"], top_logprobs=2),

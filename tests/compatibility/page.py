@@ -38,4 +38,4 @@ def _seen(case: Case, status: int | None) -> str:
         return ""
     if case.deviation:
         return f"{status}, vLLM {case.vllm_status}: {case.deviation}"
-    return f"same ({status})"
+    return f"{status}, {case.other_text}" if case.other_text else f"same ({status})"
