@@ -39,9 +39,11 @@ def spec() -> dict[str, Any]:
 def dashboard(spec: dict[str, Any]) -> Iterator[httpx.Client]:
     """The dashboard of a cluster with token authentication: one node that has what all groups' pods have."""
     groups = spec["rayClusterConfig"]["workerGroupSpecs"]
-    resources = {name: int(n) for group in groups for name, n in group["resources"].items() if name != "CPU"}
+    # KubeRay makes options of Ray's own resources.
+    own = ("CPU", "GPU")
+    resources = {name: int(n) for group in groups for name, n in group["resources"].items() if name not in own}
     port = free_port()
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=4"]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=4", "--num-gpus=0"]
     command += [f"--port={free_port()}", f"--dashboard-port={port}", f"--resources={json.dumps(resources)}"]
     command += [f"--ray-client-server-port={free_port()}", f"--dashboard-agent-listen-port={free_port()}"]
     # Not below pytest's folder, whose path is too long for Ray's sockets.
