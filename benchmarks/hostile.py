@@ -139,9 +139,9 @@ def load_adapters(count: int) -> str:
         model = Path(root) / DEMO.name
         model.write_text(yaml.safe_dump(demo))
         good = DEMO.with_name(MODEL) / "adapters" / "pirate"
+        adapters.forge(good, folder)
         with rayllm(model) as server:
             judge = Judge(server.url)
-            adapters.forge(good, folder)
             adapters.check_forged(judge, MODEL)
             adapters.check_made(judge, MODEL, good, folder, count)
     statuses = ", ".join(f"{number:,} × {status}" for status, number in sorted(judge.statuses.items()))

@@ -21,7 +21,7 @@ ScalingOf = Callable[[str], tuple[int, float]]
 """Returns the rank of a module, and by what its lora_B is multiplied."""
 
 
-# The largest norm of a lora_A times that of its lora_B. Trained ones have less than a hundred, broken ones NaN, which
+# The largest norm of a lora_A times that of its lora_B. Those of trained ones are far below, of broken ones NaN, which
 # stays in the KV cache and on a CPU reaches the answers to others.
 _MAX_STRENGTH = 1e6
 
