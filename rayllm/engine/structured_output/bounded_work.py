@@ -39,7 +39,9 @@ class BoundedWork(Generic[T]):
             self._cache.move_to_end(key)
             return self._cache[key]
         if key not in self._running:
-            self._running[key] = asyncio.create_task(self._remember(key, texts))
+            task = self._running[key] = asyncio.create_task(self._remember(key, texts))
+            # Nobody may be left to see its error.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # A client that leaves neither stops the work nor makes room for more.
         return await asyncio.shield(self._running[key])
 
