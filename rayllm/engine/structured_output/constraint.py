@@ -91,9 +91,9 @@ def _named(choice: Body) -> set[str] | None:
 def _parameters(tools: list[Any]) -> Iterator[tuple[str, Any]]:
     """The names of tools, and the schemas of their parameters, of those that have any."""
     for tool in tools:
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if not isinstance(function, dict):
+        if not isinstance(tool, dict):
             continue
+        function = tool["function"] if isinstance(tool.get("function"), dict) else tool
         for key in ("parameters", "input_schema"):
             if function.get(key) is not None:
                 name = function.get("name")

@@ -38,6 +38,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         ({"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}, [("output_config.format", "json")]),
         ({"tools": [{"function": {"parameters": SCHEMA}}, {"parameters": SCHEMA}]}, [("tools", "json")] * 2),
         ({"tools": [{"input_schema": SCHEMA}, "x"]}, [("tools", "json")]),
+        ({"tools": [{"function": None, "parameters": SCHEMA}]}, [("tools", "json")]),
         ({"tools": [{"function": {"parameters": SCHEMA}}], "tool_choice": "none"}, []),
     ],
 )
