@@ -104,11 +104,7 @@ class ConstraintGate:
             # What vLLM has made of many tools is larger than each.
             check_limits(constraint)
         is_guidances = self._backend_of(kind, text) == "guidance"
-        try:
-            constraint = (self._for_guidance if is_guidances else self._for_xgrammar)(constraint, options)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-            # Clients may write anything.
-            raise refusal(constraint, "cannot be read") from None
+        constraint = (self._for_guidance if is_guidances else self._for_xgrammar)(constraint, options)
         if is_guidances:
             if fault := await self._faults.answer(constraint.kind, constraint.text):
                 raise refusal(constraint, fault)

@@ -66,12 +66,45 @@ JSON = st.recursive(
 )
 
 
+def shaped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Schemas whose keywords mostly have values of the right kind, so that faults lie deep."""
+    maps, lists = st.dictionaries(TEXTS, inner, max_size=3), st.lists(inner, min_size=1, max_size=3)
+    right = {
+        **dict.fromkeys(("properties", "patternProperties", "$defs", "dependentSchemas"), maps),
+        **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), lists),
+        **dict.fromkeys(("items", "not", "contains", "additionalProperties", "if", "then"), inner),
+        **dict.fromkeys(("minLength", "maxItems", "minimum", "minProperties", "multipleOf"), st.integers(0, 4)),
+        "type": st.sampled_from(["object", "object", "string", "integer", ["string", "null"], "array"]),
+        "$ref": st.sampled_from(["#", "#/$defs/a", "#/properties/a", "#/anyOf/0"]),
+        "enum": st.lists(JSON, min_size=1, max_size=3),
+        "required": st.lists(TEXTS, max_size=2),
+        "pattern": TEXTS,
+        "const": JSON,
+    }
+    return st.lists(st.sampled_from(sorted(right)), max_size=4).flatmap(
+        lambda names: st.fixed_dictionaries({name: right[name] for name in names})
+    )
+
+
+SCHEMAS = st.recursive(st.booleans() | st.just({}) | JSON, shaped, max_leaves=12)
+# As tools have them, so that formats of XML spell out their arguments.
+VALUES = st.fixed_dictionaries(
+    {"type": st.sampled_from(["string", "string", "integer", ["string", "null"]])},
+    optional={"enum": st.lists(JSON, min_size=1, max_size=3), "const": JSON, "minLength": st.integers(0, 3)},
+)
+TOOLS = st.fixed_dictionaries(
+    {"type": st.just("object"), "properties": st.dictionaries(TEXTS, VALUES | SCHEMAS, max_size=2)},
+    optional={"required": st.lists(TEXTS, max_size=2), "$defs": st.dictionaries(TEXTS, VALUES, max_size=1)},
+)
+STYLES = st.sampled_from(["json", "qwen_xml", "glm_xml", "minimax_xml", "other", [], None])
+
+
 async def no_fault(kind: str, text: str) -> str | None:
     return None
 
 
-@given(schema=JSON, style=st.sampled_from(["json", "qwen_xml", "glm_xml", "other", [], None]))
-@settings(max_examples=400, deadline=None)
+@given(schema=JSON | SCHEMAS | TOOLS, style=STYLES)
+@settings(max_examples=500, deadline=None, derandomize=True)
 async def test_any_json_is_read_or_refused(schema: Any, style: Any) -> None:
     """The bodies that reach the gate are JSON, and nothing is known of them."""
     with suppress(RequestError):
