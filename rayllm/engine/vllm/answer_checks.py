@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 IsSatisfied = Callable[[str, str, str], Awaitable[bool]]
+
+
+class _Answers:
+    """The answers to a request so far, each a list of texts or tokens.
+
+    Args:
+        params: the request's SamplingParams.
+    """
+
+    def __init__(self, params: Any) -> None:
+        self._is_delta = params.output_kind.name == "DELTA"
+        self._parts: defaultdict[int, list[Any]] = defaultdict(list)
+
+    def extend(self, index: int, parts: Sequence[Any]) -> Sequence[Any]:
+        """The whole answer of an index, of which an output of vLLM has `parts`."""
+        if not self._is_delta:
+            return parts
+        self._parts[index] += parts
+        return self._parts[index]
 
 
 class CutAnswers:
@@ -21,8 +41,7 @@ class CutAnswers:
     def __init__(self, params: Any, constraint: tuple[str, str], is_satisfied: IsSatisfied) -> None:
         self._constraint = constraint
         self._is_satisfied = is_satisfied
-        self._is_delta = params.output_kind.name == "DELTA"
-        self._texts: dict[int, str] = {}
+        self._answers = _Answers(params)
 
     async def check(self, output: Any) -> None:
         """Check an output of vLLM.
@@ -33,11 +52,10 @@ class CutAnswers:
         from vllm.exceptions import VLLMValidationError
 
         for one in output.outputs:
-            earlier = self._texts.get(one.index, "") if self._is_delta else ""
-            text = self._texts[one.index] = earlier + one.text
+            texts = self._answers.extend(one.index, [one.text])
             if one.finish_reason != "stop" or not isinstance(one.stop_reason, str):
                 continue
-            if not await self._is_satisfied(*self._constraint, text):
+            if not await self._is_satisfied(*self._constraint, "".join(texts)):
                 raise VLLMValidationError(
                     f"The stop text {one.stop_reason[:40]!r} occurs in the answer before the answer satisfies its "
                     "constraint; leave it out.",
@@ -57,8 +75,7 @@ class UnendedReasoning:
     def __init__(self, params: Any, engine: Any, parser_arguments: dict[str, Any]) -> None:
         self._engine = engine
         self._parser_arguments = parser_arguments
-        self._is_delta = params.output_kind.name == "DELTA"
-        self._tokens: dict[int, list[int]] = {}
+        self._answers = _Answers(params)
 
     @cached_property
     def _parser(self) -> Any:
@@ -77,8 +94,7 @@ class UnendedReasoning:
         from vllm.exceptions import VLLMValidationError
 
         for one in output.outputs:
-            earlier = self._tokens.get(one.index, []) if self._is_delta else []
-            tokens = self._tokens[one.index] = [*earlier, *one.token_ids]
+            tokens = self._answers.extend(one.index, one.token_ids)
             if one.finish_reason != "stop":
                 continue
             if not self._parser.is_reasoning_end([*(output.prompt_token_ids or ()), *tokens]):
