@@ -76,7 +76,7 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
             "num_gpu_blocks_override": 64,
             # What the demo's adapters are for, but not its first and last layer.
             "lora_target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
-            "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+            "structured_outputs_config": {"backend": "xgrammar"},
         },
         "runtime_env": demo["runtime_env"],
         "deployment_config": {"max_queued_requests": 1},

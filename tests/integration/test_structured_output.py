@@ -168,6 +168,30 @@ def test_options_hold(http: httpx.Client, option: str) -> None:
     assert re.fullmatch(compact, reply.json()["choices"][0]["text"])
 
 
+LENGTHS = {"type": "string", "minLength": 3, "maxLength": 5}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_whose_constraints_xgrammar_compiles(http: httpx.Client, stream: bool) -> None:
+    def post(schema: Any, **options: Any) -> httpx.Response:
+        constraint = {"structured_outputs": {"json": schema, **options}}
+        body = {"model": PLAIN, "prompt": "x", "temperature": 1.5, "seed": 1, "max_tokens": 100, "stream": stream}
+        return http.post(COMPLETIONS, json={**body, **constraint})
+
+    for schema in (FLAG, LENGTHS, {"enum": ["a b", 7]}, {"oneOf": [{"type": "boolean"}, {"type": "null"}]}):
+        reply = post(schema)
+        assert reply.status_code == 200, reply.text
+        parts = [chunk["choices"][0]["text"] for chunk in events(reply)] if stream else []
+        jsonschema.validate(json.loads("".join(parts) or reply.json()["choices"][0]["text"]), schema)
+    for schema, keyword in ((MULTIPLES, "`multipleOf`"), (CIRCLES, "`oneOf` beside `properties`"), (NESTED, "`maxP")):
+        status, error = failure(post(schema))
+        assert (status, error["param"]) == (400, "structured_outputs")
+        assert f"has {keyword}" in error["message"]
+        assert "xgrammar does not enforce" in error["message"]
+    status, error = failure(post(FLAG, whitespace_pattern="_"))
+    assert (status, error["param"]) == (400, "structured_outputs.whitespace_pattern"), error
+
+
 FORCED_TOOL = {"name": "f", "parameters": {**NESTED, "$defs": {}, "properties": {"kind": {"enum": ["a", "b"]}}}}
 FORCED_TOOL["parameters"] |= {"required": ["kind"]}
 
