@@ -6,6 +6,7 @@ the values of an `enum`. `tests/vllm/test_forced_calls.py` samples calls and rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ _FRAMES = {
 # Qwen's own, where the call begins with a line of its own; MiMo writes the same without lines.
 _QWEN_LINES = ("<parameter={}>\n", "\n</parameter>\n")
 # Styles whose calls xgrammar itself constrains exactly.
-EXACT = ("json", "deepseek_xml", "deepseek_v4_1_xml")
+_EXACT = ("deepseek_xml", "deepseek_v4_1_xml")
+_NAME = re.compile(r'[^<>"\s]+')
 _TEXT = {"minLength", "maxLength", "enum", "const", "type"}
 _DEFINITIONS = ("$defs", "definitions")
 
@@ -37,16 +39,22 @@ def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
         What of the schema cannot be enforced in this format, as a phrase; None if all can.
     """
     style = str(holder.get("style", "json"))
-    if style in EXACT or isinstance(schema, bool):
+    if style == "json" or isinstance(schema, bool):
         return None
-    if style not in _FRAMES:
+    if style not in (*_FRAMES, *_EXACT):
         return f"describes calls in the form `{style[:40]}`"
     schema = resolve(schema, schema["$ref"]) if "$ref" in schema else schema
+    properties = schema.get("properties", {})
+    for name in properties:
+        if not _NAME.fullmatch(name):
+            return f"has a name that calls in XML cannot hold at `properties.{name[:80]}`"
+    if style in _EXACT:
+        return None
     if not assertions(schema) <= {"type", "properties", "required", "additionalProperties"}:
         return "is not a plain object"
     before, after = _QWEN_LINES if style == "qwen_xml" and begin.endswith("\n") else _FRAMES[style]
     arguments = []
-    for name, value in schema.get("properties", {}).items():
+    for name, value in properties.items():
         if (content := _content(schema, value)) is None:
             return f"has a reference, or texts beside other types or with a pattern, at `properties.{name[:80]}`"
         argument = {"type": "tag", "begin": before.format(name), "content": content, "end": after}

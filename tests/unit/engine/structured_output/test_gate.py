@@ -238,6 +238,23 @@ async def test_structural_tags_hold_what_xgrammar_enforces(gate: ConstraintGate)
     assert len(SANDBOX.given) == 2
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "<a", "a>", 'a"b'])
+@pytest.mark.parametrize("style", ["qwen_xml", "glm_xml", "minimax_xml", "deepseek_xml"])
+async def test_names_that_would_break_the_form_of_a_call_are_refused(
+    gate: ConstraintGate, style: str, name: str
+) -> None:
+    async def prepare(name: str, style: str) -> None:
+        schema = {"type": "object", "properties": {"b": {"type": "integer"}, name: {"type": "string"}}}
+        content = {"type": "json_schema", "json_schema": schema, "style": style}
+        tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
+        await gate.prepare("structural_tag", json.dumps(tag), Options())
+
+    await prepare("a-é.7", style)
+    await prepare(name, "json")
+    with pytest.raises(RequestError, match=f"has a name that calls in XML cannot hold at `properties.{name}`"):
+        await prepare(name, style)
+
+
 TOOL = {"name": "f", "parameters": SCHEMA}
 OTHER = {"name": "g", "parameters": {"type": "object", "properties": {"b": {"default": None}}}}
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
