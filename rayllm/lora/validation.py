@@ -31,6 +31,11 @@ _UNSUPPORTED = {
 }
 # Initializations that leave the base's weights as they are; PEFT changes these for others when it loads the adapter.
 _PLAIN_INITS = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}
+# Characters of a module's name, and of an expression for such names.
+_MAX_NAME = 256
+# Steps of matching a name of a hundred characters: some ten milliseconds, in which the replica stands still.
+_MAX_STEPS = 10**6
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 
 
 def validate_adapter(name: AdapterName, folder: Path, max_rank: int) -> None:
@@ -93,6 +98,12 @@ def _check_config(config: dict[str, Any], max_rank: int) -> None:
 def _pattern(config: dict[str, Any], key: str) -> dict[str, Any]:
     """A setting that differs between modules, by regular expressions for their names."""
     pattern = config.get(key) or {}
+    names = pattern if isinstance(pattern, dict) else {}
+    if costly := next((name for name in names if not _is_cheap(name)), None):
+        raise ValueError(
+            f"{CONFIG}: `{key}` holds `{costly[:80]}`, which can take too long to match; write at most {_MAX_NAME} "
+            "characters, three of `*`, `+` and `{`, few of `|` and `?`, no `(?` but `(?:`, and no quantifier on a group"
+        )
     if isinstance(pattern, dict) and all(_is_expression(name) and _is_number(pattern[name]) for name in pattern):
         return pattern
     raise ValueError(f"{CONFIG}: `{key}` is no mapping of regular expressions to numbers")
@@ -105,15 +116,28 @@ def _is_number(value: Any) -> bool:
 def _is_expression(text: str) -> bool:
     try:
         re.compile(text)
-    except re.error:
+    except (re.error, OverflowError):
         return False
     return True
+
+
+def _is_cheap(expression: str) -> bool:
+    """Whether a regular expression is matched in few steps, whatever the name."""
+    if len(expression) > _MAX_NAME:
+        return False
+    plain = _ESCAPE_OR_CLASS.sub("x", expression).replace("(?:", "(")
+    if re.search(r"\(\?|\)[*+?{]", plain):
+        return False
+    ways = math.prod(part.count("|") + 1 for part in plain.split("("))
+    return bool(ways * 2 ** plain.count("?") * 100 ** len(re.findall(r"[*+{]", plain)) <= _MAX_STEPS)
 
 
 def _check_tensors(tensors: dict[str, Tensor], max_rank: int) -> None:
     modules: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if match := _LORA_WEIGHT.fullmatch(name):
+            if len(name) > _MAX_NAME:
+                raise ValueError(f"{WEIGHTS}: the name `{name[:80]}…` is longer than {_MAX_NAME} characters")
             modules.setdefault(match["module"], {})[match["side"]] = tensor
             if tensor.dtype not in _FLOATS:
                 raise ValueError(f"{WEIGHTS}: `{name}` is of type {tensor.dtype}, and weights of adapters are floats")

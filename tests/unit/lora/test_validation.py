@@ -63,12 +63,50 @@ def test_demo_adapters_are_valid(name: str) -> None:
         ({"lora_alpha": float("nan")}, "adapter_config.json: `lora_alpha` is no number"),
         ({"rank_pattern": [1]}, "adapter_config.json: `rank_pattern` is no mapping"),
         ({"alpha_pattern": {"(": 1}}, "adapter_config.json: `alpha_pattern` is no mapping of regular expressions"),
+        ({"alpha_pattern": {"a{9999999999}": 1}}, "adapter_config.json: `alpha_pattern` is no mapping of regular"),
         ({"alpha_pattern": {"q_proj": "1"}}, "adapter_config.json: `alpha_pattern` is no mapping"),
         ({"alpha_pattern": {"q_proj": float("inf")}}, "adapter_config.json: `alpha_pattern` is no mapping"),
     ],
 )
 def test_unsupported_config_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     assert refusal(tmp_path, adapter(**config)).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(a+)+$",
+        "(?:a|a)*",
+        "(a|b){9}",
+        "(a)?(a)?",
+        "(?x: (a+) +)",
+        "(a+)(?#x)+",
+        "(?=a)b",
+        ".*.*.*.*x",
+        "[a]{1,9}[b]+c*d*",
+        "(a|a)" * 20,
+        "a?" * 21 + "a",
+        "a" * 257,
+    ],
+)
+def test_an_expression_that_could_take_long_is_refused(tmp_path: Path, key: str, expression: str) -> None:
+    said = refusal(tmp_path, adapter(**{key: {"q_proj": 4, expression: 4}}))
+    assert said.startswith(f"adapter_config.json: `{key}` holds `{expression[:80]}`, which can take too long to match")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "model.layers.0.self_attn.q_proj",
+        r"^.*\.layers\.\d+\..*q_proj$",
+        r"layers\.(?:[0-9]|1[0-9])\.(self_attn|mlp)\.(q_proj|k_proj|v_proj|o_proj)",
+        r"layers\.(" + "|".join(map(str, range(48))) + r")\..*_proj",
+        r"[(+*?{|)]\(\)\+\?",
+    ],
+)
+def test_an_expression_that_people_write_is_taken(tmp_path: Path, expression: str) -> None:
+    check(tmp_path, adapter(rank_pattern={expression: 4}))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +155,7 @@ def test_truncated_file_is_named(tmp_path: Path) -> None:
         ({"embed_tokens.lora_embedding_A": (2, 4)}, "lacks lora_A or lora_B"),
         ({f"{Q}.lora_magnitude_vector": (6,)}, "holds no LoRA weights"),
         ({}, "holds no LoRA weights"),
+        ({f"{'a.' * 130}{A}": (4, 6)}, "the name `a.a."),
     ],
 )
 def test_mismatched_weights_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:
