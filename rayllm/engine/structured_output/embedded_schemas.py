@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rayllm.engine.structured_output.malformed import find_malformed
 from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
 from rayllm.engine.structured_output.xml_calls import spell_out
@@ -17,26 +16,29 @@ _HOLDERS = ("json_schema", "qwen_xml_parameter")
 _IN_LARK = "%json"
 
 
-def enforce_tag(tag: Any) -> tuple[list[Any], str | None]:
+def schemas_in(tag: Any) -> list[Any]:
+    """The JSON schemas in a structural tag."""
+    return [holder[key] for holder, key, _ in _holders(tag)]
+
+
+def enforce_tag(tag: Any) -> str | None:
     """Rewrite a structural tag so that xgrammar enforces its JSON schemas, and limit white space in what they describe.
 
     Args:
-        tag: the structural tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html), which is changed.
+        tag: the structural tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html), which is changed; of its
+            schemas, `find_malformed` finds nothing.
 
     Returns:
-        The schemas as they were, and what of them xgrammar does not enforce, as a phrase.
+        What of its schemas xgrammar does not enforce, as a phrase; None if it enforces all.
     """
-    found = []
     for holder, key, begin in list(_holders(tag)):
-        schema = holder[key]
-        found.append(schema)
-        if fault := find_malformed(schema) or find_unenforced(schema) or spell_out(holder, schema, begin):
-            return found, fault
+        if fault := find_unenforced(holder[key]) or spell_out(holder, holder[key], begin):
+            return fault
     for holder, key, _ in _holders(tag):
         holder[key] = rewrite_for_xgrammar(holder[key])
         if key == "json_schema" and holder.get("max_whitespace_cnt") is None:
             holder["max_whitespace_cnt"] = _MAX_WHITESPACE
-    return found, None
+    return None
 
 
 def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:

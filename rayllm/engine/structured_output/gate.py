@@ -10,7 +10,7 @@ from typing import Any
 
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
-from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters
+from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters, schemas_in
 from rayllm.engine.structured_output.json_schema import MAX_PATTERN, check_schema, check_shape, parse_schema
 from rayllm.engine.structured_output.limits import check_limits, check_one, check_tokens, needs_sandbox
 from rayllm.engine.structured_output.sandbox import Sandbox
@@ -189,8 +189,10 @@ class ConstraintGate:
         if constraint.kind != "structural_tag":
             return constraint
         tag = parse_schema(constraint)
-        schemas, fault = enforce_tag(tag)
-        _check_enforced(constraint, fault)
+        schemas = schemas_in(tag)
+        for schema in schemas:
+            check_shape(constraint, schema)
+        _check_enforced(constraint, enforce_tag(tag))
         _check_forced(schemas)
         return replace(constraint, spec=json.dumps(tag))
 

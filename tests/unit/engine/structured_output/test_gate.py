@@ -224,6 +224,8 @@ async def test_structural_tags_hold_what_xgrammar_enforces(gate: ConstraintGate)
     inner = {"type": "array", "uniqueItems": True}
     with pytest.raises(RequestError, match=r"has `uniqueItems` at `properties\.a`, which xgrammar does not enforce"):
         await gate.prepare("structural_tag", tag_of({"type": "object", "properties": {"a": inner}}), Options())
+    with pytest.raises(RequestError, match=r"`type` at `items`\.$"):
+        await gate.prepare("structural_tag", tag_of(SCHEMA, {"items": {"type": "text"}}), Options())
     older = {"structures": [{"begin": "<a>", "schema": {"not": {}}, "end": "</a>"}], "triggers": ["<a>"]}
     with pytest.raises(RequestError, match="has `not` at its top level"):
         await gate.prepare("structural_tag", json.dumps(older), Options())

@@ -140,4 +140,4 @@ def test_no_schema_of_a_tag_is_overlooked() -> None:
         {"type": "structural_tag", "format": {**inner, "json_schema": {}}},
         {"structures": [{"begin": "<", "schema": bad, "end": ">", "type": "x", "json_schema": {}}], "triggers": ["<"]},
     ):
-        assert enforce_tag(tag)[1] == "has `not` at its top level"
+        assert enforce_tag(tag) == "has `not` at its top level"
