@@ -32,7 +32,7 @@ def separated_by(pattern: str) -> dict[str, Any]:
     return {"whitespace_flexible": False, **separators}
 
 
-def rewrite_schema(schema: Any, whitespace: dict[str, Any], closes_all: bool = False) -> dict[str, Any]:
+def rewrite_schema(schema: dict[str, Any], whitespace: dict[str, Any], closes_all: bool = False) -> dict[str, Any]:
     """An equal schema that guidance takes.
 
     Args:
@@ -41,13 +41,10 @@ def rewrite_schema(schema: Any, whitespace: dict[str, Any], closes_all: bool = F
         closes_all: whether no object has unnamed properties unless its own schema speaks of them, as vLLM's
             `disable_additional_properties` has it.
     """
-    if schema is False:
-        return {"enum": [], _OPTIONS: whitespace}
     rewriter = _Rewriter(schema, closes_all)
     rewriter.find_merged(schema, True)
-    rewritten = rewriter.rewrite(schema)
     # The client's own options could have guidance ignore keywords.
-    return {**(rewritten if isinstance(rewritten, dict) else {}), _OPTIONS: whitespace}
+    return {**rewriter.rewrite(schema), _OPTIONS: whitespace}
 
 
 class _Rewriter:
