@@ -35,7 +35,7 @@ class HostedTool:
 
     @property
     def is_mcp(self) -> bool:
-        """Whether it stands for the tools of an MCP server, which are never left out."""
+        """Whether the tool stands for those of an MCP server, which are never left out."""
         return self.type in _MCP
 
     @property

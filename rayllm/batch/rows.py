@@ -50,8 +50,9 @@ def reason(error: BaseException) -> str:
 
 
 def columns(rows: Sequence[Row], defaults: Sequence[Row], expected: Iterable[str] = ()) -> dict[str, list[Any]]:
-    """Transpose rows to columns, the expected ones first; a key that a row lacks comes from its default row, else is
-    null.
+    """Transpose rows to columns, the expected ones first.
+
+    A key that a row lacks comes from its default row, else is null.
     """
     names = dict.fromkeys((*expected, *(name for row in rows for name in row)))
     pairs = list(zip(rows, defaults, strict=True))

@@ -82,7 +82,7 @@ async def constraint_of(compilers: Compilers, name: str, body: dict[str, Any]) -
     request = made(tokenizer(), request.tools).adjust_request(request)
     assert [tool.function.strict for tool in request.tools or []] == before
     if (structured := request.structured_outputs) is None:
-        compilers.gate.check_enforced()
+        compilers.gate.refuse_unforced_calls()
         return None
     kind, text = get_structured_output_key(structured)
     return await compilers.gate.prepare(kind.name.lower(), text, Options())

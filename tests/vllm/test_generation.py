@@ -65,7 +65,7 @@ class Gate:
 
     forces_calls = False
 
-    def check_enforced(self) -> None:
+    def refuse_unforced_calls(self) -> None:
         self.unconstrained += 1
 
 

@@ -131,11 +131,11 @@ class ConstraintGate:
         """Whether the current request forces a call of a tool."""
         return _forced.get() is not None
 
-    def check_enforced(self) -> None:
-        """Check a request without a constraint.
+    def refuse_unforced_calls(self) -> None:
+        """Refuse the current request, of which vLLM has made no constraint, if it forces a call of a tool.
 
         Raises:
-            RequestError: it forces a call of a tool.
+            RequestError: the tool parser cannot force calls, so that the model would be free to make none.
         """
         if self.forces_calls:
             raise _unforced()

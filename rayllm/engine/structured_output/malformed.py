@@ -1,4 +1,4 @@
-"""JSON schemas that are none, and keywords that compilers read otherwise than JSON Schema has them."""
+"""Malformed JSON schemas, and keywords that compilers read otherwise than JSON Schema has them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_malformed(schema: Any) -> str | None:
         if isinstance(node, bool):
             continue
         if not isinstance(node, dict):
-            return f"has no schema at {place(path)}"
+            return f"has something other than a schema at {place(path)}"
         if (fault := next(_faults(node), None)) is not None:
             return f"{fault} at {place(path)}"
         if is_old and "prefixItems" in node:
@@ -41,14 +41,14 @@ def find_malformed(schema: Any) -> str | None:
 def _faults(node: dict[str, Any]) -> Iterator[str]:
     for name, is_right in _SHAPES.items():
         if name in node and not is_right(node[name]):
-            yield f"has a wrong value of `{name}`"
+            yield f"has an invalid `{name}`"
     for name in _DRAFT_3:
         if name in node:
             yield f"has `{name}` of draft 3"
     if isinstance(pattern := node.get("pattern"), str) and _nests_classes(pattern):
         yield "has a `pattern` with a character class whose `[`, `&&`, `--` or `~~` is not escaped"
     if isinstance(factor := node.get("multipleOf"), float) and Fraction(str(factor)) != Fraction(factor):
-        yield f"has a `multipleOf` of {factor}, which no binary number is"
+        yield f"has a `multipleOf` of {factor}, which binary floating point cannot represent"
     if node.get("minProperties", 0) > 1 and not _is_closed(node):
         yield "has `minProperties` above 1 beside properties that it does not name"
 

@@ -172,4 +172,4 @@ def _value_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
     if "type" in node and present & {"const", "enum"} and not types_of({**node, "type": None}) <= types_of(node):
         yield "has constants that are not of its `type`"
     if node.get("type") == "integer" and any(isinstance(node.get(name), float) for name in _BOUNDS):
-        yield "has bounds of integers that are none"
+        yield "has bounds that are no integers"

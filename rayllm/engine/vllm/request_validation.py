@@ -108,7 +108,7 @@ def describe_errors(errors: Sequence[Any]) -> tuple[str, str | None]:
 
 
 def describe_validation_error(error: ValidationError) -> tuple[str, str | None]:
-    """The same for an error of one of vLLM's models."""
+    """A message for the error of one of vLLM's models, and the field at fault."""
     details = error.errors(include_url=False, include_input=False)
     return describe_errors([{**detail, "loc": ("body", *detail["loc"])} for detail in details])
 

@@ -31,7 +31,7 @@ class SamplingLimits:
 
 
 def sampling_limits() -> SamplingLimits:
-    """The limits of the installed vLLM."""
+    """The most entries that the installed vLLM has room for in its buffers."""
     from vllm import envs
 
     return SamplingLimits(

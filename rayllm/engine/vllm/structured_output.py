@@ -57,7 +57,7 @@ def choose_backend(config: Any) -> None:
 
 
 def backend_of(engine: Any) -> Callable[[str, str], str]:
-    """What tells the backend that enforces a kind of constraint with a text in an engine."""
+    """A function that returns the backend by which an engine enforces a kind of constraint with a text."""
     name = engine.vllm_config.structured_outputs_config.backend
     return grammar_backend.backend_of if name == grammar_backend.GUIDANCE else lambda kind, text: str(name)
 
@@ -161,10 +161,10 @@ async def _prepare(params: Any, gate: ConstraintGate) -> Any:
     """SamplingParams with the constraint that the engine is to compile.
 
     Raises:
-        RayLLMError: as `ConstraintGate.prepare` and `check_enforced`.
+        RayLLMError: as `ConstraintGate.prepare` and `refuse_unforced_calls`.
     """
     if (constraint := _constraint_of(params)) is None:
-        gate.check_enforced()
+        gate.refuse_unforced_calls()
         return params
     asked = params.structured_outputs
     options = Options(asked.whitespace_pattern, asked.disable_any_whitespace, asked.disable_additional_properties)

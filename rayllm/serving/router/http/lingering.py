@@ -52,15 +52,15 @@ class Lingering(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """Tell the protocol that has answered."""
+        """Pass on that the transport's buffer is full."""
         self._replaced.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the protocol that has answered."""
+        """Pass on that the transport's buffer has drained."""
         self._replaced.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the protocol that has answered."""
+        """Pass on that the connection has ended, and count it no more."""
         Lingering.count -= 1
         self._timer.cancel()
         self._replaced.connection_lost(exc)

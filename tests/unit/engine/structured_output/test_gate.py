@@ -287,7 +287,7 @@ def test_which_parameters_are_forced(choice: Any, forced: list[Any] | None) -> N
 async def test_a_forced_call_whose_arguments_would_be_free_is_refused(gate: ConstraintGate) -> None:
     await gate.admit({"tools": [TOOL, OTHER], "tool_choice": "required"})
     with pytest.raises(RequestError) as caught:
-        gate.check_enforced()
+        gate.refuse_unforced_calls()
     assert caught.value.param == "tool_choice"
     with pytest.raises(RequestError, match="tool_choice"):
         await gate.prepare("structural_tag", tag_of(SCHEMA, True), Options())
@@ -299,5 +299,5 @@ async def test_a_forced_call_whose_arguments_would_be_free_is_refused(gate: Cons
     both = f"start: %json {json.dumps(SCHEMA)} %json {json.dumps(without)}"
     await gate.prepare("grammar", both, Options())
     await gate.admit({"tools": [TOOL], "tool_choice": "auto"})
-    gate.check_enforced()
+    gate.refuse_unforced_calls()
     await gate.prepare("structural_tag", tag_of(True), Options())

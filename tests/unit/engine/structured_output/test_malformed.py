@@ -1,4 +1,4 @@
-"""Schemas that are none: each is refused with its place, and nothing else happens."""
+"""Malformed schemas: each is refused with its place, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rayllm.errors import RequestError
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"required": "a"}, "wrong value of `required` at its top level"),
-        ({"properties": {"a": {"type": "text"}}}, "wrong value of `type` at `properties.a`"),
+        ({"required": "a"}, "an invalid `required` at its top level"),
+        ({"properties": {"a": {"type": "text"}}}, "an invalid `type` at `properties.a`"),
         ({"properties": None}, "`properties`"),
         ({"anyOf": []}, "`anyOf`"),
         ({"enum": {}}, "`enum`"),
@@ -30,7 +30,7 @@ from rayllm.errors import RequestError
         ({"maxItems": -1}, "`maxItems`"),
         ({"exclusiveMinimum": True}, "`exclusiveMinimum`"),
         ({"minimum": 2**53 + 1}, "`minimum`"),
-        ({"items": [7]}, "no schema at `items.0`"),
+        ({"items": [7]}, "something other than a schema at `items.0`"),
         ({"multipleOf": 0.1}, "`multipleOf` of 0.1"),
         ({"divisibleBy": 2}, "`divisibleBy` of draft 3"),
         ({"pattern": "^[[a]b]$"}, "not escaped"),

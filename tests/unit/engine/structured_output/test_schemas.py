@@ -129,7 +129,7 @@ def test_disjoint(schemas: list[Any], disjoint: bool) -> None:
         ({"type": "string", "format": "iri"}, "the format `iri`"),
         ({"maxLength": 3}, "`maxLength` without the `type` that it is for"),
         ({"type": "string", "enum": ["a", 1]}, "constants that are not of its `type`"),
-        ({"type": "integer", "minimum": 0.5}, "bounds of integers that are none"),
+        ({"type": "integer", "minimum": 0.5}, "bounds that are no integers"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "may fit the same value"),
         ({"type": "array", "items": {"anyOf": [False]}}, "allows no value"),
         ({"type": "object", "patternProperties": {"^a": {}}}, "`patternProperties`"),
