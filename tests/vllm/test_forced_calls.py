@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -19,7 +20,7 @@ from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm.forced_calls import enforce_arguments
 from rayllm.errors import RequestError
 from tests.vllm.test_schema_corpus import Compilers
-from tests.vllm.test_shipped_parsers import MODELS, tokenizer
+from tests.vllm.test_shipped_parsers import MODELS, ROOT, tokenizer
 
 PARAMETERS = {
     "type": "object",
@@ -159,3 +160,10 @@ def test_what_cannot_be_enforced_of_a_tool_is_named(compilers: Compilers) -> Non
     body = asked("required", parameters={"type": "object", "properties": {"a": {"not": {}}}})
     with pytest.raises(RequestError, match=r"in `tools` has `not` at `properties\.a`"):
         asyncio.run(constraint_of(compilers, "hermes", body))
+
+
+def test_the_page_names_the_parsers_whose_calls_are_not_forced() -> None:
+    page = (ROOT / "docs" / "tools.md").read_text()
+    listed = re.search(r"Parsers whose format vLLM does not constrain \((.*?)\)", page, re.DOTALL)
+    assert listed
+    assert set(re.findall(r"`(\w+)`", listed[1])) == FREE
