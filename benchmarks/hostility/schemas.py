@@ -23,7 +23,7 @@ Schemas = Iterable[tuple[str, dict[str, Any]]]
 _USER = {"role": "user", "content": "Answer in JSON."}
 
 
-def send_schemas(url: str, model: str, schemas: Schemas, tokens: int = 300) -> Counter[str]:
+def send_schemas(url: str, model: str, schemas: Schemas, tokens: int = 300, seed: int = 0) -> Counter[str]:
     """Ask a model for answers to schemas.
 
     Args:
@@ -31,6 +31,7 @@ def send_schemas(url: str, model: str, schemas: Schemas, tokens: int = 300) -> C
         model: the model's name.
         schemas: the schemas with their names.
         tokens: the most that each answer may have.
+        seed: the first answer's; the others have the following ones.
 
     Returns:
         How many answers were complete (`stop`), cut off (`length`) or refused (`400`).
@@ -42,7 +43,7 @@ def send_schemas(url: str, model: str, schemas: Schemas, tokens: int = 300) -> C
     with httpx.Client(base_url=url, timeout=120) as client:
         for number, (name, schema) in enumerate(schemas):
             wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-            body = {"model": model, "messages": [_USER], "max_tokens": tokens, "temperature": 1, "seed": number}
+            body = {"model": model, "messages": [_USER], "max_tokens": tokens, "temperature": 1, "seed": seed + number}
             reply = client.post("/v1/chat/completions", json={**body, "response_format": wanted, "stream": number % 2})
             if reply.status_code != 200:
                 assert reply.status_code == 400, f"{name}: {reply.text}"
