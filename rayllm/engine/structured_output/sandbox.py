@@ -20,8 +20,7 @@ from typing import Any
 from rayllm.engine.structured_output import sandbox_process
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
-from rayllm.engine.structured_output.process_limits import busy
-from rayllm.errors import EngineError, UnavailableError
+from rayllm.errors import ConstraintNotCheckedError, EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +166,8 @@ class _Child:
                 if waiting is None or waiting.done():
                     continue
                 if "busy" in answer:
-                    waiting.set_exception(busy())
+                    message = "The server is too busy to check this structured-output constraint; try again."
+                    waiting.set_exception(ConstraintNotCheckedError(message))
                 else:
                     waiting.set_result(answer["fault"])
         logger.error("The sandbox process ended; the next constraint restarts it.")

@@ -11,16 +11,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import select
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from rayllm.engine.structured_output.process_limits import TOO_COSTLY, is_out_of_time, limit_process
-
+CPU_S = 2
+# Under load a process gets less than a core.
+_WALL_S = 10
+MEMORY_BYTES = 1 << 30
 # Generation steps to try: some grammars compile at once and then take minutes for a token.
-STEPS = 16
+_STEPS = 16
+
+_TOO_COSTLY = "takes too long or too much memory to compile; make it simpler"
 
 _PLACE = re.compile(r"^(\[[^\]]*\] )?\S+\.(cc|h):\d+: (Check failed: \(.*?\) is false: )?")
 # Errors that xgrammar reports as conditions of its own source, and what they mean.
@@ -81,10 +87,11 @@ def _reap(running: dict[int, int], answers: int) -> None:
         if pid == 0:
             return
         job = running.pop(pid)
-        if is_out_of_time(os.waitstatus_to_exitcode(status)):
+        if os.waitstatus_to_exitcode(status) == -signal.SIGALRM:
+            # The limit of time on the clock: it got too little of the processor.
             _write(answers, {"id": job, "busy": True})
         elif status != 0:
-            _answer(answers, job, TOO_COSTLY)
+            _answer(answers, job, _TOO_COSTLY)
 
 
 def _answer(answers: int, job: int, fault: str | None) -> None:
@@ -96,14 +103,23 @@ def _write(answers: int, answer: dict[str, Any]) -> None:
     os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
+def _limit_process() -> None:
+    """Set this process's limits; memory is counted on top of its present use."""
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(_WALL_S)
+
+
 def _run(job: dict[str, Any], info: Any, any_whitespace: bool, answers: int) -> None:
     """Compile one constraint, in a fork; never returns."""
-    limit_process()
+    _limit_process()
     try:
         compile_constraint(info, job["kind"], job["spec"], any_whitespace)
         fault = None
     except MemoryError:
-        fault = TOO_COSTLY
+        fault = _TOO_COSTLY
     except Exception as error:
         fault = f"cannot be compiled: {_first_line(error)}"
     _answer(answers, job["id"], fault)
@@ -147,7 +163,7 @@ def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = T
         compiled = _structural_tag(compiler, json.loads(spec))
     matcher = xgrammar.GrammarMatcher(compiled)
     mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         if matcher.is_terminated():
             return
         matcher.fill_next_token_bitmask(mask)
