@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayllm.engine.structured_output.constraint import KINDS, Constraint, constrained_by, refusal
-from rayllm.engine.structured_output.json_schema import check_schema, check_shape, nodes, parse_schema
+from rayllm.engine.structured_output.json_schema import check_schema, nodes, parse_schema
 from rayllm.errors import RequestError
 
 MAX_CHARACTERS = {"json": 1 << 19, "regex": 1 << 14, "choice": 1 << 19, "grammar": 1 << 16, "structural_tag": 1 << 19}
@@ -40,11 +40,7 @@ def check_limits(constraint: Constraint) -> None:
         if _nesting(spec) > MAX_NESTING:
             raise refusal(constraint, f"nests deeper than {MAX_NESTING} brackets")
     else:
-        schema = parse_schema(constraint)
-        check_schema(constraint, schema)
-        # Most tools are never compiled; `ConstraintGate.prepare` reads those that are.
-        if constraint.kind == "json" and constraint.param != "tools":
-            check_shape(constraint, schema)
+        check_schema(constraint, parse_schema(constraint))
 
 
 def check_one(body: dict[str, Any]) -> None:
