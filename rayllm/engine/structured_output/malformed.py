@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from rayllm.engine.structured_output.schema_nodes import place, subschemas
+from rayllm.engine.structured_output.schema_nodes import MAPS, pattern_parts, place, subschemas
 
 TYPES = frozenset(["array", "boolean", "integer", "null", "number", "object", "string"])
 # Numbers beyond are not exact where JSON's numbers are floats.
@@ -60,17 +60,7 @@ def _is_closed(node: dict[str, Any]) -> bool:
 
 def _nests_classes(pattern: str) -> bool:
     """Whether a character class holds what Rust's regular expressions read as operators."""
-    in_class, index = False, 0
-    while index < len(pattern):
-        character = pattern[index]
-        if character == "\\":
-            index += 2
-            continue
-        if in_class and (character == "[" or pattern[index : index + 2] in ("&&", "--", "~~")):
-            return True
-        in_class = character != "]" if in_class else character == "["
-        index += 1
-    return False
+    return any(in_class and part in ("[", "&&", "--", "~~") for part, in_class in pattern_parts(pattern))
 
 
 def _is_count(value: Any) -> bool:
@@ -100,11 +90,10 @@ def _is_filled_list(value: Any) -> bool:
 
 _COUNTS = [f"{bound}{of}" for bound in ("min", "max") for of in ("Length", "Items", "Properties", "Contains")]
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SHAPES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_COUNTS, _is_count),
     **dict.fromkeys(_NUMBERS, _is_number),
-    **dict.fromkeys(_MAPS, _is(dict)),
+    **dict.fromkeys(MAPS, _is(dict)),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), _is_filled_list),
     **dict.fromkeys(("$ref", "pattern"), _is(str)),
     "prefixItems": _is(list),

@@ -6,6 +6,7 @@ within `enum`, `const`, `default` and `examples` are not schemas.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,10 +28,12 @@ FORMATS = frozenset(_TIMES | _HOSTS | _ADDRESSES | {"regex", "uuid"})
 """Formats with a meaning in JSON Schema (https://json-schema.org/draft/2020-12/json-schema-validation#section-7.3)."""
 
 _SWITCHED_OFF = {"uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords that hold schemas by names."""
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMAS = {"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
 _SCHEMAS |= {"additionalItems", "unevaluatedItems", "unevaluatedProperties"}
+_PATTERN_PARTS = re.compile(r"\\.?|&&|--|~~|.", re.DOTALL)
 
 
 def assertions(node: dict[str, Any]) -> set[str]:
@@ -49,7 +52,7 @@ def subschemas(node: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The schemas directly within a schema, each with its path from there."""
     for keyword in node:
         value = node[keyword]
-        if keyword in _MAPS and isinstance(value, dict):
+        if keyword in MAPS and isinstance(value, dict):
             yield from (((keyword, name), schema) for name, schema in value.items())
         elif (keyword in _LISTS or keyword == "items") and isinstance(value, list):
             yield from (((keyword, str(index)), schema) for index, schema in enumerate(value))
@@ -57,9 +60,13 @@ def subschemas(node: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (keyword,), value
 
 
-def map_schemas(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value of a keyword with `change` applied to each schema in it; the value itself is left unchanged."""
-    if keyword in _MAPS and isinstance(value, dict):
+def map_subschemas(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy of a schema with `change` applied to each schema in it, and without keywords that are switched off."""
+    return {name: _map(name, value, change) for name, value in node.items() if not is_switched_off(name, value)}
+
+
+def _map(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    if keyword in MAPS and isinstance(value, dict):
         return {name: change(schema) for name, schema in value.items()}
     if (keyword in _LISTS or keyword == "items") and isinstance(value, list):
         return [change(schema) for schema in value]
@@ -87,3 +94,11 @@ def resolve(root: Any, reference: Any) -> Any:
 def place(path: tuple[str, ...]) -> str:
     """A path within a schema, for messages."""
     return f"`{'.'.join(path)}`"[:200] if path else "its top level"
+
+
+def pattern_parts(pattern: str) -> Iterator[tuple[str, bool]]:
+    """The escapes, operators and characters of a regular expression, each with whether a character class holds it."""
+    in_class = False
+    for part in _PATTERN_PARTS.findall(pattern):
+        yield part, in_class
+        in_class = part != "]" if in_class else part == "["

@@ -13,8 +13,7 @@ from rayllm.engine.structured_output.disjoint import exclusive_branches
 from rayllm.engine.structured_output.schema_nodes import (
     IN_PLACE,
     assertions,
-    is_switched_off,
-    map_schemas,
+    map_subschemas,
     resolve,
     subschemas,
 )
@@ -79,16 +78,12 @@ class _Rewriter:
     def rewrite(self, node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        rewritten = {
-            name: map_schemas(name, value, self.rewrite)
-            for name, value in node.items()
-            if not is_switched_off(name, value)
-        }
-        one_of = rewritten.get("oneOf") if "anyOf" not in node else None
-        branches = exclusive_branches(self._root, one_of) if isinstance(one_of, list) else None
-        if branches is not None:
-            rewritten["anyOf"] = branches
-            del rewritten["oneOf"]
+        rewritten = map_subschemas(node, self.rewrite)
+        if "oneOf" in node and "anyOf" not in node:
+            branches = exclusive_branches(self._root, rewritten["oneOf"])
+            if branches is not None:
+                rewritten["anyOf"] = branches
+                del rewritten["oneOf"]
         if _names_all_properties(node) if id(node) not in self._merged else self._closes_all and _is_open(node):
             rewritten["additionalProperties"] = False
         return rewritten
@@ -100,8 +95,7 @@ def _is_open(node: dict[str, Any]) -> bool:
 
 def _names_all_properties(node: dict[str, Any]) -> bool:
     """Whether a schema names properties, requires no other ones, and does not say what those may be."""
-    properties, required = node.get("properties"), node.get("required", [])
     open_by = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", *IN_PLACE)
-    if not isinstance(properties, dict) or not isinstance(required, list) or any(name in node for name in open_by):
+    if "properties" not in node or any(name in node for name in open_by):
         return False
-    return all(name in properties for name in required if isinstance(name, str))
+    return all(name in node["properties"] for name in node.get("required", ()))

@@ -14,8 +14,8 @@ from rayllm.engine.structured_output.disjoint import exclusive_branches, types_o
 from rayllm.engine.structured_output.schema_nodes import (
     FORMATS,
     assertions,
-    is_switched_off,
-    map_schemas,
+    map_subschemas,
+    pattern_parts,
     place,
     resolve,
     subschemas,
@@ -46,7 +46,7 @@ def find_unenforced(schema: Any) -> str | None:
     """The first part of a schema that xgrammar does not enforce, as a phrase; None if it enforces all.
 
     Args:
-        schema: a schema within the limits of `check_schema`.
+        schema: a schema within the limits of `check_schema`, of which `find_malformed` finds nothing.
     """
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     seen, targets = set(), []
@@ -81,11 +81,7 @@ def rewrite_for_xgrammar(schema: Any) -> Any:
 def _rewrite(root: Any, node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    rewritten = {
-        name: map_schemas(name, value, partial(_rewrite, root))
-        for name, value in node.items()
-        if not is_switched_off(name, value)
-    }
+    rewritten = map_subschemas(node, partial(_rewrite, root))
     if "oneOf" in rewritten:
         rewritten["anyOf"] = exclusive_branches(root, rewritten.pop("oneOf"))
     if any(name in node for name in _LENGTHS):
@@ -111,8 +107,8 @@ def _faults(root: Any, node: dict[str, Any]) -> Iterator[str]:
         if name in present and others:
             yield f"has `{name}` beside `{min(others)}`"
     if "$ref" in node and resolve(root, node["$ref"]) is None:
-        yield f"has a `$ref` to `{str(node['$ref'])[:80]}`, which it does not contain,"
-    if len(node.get("allOf") or [{}]) != 1:
+        yield f"has a `$ref` to `{node['$ref'][:80]}`, which it does not contain,"
+    if len(node.get("allOf", [{}])) != 1:
         yield "has an `allOf` of several schemas"
     if "oneOf" in node and exclusive_branches(root, node["oneOf"]) is None:
         yield "has a `oneOf` whose schemas may fit the same value (use `anyOf`)"
@@ -138,7 +134,7 @@ def _string_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
     texts = sorted(present & {"pattern", "format", *_LENGTHS})
     if len(texts) > 1 and not set(texts) <= set(_LENGTHS):
         yield f"has `{texts[-1]}` beside `{texts[0]}`"
-    if any(isinstance(node.get(name), int) and node[name] > _MAX_LENGTH for name in _LENGTHS):
+    if any(node.get(name, 0) > _MAX_LENGTH for name in _LENGTHS):
         yield f"has `minLength` or `maxLength` above {_MAX_LENGTH}"
     if "pattern" in present and not _is_plain(node["pattern"]):
         yield "has a `pattern` with anchors or escapes that are not plain"
@@ -152,20 +148,10 @@ def _is_plain(pattern: str) -> bool:
     """Whether a regular expression has anchors at its ends only, and common escapes."""
     inner = pattern.removeprefix("^")
     inner = inner[:-1] if inner.endswith("$") and not inner.endswith("\\$") else inner
-    in_class, index = False, 0
-    while index < len(inner):
-        character = inner[index]
-        if character == "\\":
-            following = inner[index + 1 : index + 2]
-            if following.isalnum() and following not in _ESCAPES:
-                return False
-            index += 2
-            continue
-        if not in_class and character in "^$":
-            return False
-        in_class = character != "]" if in_class else character == "["
-        index += 1
-    return True
+    return not any(
+        (part[0] == "\\" and part[1:].isalnum() and part[1] not in _ESCAPES) or (part in ("^", "$") and not in_class)
+        for part, in_class in pattern_parts(inner)
+    )
 
 
 def _value_faults(node: dict[str, Any], present: set[str]) -> Iterator[str]:
