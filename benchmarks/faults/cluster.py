@@ -66,9 +66,9 @@ class Cluster:
         """A detached actor, by its name in `DETACHED`."""
         return self._beside_replicas(DETACHED[name])
 
-    def socket_managers(self) -> list[psutil.Process]:
-        """What keeps the routers' listening sockets."""
-        return [process for process in psutil.process_iter() if _is_socket_manager(process)]
+    def socket_keepers(self) -> list[psutil.Process]:
+        """What keeps the routers' listening socket."""
+        return [process for process in psutil.process_iter() if _is_socket_keeper(process)]
 
     def counts(self) -> Counter[str]:
         """How many processes of each kind there are, of those that are replaced when they end."""
@@ -97,8 +97,8 @@ class Cluster:
         return [process for process in titled(title) if process.ppid() in nodes]
 
 
-def _is_socket_manager(process: psutil.Process) -> bool:
+def _is_socket_keeper(process: psutil.Process) -> bool:
     try:
-        return any(word.endswith("/listener/socket_manager.py") for word in process.cmdline())
+        return any(word.endswith("/listener/socket_keeper.py") for word in process.cmdline())
     except psutil.Error:
         return False

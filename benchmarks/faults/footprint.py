@@ -13,7 +13,7 @@ _KINDS: Mapping[str, Callable[[Cluster], Sequence[psutil.Process]]] = {
     "routers": Cluster.routers,
     "replicas": Cluster.replicas,
     "engines": Cluster.engines,
-    "sockets' manager": Cluster.socket_managers,
+    "socket's keeper": Cluster.socket_keepers,
     "controller": Cluster.controllers,
 }
 Footprint = dict[str, tuple[float, int]]

@@ -109,7 +109,7 @@ FAULTS: dict[str, Inject] = {
     "SIGTERM to a replica": _terminate_replica,
     "kill -9 of a router": _kill(Cluster.routers),
     "kill -9 of all routers": _kill_routers,
-    "kill -9 of the sockets' manager": _kill(Cluster.socket_managers),
+    "kill -9 of the socket's keeper": _kill(Cluster.socket_keepers),
     "full disk of a router": _fill_disk(Cluster.routers),
     "full disk of a replica": _fill_disk(Cluster.replicas),
     "full disk of an engine": _fill_disk(Cluster.engines),

@@ -6,14 +6,17 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pexpect
+import psutil
 import pytest
 import yaml
 from openai import OpenAI
@@ -150,3 +153,37 @@ def test_ctrl_c_says_one_line(terminal: Terminal) -> None:
             break
         time.sleep(0.5)
     assert terminal.clusters() == set()
+
+
+def test_it_starts_again_after_its_processes_were_killed(config: Path) -> None:
+    port = free_port()
+    first = Terminal(config, port)
+    first.process.expect("curl ")
+    routers = [process for process in listening(port) if process.ppid() != 1]
+    assert routers
+    os.killpg(first.process.pid, signal.SIGKILL)
+    psutil.wait_procs(routers)
+    second = Terminal(config, port)
+    second.process.expect("curl ")
+    # A service that lives is left alone.
+    command = [sys.executable, "-m", "rayllm", "run", str(config), "--host", "::1", "--port", str(port)]
+    third = subprocess.run(command, env=clean(), capture_output=True, text=True, check=False)
+    assert third.returncode == 1
+    assert f"cannot listen on [::1]:{port}: Address already in use" in third.stderr
+    assert httpx.get(f"{url(second)}/health").status_code == 200
+    os.killpg(second.process.pid, signal.SIGTERM)
+    second.process.expect(pexpect.EOF)
+    deadline = time.monotonic() + 5
+    while found := listening(port):
+        assert time.monotonic() < deadline, found
+
+
+def listening(port: int) -> list[psutil.Process]:
+    """The processes with the listening socket of a port."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            connections = process.net_connections("tcp")
+            if any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections):
+                found.append(process)
+    return found

@@ -41,21 +41,15 @@ class Kind(IntEnum):
     STARTED = 3
     """To a router: the reply starts. Its `size` is that of a reply that is sent in one piece."""
     DONE = 4
-    """To a router: the reply is complete; the connection is the router's again. With `is_kept`, the replica keeps its
-    duplicate until the router acknowledges the message.
-    """
+    """To a router: the reply is complete; the connection is the router's again."""
     BROKEN = 5
     """To a router: the reply has started and cannot be completed."""
     REFUSED = 6
-    """To a router: nothing was sent to the client; answer with this. With `is_kept`, another replica may answer it:
-    this one keeps the request until the router acknowledges the message.
-    """
+    """To a router: nothing was sent to the client; answer with this, or ask another replica."""
     SLOT_FREE = 7
     """To a router that was refused for want of a slot: one is free."""
     DRAINING = 8
     """To a router: the replica takes no more requests. It finishes those in progress."""
-    ACKNOWLEDGED = 9
-    """To a replica: the router has received `DONE` or `REFUSED`, and has recorded that it has the connection again."""
 
 
 class Interruption(StrEnum):
@@ -95,7 +89,7 @@ class Channel:
         self._on_message = on_message
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[bytes, tuple[int, ...], Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._is_open = True
         self._all_sent = asyncio.Event()
         self._all_sent.set()
@@ -106,12 +100,8 @@ class Channel:
         """Whether the other end is still connected, as far as is known."""
         return self._is_open
 
-    def send(self, message: Message, on_sent: Callable[[], None] = lambda: None) -> None:
+    def send(self, message: Message) -> None:
         """Send a message. Its files are duplicated; the caller still owns and closes its own.
-
-        Args:
-            message: the message.
-            on_sent: called when the kernel has it, at once if there is room for it.
 
         Raises:
             ConnectionError: the channel is closed.
@@ -126,7 +116,7 @@ class Channel:
             files.append(_to_memfd(head, body))
         else:
             packet += head + body
-        self._waiting.append((packet, tuple(files), on_sent))
+        self._waiting.append((packet, tuple(files)))
         if len(self._waiting) == 1:
             self._all_sent.clear()
             self._write()
@@ -150,7 +140,7 @@ class Channel:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        for _, files, _ in self._waiting:
+        for _, files in self._waiting:
             _close_all(files)
         self._waiting.clear()
         self._all_sent.set()
@@ -160,7 +150,7 @@ class Channel:
         if not self._is_open:
             return
         while self._waiting:
-            packet, files, on_sent = self._waiting[0]
+            packet, files = self._waiting[0]
             try:
                 socket.send_fds(self._socket, [packet], list(files))
             except BlockingIOError:
@@ -174,7 +164,6 @@ class Channel:
                 # Deferred, so that `on_close` is not called from within `send`.
                 self._loop.call_soon(self._end)
                 return
-            on_sent()
             self._waiting.popleft()
             _close_all(files)
         self._all_sent.set()

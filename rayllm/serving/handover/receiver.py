@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 import uuid
-from contextlib import suppress
 from functools import partial
 
 from starlette.types import ASGIApp
 
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
-from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.handover.exchange import Exchange
 from rayllm.sockets import socket_folder
-
-_POLL_S = 0.01
 
 
 class Receiver:
@@ -29,12 +24,9 @@ class Receiver:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.path = socket_folder() / f"{uuid.uuid4().hex}.sock"
-        # Exchanges by number, by the channel to their router.
-        self._channels: dict[Channel, dict[int, Exchange]] = {}
-        # Those of routers that have died, by number as well.
-        self._orphans: list[dict[int, Exchange]] = []
-        # Connections whose reply has ended, until the router acknowledges it, by the number of the exchange.
-        self._kept: dict[Channel, dict[int, ClientConnection]] = {}
+        self._channels: set[Channel] = set()
+        # Those of routers that have died as well.
+        self._exchanges: set[Exchange] = set()
         self._refused: dict[Channel, None] = {}
         self._socket: socket.socket | None = None
 
@@ -57,39 +49,12 @@ class Receiver:
         for channel in list(self._channels):
             channel.send_if_open(Message(Kind.DRAINING, 0))
 
-    async def wait_for_acknowledgements(self, timeout_s: float) -> None:
-        """Wait until routers have each request and connection again that was refused or answered here.
-
-        A router that is being killed reads nothing more, which shows only once its channel closes. From then on its
-        requests and connections are handed to another router.
-
-        Args:
-            timeout_s: seconds after which the rest is given up.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._is_unsettled:  # noqa: ASYNC110 (once in its life; each exchange would have to set an event)
-                    await asyncio.sleep(_POLL_S)
-
-    @property
-    def _is_unsettled(self) -> bool:
-        exchanges = itertools.chain(self._channels.values(), self._orphans)
-        return any(self._kept.values()) or any(
-            exchange.is_unsettled for by_number in exchanges for exchange in by_number.values()
-        )
-
     def close(self) -> None:
         """Close all channels. Requests and replies in progress continue on other replicas where possible."""
         self.drain()
-        for orphans in self._orphans:
-            for exchange in list(orphans.values()):
-                exchange.abort()
-        for channel, exchanges in list(self._channels.items()):
-            for exchange in list(exchanges.values()):
-                exchange.abort(Interruption.MOVED)
-            # The router has them, unless it hangs.
-            for connection in self._kept.pop(channel).values():
-                connection.close()
+        for exchange in list(self._exchanges):
+            exchange.abort(Interruption.MOVED)
+        for channel in list(self._channels):
             channel.close()
 
     def notify_slot_free(self) -> None:
@@ -108,33 +73,28 @@ class Receiver:
         except OSError:
             return
         exchanges: dict[int, Exchange] = {}
-        kept: dict[int, ClientConnection] = {}
 
         def receive(message: Message) -> None:
             if message.kind is Kind.REQUEST:
-                exchange = exchanges[message.exchange] = Exchange(message, channel, partial(self._full, channel), kept)
+                exchange = exchanges[message.exchange] = Exchange(message, channel, partial(self._full, channel))
+                self._exchanges.add(exchange)
                 exchange.task = asyncio.create_task(exchange.run(self._app))
-                exchange.task.add_done_callback(lambda _: exchanges.pop(message.exchange, None))
+                exchange.task.add_done_callback(lambda _: ended(exchanges.pop(message.exchange)))
             elif message.kind is Kind.ABORT and (aborted := exchanges.get(message.exchange)):
                 aborted.abort()
-            elif message.kind is Kind.ACKNOWLEDGED and (acknowledged := kept.pop(message.exchange, None)):
-                acknowledged.close()
-            elif message.kind is Kind.ACKNOWLEDGED and (refused := exchanges.get(message.exchange)):
-                refused.returned()
+
+        def ended(exchange: Exchange) -> None:
+            self._exchanges.discard(exchange)
 
         def closed() -> None:
-            self._channels.pop(channel, None)
+            self._channels.discard(channel)
             self._refused.pop(channel, None)
             # The router has died, but its clients' connections are still open here.
-            for connection in self._kept.pop(channel, {}).values():
-                connection.return_to_router()
-            self._orphans = [orphans for orphans in self._orphans if orphans] + [exchanges]
             for exchange in exchanges.values():
                 exchange.take_over()
 
         channel = Channel(accepted, receive, closed)
-        self._channels[channel] = exchanges
-        self._kept[channel] = kept
+        self._channels.add(channel)
 
     def _full(self, channel: Channel) -> None:
         self._refused[channel] = None

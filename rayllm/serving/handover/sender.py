@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from rayllm.request_stats import RequestStats
@@ -48,9 +47,7 @@ class Handover:
     """A request handed over: `started` is set with the first bytes of the reply, `outcome` and `stats` at its end.
 
     `interruption` says why a broken reply should go on in another replica, None if it should not. `size` is that of a
-    reply that is sent in one piece, with its head, and 0 for others. `acknowledge` tells the replica that the router
-    has the request or the connection again, and has recorded that; it is to be called after the outcome. Until then,
-    the replica goes on with either if the router dies.
+    reply that is sent in one piece, with its head, and 0 for others.
     """
 
     number: int
@@ -62,7 +59,6 @@ class Handover:
     refusal: Message | None = None
     stats: RequestStats | None = None
     interruption: Interruption | None = None
-    acknowledge: Callable[[], None] = lambda: None
 
     @property
     def bytes_sent(self) -> int | None:
@@ -102,16 +98,14 @@ class Sender:
         head: Mapping[str, Any],
         body: bytes,
         journal: int | None = None,
-        on_sent: Callable[[], None] = lambda: None,
     ) -> Handover:
         """Hand a request over.
 
         Args:
             connection: the client's; the replica gets a duplicate.
-            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive`, `return_route` and `send_timeout_s`.
+            head: `method`, `path`, `headers`, `reply_headers`, `keeps_alive` and `send_timeout_s`.
             body: the request's body.
             journal: descriptor of the journal of the reply, which `journal` in the head describes; None to keep none.
-            on_sent: called as soon as the replica has the request, whatever becomes of this process.
 
         Raises:
             ReplicaGoneError: the replica takes no more requests.
@@ -123,7 +117,7 @@ class Sender:
         self._handovers[handover.number] = handover
         try:
             files = (connection.fileno(),) if journal is None else (connection.fileno(), journal)
-            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files), on_sent)
+            channel.send(Message(Kind.REQUEST, handover.number, dict(head), body, files))
         except OSError:
             del self._handovers[handover.number]
             raise
@@ -178,24 +172,8 @@ class Sender:
             if handover := self._handovers.get(message.exchange):
                 handover.size = message.head.get("size", 0)
                 handover.started.set()
-        else:
-            self._end(message)
-
-    def _end(self, message: Message) -> None:
-        """Take in how a handover has ended. Nobody waits any more for one that has been given up."""
-        handover = self._handovers.pop(message.exchange, None)
-        if message.head.get("is_kept"):
-            acknowledge = partial(self._acknowledge, message.exchange)
-            if handover:
-                handover.acknowledge = acknowledge
-            else:
-                acknowledge()
-        if handover:
+        elif handover := self._handovers.pop(message.exchange, None):
             self._settle(handover, message)
-
-    def _acknowledge(self, exchange: int) -> None:
-        if self._channel:
-            self._channel.send_if_open(Message(Kind.ACKNOWLEDGED, exchange))
 
     def _closed(self) -> None:
         if self._is_closed:

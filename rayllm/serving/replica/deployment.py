@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds that requests get to end after the engine has died: their errors only have to be sent.
 _LAST_EVENTS_S = 2.0
-# Seconds in which a router acknowledges what it has been sent, or the kernel closes the channel of one that was killed.
-_ACKNOWLEDGE_S = 10.0
 # Seconds for the last upload of usage; what is left is uploaded by another process of the node.
 _LAST_UPLOAD_S = 10.0
 
@@ -266,8 +264,6 @@ class ModelReplica:
         if watching and watching is not asyncio.current_task():
             watching.cancel()
         if receiver := getattr(self, "_receiver", None):
-            receiver.drain()
-            await receiver.wait_for_acknowledgements(_ACKNOWLEDGE_S)
             receiver.close()
         if hasattr(self, "_http"):
             self._http.should_exit = True

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from rayllm.errors import RayLLMError
-from rayllm.serving.handover.connection import bytes_read
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.stream_journal import JournalError, StreamJournal
 
@@ -30,20 +29,12 @@ class Connection:
         cycle: uvicorn's `RequestResponseCycle` of this request.
         transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
-        return_path: Unix socket that returns the connection to another router if this one dies; "" for none.
     """
 
-    def __init__(
-        self,
-        cycle: Any,
-        transport: asyncio.Transport,
-        send_timeout_s: float,
-        return_path: str = "",
-    ) -> None:
+    def __init__(self, cycle: Any, transport: asyncio.Transport, send_timeout_s: float) -> None:
         self._cycle = cycle
         self._transport = transport
         self.send_timeout_s = send_timeout_s
-        self._return_path = return_path
         self.reply_headers: dict[str, str] = {}
         self.status = 0
         """The status that the client got from others than the application; 0 if there is none."""
@@ -63,26 +54,6 @@ class Connection:
     def keeps_alive(self) -> bool:
         """Whether the client may send more requests on this connection."""
         return bool(self._cycle.keep_alive)
-
-    @property
-    def return_route(self) -> dict[str, Any] | None:
-        """Arguments of `ReturnRoute`; None if the connection cannot outlive this router."""
-        protocol: Any = self._transport.get_protocol()
-        if not self._return_path:
-            return None
-        count = None if protocol.has_read_ahead else bytes_read(self.socket)
-        return {"path": self._return_path, "bytes_read": count, "times_taken": protocol.held.next_times_taken}
-
-    def take(self) -> None:
-        """Have no other router answer the request if this one dies."""
-        protocol: Any = self._transport.get_protocol()
-        protocol.held.take()
-
-    def give_back(self) -> None:
-        """Have another router answer the request if this one dies, unless something has been sent to the client."""
-        protocol: Any = self._transport.get_protocol()
-        if self.can_be_handed_over and not self._is_interrupted:
-            protocol.held.give_back()
 
     @property
     def socket(self) -> Any:

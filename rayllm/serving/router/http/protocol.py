@@ -13,14 +13,10 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rayllm.errors import HeadersTooLargeError, QuarantineError, RayLLMError, RequestError, RequestTimeoutError
+from rayllm.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
-from rayllm.serving.router.listener.held_connection import HeldConnection
-
-# A request with which so many routers have died is read by no other one, since it may be what they died of.
-_MOST_DEATHS = 2
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -42,8 +38,6 @@ class LimitedProtocol(HttpToolsProtocol):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.held: HeldConnection
-        """The connection, to be set before it is made."""
         self._limits = limits
         self._opened = opened
         self._refused = refused
@@ -67,40 +61,22 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether the client may still send what this connection does not answer."""
         return self._is_in_body or self.has_read_ahead
 
-    @property
-    def _is_idle(self) -> bool:
-        """Whether the last request was answered, and nothing of the next one has been read."""
-        is_answered = self.cycle is not None and self.cycle.response_complete
-        is_between = is_answered and not self.has_read_ahead and not self._is_in_body
-        return is_between and not self.transport.get_write_buffer_size()
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request head."""
         super().connection_made(transport)
         self._begin_head()
-        if self.held.deaths >= _MOST_DEATHS:
-            self._refuse(QuarantineError("The request was in two routers that ended, so no other one reads it."))
-        elif self.held.already_read:
-            self._read(self.held.already_read)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
         self._end_head()
         self._end_body()
         self._stop_send_timer()
-        self.held.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
         if self.transport.is_closing():
             return
-        if self._is_idle:
-            self.held.end_request(is_idle=True)
-        self.held.received(data)
-        self._read(data)
-
-    def _read(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -159,11 +135,6 @@ class LimitedProtocol(HttpToolsProtocol):
         """Cancel the upload's timer."""
         self._end_body()
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """End the record of the request, and begin the next one."""
-        self.held.end_request(self._is_idle)
-        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """Start the timer for a client that does not read."""
@@ -237,7 +208,6 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
             return
-        self.held.take()
         body = json.dumps(error.body()).encode()
         status = HTTPStatus(error.status)
         head = (

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from ray.serve.config import ProxyLocation
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import name_request_in_logs, serve_client
 from rayllm.config import RouterConfig
-from rayllm.endpoints import BY_PATH
 from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.observability.logs import printable
@@ -27,16 +26,13 @@ from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
-from rayllm.serving.router.listener.held_connection import HeldConnection
-from rayllm.serving.router.listener.listener import LocalListener, SharedListener
+from rayllm.serving.router.listener.listener import KeptListener, LocalListener
 from rayllm.serving.router.requests.record import CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
 
 _ID = REQUEST_ID.encode()
 _HEALTH = "/health"
-# Source: RFC 9110, section 9.2.1.
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class HttpServer:
@@ -59,7 +55,6 @@ class HttpServer:
         refused: Callable[[RayLLMError], None] = lambda error: None,
     ) -> None:
         self._listener = listener
-        self._return_path = listener.return_path
         self._in_progress = 0
         self._limits = limits
         self._app = app
@@ -117,18 +112,13 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
 
-    async def _accepted(self, held: HeldConnection) -> None:
-        def protocol() -> asyncio.Protocol:
-            made = self._server.new_protocol()
-            cast("LimitedProtocol", made).held = held
-            return made
-
+    async def _accepted(self, connection: socket.socket) -> None:
         # asyncio sets it only on sockets that say their protocol, and accepted ones do not.
-        held.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().connect_accepted_socket(protocol, held.connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
-        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s, self._return_path)}
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""
@@ -138,14 +128,11 @@ class HttpServer:
         scope["root_path"] = self._root_path
         connection: Connection = scope["extensions"][CONNECTION]
         connection.reply_headers[REQUEST_ID] = request_id
-        if not self._may_be_repeated(scope):
-            connection.take()
         began, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                connection.take()
                 status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *_router_headers(status, request_id)]}
             await send(message)
@@ -157,10 +144,6 @@ class HttpServer:
             path = printable(scope["path"])
             status = connection.status or status or CLIENT_LEFT
             logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status, took)
-
-    def _may_be_repeated(self, scope: Scope) -> bool:
-        """Whether another router may answer the request as well, until a replica or the client gets anything."""
-        return scope["method"] in _SAFE_METHODS or scope["path"].removeprefix(self._root_path) in BY_PATH
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, unless too many requests are in progress."""
@@ -215,7 +198,7 @@ async def open_http_server(
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    server = HttpServer(app, SharedListener(*address), route_prefix.rstrip("/"), ClientLimits.of(config), refused)
+    server = HttpServer(app, KeptListener(*address), route_prefix.rstrip("/"), ClientLimits.of(config), refused)
     try:
         await server.start()
     except OSError as error:

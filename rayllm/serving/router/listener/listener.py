@@ -7,48 +7,32 @@ import errno
 import hashlib
 import logging
 import os
+import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections import deque
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from rayllm.errors import ClusterError
-from rayllm.serving.router.listener import socket_manager
-from rayllm.serving.router.listener.held_connection import NO_REQUEST, HeldConnection, LeftRequest, read_record
-from rayllm.serving.router.listener.socket_manager import (
-    ACK,
-    CLIENT,
-    DROP,
-    FAULT,
-    GONE,
-    HOLD,
-    MESSAGE,
-    RELEASE,
-    listen,
-    message,
-)
+from rayllm.serving.router.listener import socket_keeper
+from rayllm.serving.router.listener.socket_keeper import GONE, REFUSED
 from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 
-Accepted = Callable[[HeldConnection], Awaitable[None]]
-# Which manager of this listener's a socket came from, and its number there.
-Key = tuple[int, int]
-# Seconds after which a listener that is out of file descriptors, or has lost its manager, tries again.
+Accepted = Callable[[socket.socket], Awaitable[None]]
+# Seconds after which a listener that is out of file descriptors, or has lost its keeper, tries again.
 _RETRY_S = 1.0
-_ANSWER_S = 30.0
+# Seconds in which a keeper answers, unless it hangs.
+_ANSWER_S = 10.0
+_TRIES = 3
+_BACKLOG = 4096
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Connections accepted at once, so that other tasks get their turn.
-_BATCH = 16
-# Each needs a memory map, and Linux allows a process 65,530 by default.
-_MOST_HELD = 16_384
-_MOST_NUMBERS = 2**31 - 1
-# The kernel is short of memory, or too many descriptors are on their way.
-_NO_ROOM = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 
 
 class LocalListener:
@@ -61,19 +45,14 @@ class LocalListener:
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._accepting: dict[Key, socket.socket] = {}
+        self._listening: socket.socket | None = None
         self._passing: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
         """The port, once it listens."""
-        [listening] = self._accepting.values()
-        return int(listening.getsockname()[1])
-
-    @property
-    def return_path(self) -> str:
-        """Unix socket that returns a client's connection to another router if this process dies; "" for none."""
-        return ""
+        assert self._listening  # noqa: S101  (called only while it listens)
+        return int(self._listening.getsockname()[1])
 
     async def start(self, accepted: Accepted) -> None:
         """Listen, and pass each connection to `accepted`.
@@ -81,7 +60,7 @@ class LocalListener:
         Raises:
             OSError: the address is not available.
         """
-        self._accept_from((0, 0), listen(*self._address), accepted)
+        self._accept_from(listen(*self._address), accepted)
 
     async def stop(self, is_deleted: bool = True) -> None:
         """Accept no more connections.
@@ -89,215 +68,121 @@ class LocalListener:
         Args:
             is_deleted: whether no other router will accept those that wait.
         """
-        for key in list(self._accepting):
-            self._release(key)
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
 
-    def _accept_from(self, key: Key, listening: socket.socket, accepted: Accepted) -> None:
-        self._accepting[key] = listening
-        self._resume(key, accepted)
+    def _accept_from(self, listening: socket.socket, accepted: Accepted) -> None:
+        self._listening = listening
+        self._resume(listening, accepted)
 
-    def _resume(self, key: Key, accepted: Accepted) -> None:
-        if listening := self._accepting.get(key):
-            asyncio.get_running_loop().add_reader(listening, self._accept, key, listening, accepted)
+    def _resume(self, listening: socket.socket, accepted: Accepted) -> None:
+        if self._listening is listening:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, accepted)
 
-    def _release(self, key: Key) -> None:
-        listening = self._accepting.pop(key)
-        asyncio.get_running_loop().remove_reader(listening)
-        listening.close()
-
-    def _accept(self, key: Key, listening: socket.socket, accepted: Accepted) -> None:
-        for _ in range(_BATCH):
-            try:
-                connection, _ = listening.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                # Anything else concerns one client, which has gone.
-                if error.errno in _OUT_OF_RESOURCES:
-                    logger.warning("Cannot accept a connection: %s.", error.strerror)
-                    loop = asyncio.get_running_loop()
-                    loop.remove_reader(listening)
-                    loop.call_later(_RETRY_S, self._resume, key, accepted)
-                    return
-                continue
-            self._admit(connection, accepted)
-
-    def _admit(self, connection: socket.socket, accepted: Accepted, left: LeftRequest = NO_REQUEST) -> None:
+    def _accept(self, listening: socket.socket, accepted: Accepted) -> None:
+        # One at a time, so that the routers that share the socket get their part.
+        try:
+            connection, _ = listening.accept()
+        except OSError as error:
+            # Anything else concerns one client, which has gone, or which another router has accepted.
+            if error.errno in _OUT_OF_RESOURCES:
+                logger.warning("Cannot accept a connection: %s.", error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                loop.call_later(_RETRY_S, self._resume, listening, accepted)
+            return
         connection.setblocking(False)
-        # The event loop waits for nothing here: a connection that was accepted is held at once.
-        passing = asyncio.create_task(_pass(self._hold(connection, left), accepted))
+        passing = asyncio.create_task(_pass(connection, accepted))
         self._passing.add(passing)
         passing.add_done_callback(self._passing.discard)
 
-    def _hold(self, connection: socket.socket, left: LeftRequest) -> HeldConnection:
-        return HeldConnection(connection, left)
 
+class KeptListener(LocalListener):
+    """A listening socket that a process of this node keeps open when this one ends: see `socket_keeper`.
 
-class SharedListener(LocalListener):
-    """Listening sockets that a process of this node keeps open when this one ends: see `socket_manager`.
+    If that process ends, this one goes on with the socket, and starts another.
 
-    If that process ends, this one goes on with the sockets that it has, and starts another.
+    Args:
+        host: address to listen on.
+        port: port to listen on.
+        raylet: process id of what starts the routers; by default this process's parent.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, raylet: int = 0) -> None:
         super().__init__(host, port)
-        self._manager: socket.socket | None = None
-        self._managers = 0
-        self._held: dict[int, HeldConnection] = {}
-        self._last_held = 0
-        # Messages for which the manager's buffer has no room now, and the connections that they come with.
-        self._waiting: deque[tuple[bytes, HeldConnection | None]] = deque()
+        self._raylet = raylet or os.getppid()
+        self._keeper: socket.socket | None = None
         self._following: asyncio.Task[None] | None = None
 
-    @property
-    def return_path(self) -> str:
-        """The Unix socket through which replicas return connections to the manager."""
-        return socket_manager.return_path(str(_path(*self._address)))
-
-    def _hold(self, connection: socket.socket, left: LeftRequest) -> HeldConnection:
-        self._last_held = number = self._last_held % _MOST_NUMBERS + 1
-        held = HeldConnection(connection, left, partial(self._drop, number))
-        if self._manager is None or len(self._held) >= _MOST_HELD:
-            return held
-        try:
-            held.open()
-        except OSError:
-            return held
-        self._held[number] = held
-        self._send(HOLD, number, held)
-        return held
-
-    def _drop(self, number: int) -> None:
-        if self._held.pop(number, None):
-            self._send(DROP, number)
-
-    def _send(self, kind: bytes, number: int, held: HeldConnection | None = None) -> None:
-        """Send a message to the manager, now or when its buffer has room."""
-        if self._manager:
-            self._waiting.append((message(kind, number), held))
-            self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        manager, loop = self._manager, asyncio.get_running_loop()
-        if manager is None or manager.fileno() < 0:
-            return
-        try:
-            while self._waiting:
-                _send_one(manager, *self._waiting[0])
-                self._waiting.popleft()
-        except BlockingIOError:
-            loop.add_writer(manager, self._send_waiting)
-            return
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                loop.call_later(_RETRY_S, self._send_waiting)
-                return
-            # It has ended; another one gets all connections.
-            self._waiting.clear()
-        loop.remove_writer(manager)
-
     async def start(self, accepted: Accepted) -> None:
-        """Listen, and pass each connection to `accepted`.
+        """Get the socket from its keeper, and pass each connection to `accepted`.
 
         Raises:
             OSError: the address is not available.
-            ClusterError: the manager cannot be started.
+            ClusterError: the keeper ends as soon as it starts.
         """
-        manager = await self._join(accepted)
-        self._following = asyncio.create_task(self._follow(manager, accepted))
+        self._keeper, listening = keeper, _ = await asyncio.to_thread(_join, *self._address, self._raylet)
+        self._accept_from(listening, accepted)
+        self._following = asyncio.create_task(self._follow(keeper))
 
     async def stop(self, is_deleted: bool = True) -> None:
         """Accept no more connections; unless `is_deleted`, another router accepts those that wait."""
         if self._following:
             self._following.cancel()
-        if self._manager:
-            # This router answers what it has read, and closes the others.
-            for held in list(self._held.values()):
-                held.close()
+            await asyncio.wait([self._following])
+        if self._keeper:
             if is_deleted:
                 with suppress(OSError):
-                    self._manager.send(message(GONE, 0))
-            self._leave(self._manager)
-            self._manager = None
-        await super().stop()
+                    self._keeper.send(GONE)
+            self._keeper.close()
+        await super().stop(is_deleted)
 
-    async def _join(self, accepted: Accepted) -> socket.socket:
-        """Connect to the manager, and accept from the socket that it gives."""
-        manager, number, listening = await asyncio.to_thread(_connect, *self._address)
-        manager.setblocking(False)
-        self._manager = manager
-        self._managers += 1
-        for held_number, held in self._held.items():
-            self._send(HOLD, held_number, held)
-        self._accept_from((self._managers, number), listening, accepted)
-        return manager
+    async def _follow(self, keeper: socket.socket) -> None:
+        while True:
+            await _readable(keeper)
+            keeper.close()
+            logger.warning("The process that keeps the listening socket open has ended. Starting another.")
+            self._keeper = keeper = await self._rejoin()
 
-    async def _follow(self, manager: socket.socket, accepted: Accepted) -> None:
+    async def _rejoin(self) -> socket.socket:
         while True:
             try:
-                await self._share(manager, accepted)
-            except OSError:
-                logger.warning("The process that keeps the listening sockets open has ended. Starting another.")
-                self._leave(manager)
-            manager = await self._rejoin(accepted)
-
-    def _leave(self, manager: socket.socket) -> None:
-        # A manager that lives takes this for the end of the router, which goes on.
-        for held in self._held.values():
-            held.renew()
-        asyncio.get_running_loop().remove_writer(manager)
-        self._waiting.clear()
-        manager.close()
-
-    async def _rejoin(self, accepted: Accepted) -> socket.socket:
-        while True:
-            try:
-                return await self._join(accepted)
+                keeper, same_socket = await asyncio.to_thread(_join, *self._address, self._raylet, self._listening)
             except (OSError, ClusterError) as error:
                 logger.warning("It does not start: %s", error)
                 await asyncio.sleep(_RETRY_S)
-
-    async def _share(self, manager: socket.socket, accepted: Accepted) -> None:
-        """Accept from sockets of other routers for as long as the manager says, and adopt connections of dead routers;
-        raises OSError when the manager has ended.
-        """
-        while True:
-            await _readable(manager)
-            kind, number, received, record = _receive(manager)
-            key = self._managers, number
-            if kind == CLIENT and received:
-                self._adopt(received, record, accepted)
-                self._send(ACK, number)
-            elif received:
-                self._accept_from(key, received, accepted)
-            elif kind == RELEASE and key in self._accepting:
-                self._release(key)
-
-    def _adopt(self, connection: socket.socket, record: int, accepted: Accepted) -> None:
-        """Go on with a connection of a router that has died."""
-        left = read_record(record, connection) if record >= 0 else NO_REQUEST
-        if left is None:
-            connection.close()
-        else:
-            self._admit(connection, accepted, left)
+            else:
+                same_socket.close()
+                return keeper
 
 
-def _send_one(manager: socket.socket, text: bytes, held: HeldConnection | None) -> None:
-    if held is None:
-        manager.send(text)
-    elif held.file >= 0 and held.connection.fileno() >= 0:
-        socket.send_fds(manager, [text], [held.connection.fileno(), held.file])
-        held.close_file()
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
 
-
-async def _pass(held: HeldConnection, accepted: Accepted) -> None:
+    Raises:
+        OSError: the address is not available.
+    """
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        await accepted(held)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    listening.setblocking(False)
+    return listening
+
+
+async def _pass(connection: socket.socket, accepted: Accepted) -> None:
+    try:
+        await accepted(connection)
     except Exception:
         # It costs one client: the next ones are accepted.
         logger.warning("A connection failed when it was accepted.", exc_info=True)
-        held.connection.close()
-        held.close()
+        connection.close()
 
 
 async def _readable(connection: socket.socket) -> None:
@@ -309,63 +194,78 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _receive(manager: socket.socket) -> tuple[bytes, int, socket.socket | None, int]:
-    """The manager's next message: what it says, a number, and the socket and the record that came along (-1: none).
+def _join(host: str, port: int, raylet: int, own: socket.socket | None = None) -> tuple[socket.socket, socket.socket]:
+    """Connect to the keeper of an address, started if there is none.
 
-    Raises:
-        OSError: the manager has gone.
-    """
-    try:
-        raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
-    except ConnectionResetError:
-        # It has ended without reading everything. Linux reports that before it delivers what was sent.
-        raw, files, _, _ = socket.recv_fds(manager, MESSAGE.size, 2)
-    if not raw:
-        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-    kind, number = MESSAGE.unpack(raw)
-    received = socket.socket(fileno=files[0]) if files else None
-    if received:
-        received.setblocking(False)
-    return kind.rstrip(b"\0"), number, received, files[1] if len(files) > 1 else -1
-
-
-def _connect(host: str, port: int) -> tuple[socket.socket, int, socket.socket]:
-    """Connect to the manager of an address, started if there is none.
+    Args:
+        host: the address.
+        port: the port.
+        raylet: process id of what starts the routers.
+        own: the listening socket, if this router has it already.
 
     Returns:
-        The connection, and a listening socket with its number.
+        The connection, and the listening socket.
 
     Raises:
         OSError: the address is not available.
-        ClusterError: the manager ends as soon as it starts.
+        ClusterError: the keeper ends as soon as it starts.
     """
-    for _ in range(3):
-        manager = connect_or_start(_path(host, port), partial(_start, host=host, port=port), socket.SOCK_SEQPACKET)
-        manager.settimeout(_ANSWER_S)
+    for tries_left in reversed(range(_TRIES)):
+        start = partial(_start, host=host, port=port, raylet=raylet, own=own)
         try:
-            kind, number, listening, _ = _receive(manager)
-        except ConnectionError:
-            # It was about to end.
-            manager.close()
+            keeper = connect_or_start(_path(host, port), start, socket.SOCK_SEQPACKET)
+        except OSError:
+            # If the keeper has died, a router that has the socket is about to start another one.
+            if not tries_left:
+                raise
+            time.sleep(_RETRY_S / 2)
             continue
-        if kind == FAULT or listening is None:
-            manager.close()
-            raise OSError(number, os.strerror(number))
-        return manager, number, listening
-    raise ClusterError(f"The process that keeps the listening sockets of {host}:{port} ends as soon as it starts.")
+        keeper.settimeout(_ANSWER_S)
+        said, files = b"", list[int]()
+        try:
+            keeper.send(b"%d" % raylet)
+            said, files, _, _ = socket.recv_fds(keeper, 16, 1)
+        except TimeoutError:
+            _kill_peer(keeper)
+        except OSError:
+            # It was about to end.
+            pass
+        if files:
+            keeper.setblocking(False)
+            listening = socket.socket(fileno=files[0])
+            listening.setblocking(False)
+            return keeper, listening
+        keeper.close()
+        if said == REFUSED:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    raise ClusterError(f"The process that keeps the listening socket of {host}:{port} ends as soon as it starts.")
 
 
-def _start(path: Path, host: str, port: int) -> None:
-    """Start the manager; returns when it listens.
+def _start(path: Path, host: str, port: int, raylet: int, own: socket.socket | None) -> None:
+    """Start a keeper with a listening socket, opened if this router has none; returns when the keeper listens.
 
     Raises:
         OSError: the address is not available.
     """
-    command = [sys.executable, "-I", "-S", socket_manager.__file__, str(path), host, str(port)]
-    quiet = subprocess.DEVNULL
-    code = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, check=False).returncode
-    if code:
-        raise OSError(code, os.strerror(code))
+    listening = own.dup() if own else listen(host, port)
+    with listening:
+        arguments = [str(path), str(listening.fileno()), str(raylet)]
+        subprocess.run(
+            [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments],
+            pass_fds=[listening.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+
+
+def _kill_peer(connection: socket.socket) -> None:
+    """Kill the process at the other end, which hangs: routers have the socket that it keeps, or open it again."""
+    # Source: unix(7), `struct ucred`.
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    with suppress(OSError):
+        os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)
 
 
 def _path(host: str, port: int) -> Path:

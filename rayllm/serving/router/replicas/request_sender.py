@@ -18,7 +18,6 @@ from rayllm.serving.handover import Handover, Interruption, Message, Outcome, Re
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
-    ReplicaError,
     ReplicaFailedError,
     ReplicaFullError,
     ReplicaLostError,
@@ -78,24 +77,14 @@ class RequestSender:
             UnavailableError, EngineError: the replica's reason for not answering.
         """
         sender, connection = replica.sender, client.connection
-        handover: Handover | None = None
-        try:
-            if (
-                sender
-                and connection
-                and (handover := _start_handover(replica.id, sender, connection, client, replica_request))
-            ):
-                outcome = await _await_outcome(sender, client, connection, handover, deadline)
-                return await _conclude(client, replica_request, connection, handover, outcome)
-            # If this router dies before the reply begins, the replica stops, and another router asks again.
-            return await self._send_by_http(client, replica_request, deadline, replica)
-        except ReplicaError:
-            client.give_back()
-            raise
-        finally:
-            # Not before: if this router dies in between, the replica answers, or another router does.
-            if handover:
-                handover.acknowledge()
+        if (
+            sender
+            and connection
+            and (handover := _start_handover(replica.id, sender, connection, client, replica_request))
+        ):
+            outcome = await _await_outcome(sender, client, connection, handover, deadline)
+            return await _conclude(client, replica_request, connection, handover, outcome)
+        return await self._send_by_http(client, replica_request, deadline, replica)
 
     async def _send_by_http(
         self, client: ClientRequest, replica_request: ReplicaRequest, deadline: asyncio.Timeout, replica: Replica
@@ -156,16 +145,15 @@ def _hand_over(
         "headers": {**replica_request.headers, "content-length": str(len(raw))},
         "reply_headers": {**connection.reply_headers, **client.reply_headers},
         "keeps_alive": connection.keeps_alive,
-        "return_route": connection.return_route,
         "send_timeout_s": connection.send_timeout_s,
     }
     if client.wants_timing:
         head["timing"] = client.timing()
     journal = client.open_journal() if replica_request.payload.wants_stream else None
     if journal is None:
-        return sender.hand_over(connection.socket, head, raw, on_sent=client.take)
+        return sender.hand_over(connection.socket, head, raw)
     head["journal"] = journal.description
-    return sender.hand_over(connection.socket, head, raw, journal.file, client.take)
+    return sender.hand_over(connection.socket, head, raw, journal.file)
 
 
 async def _await_outcome(

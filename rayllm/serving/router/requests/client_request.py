@@ -80,16 +80,6 @@ class ClientRequest:
         """Whether the router itself has written to the client, or is about to go on with what a replica has written."""
         return self._relayed is not None and (self._interrupted is not None or self._relayed.has_begun)
 
-    def give_back(self) -> None:
-        """Have another router answer the request if this one dies before `take` is called again."""
-        if self._connection:
-            self._connection.give_back()
-
-    def take(self) -> None:
-        """Have no other router answer the request, which a replica has or is about to get."""
-        if self._connection:
-            self._connection.take()
-
     def open_journal(self) -> JournalFile | None:
         """The journal of the reply, created on first use; None if there are no descriptors or no memory for it."""
         try:

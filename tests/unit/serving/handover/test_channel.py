@@ -39,7 +39,7 @@ async def test_messages_arrive_though_their_sender_closed_without_reading_all(en
     once more, and the client would take that for the answer to its next one.
     """
     router, replica = ends
-    router.send(Kind.ACKNOWLEDGED)
+    router.send(Kind.ABORT)
     replica.send(Kind.STARTED, Kind.DONE)
     replica.channel.close()
     await router.is_closed.wait()
@@ -61,7 +61,7 @@ async def test_all_messages_arrive_however_many_they_are(ends: tuple[End, End]) 
     router, replica = ends
     replica.send(*[Kind.STARTED] * 150)
     await replica.channel.flush()
-    router.send(Kind.ACKNOWLEDGED)
+    router.send(Kind.ABORT)
     replica.channel.close()
     router.send(Kind.REQUEST)
     await router.is_closed.wait()

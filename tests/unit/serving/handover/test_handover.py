@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener, SharedListener
+from rayllm.serving.router.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
 
 
@@ -91,8 +90,6 @@ class Router:
         self.outcomes: list[Outcome] = []
         self.stats: list[RequestStats | None] = []
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
-        self.refused: Callable[[Connection], Awaitable[None]] | None = None
-        self.takes_requests = True
 
     def room(self) -> None:
         self.rooms += 1
@@ -113,11 +110,9 @@ class Router:
             "headers": {"content-type": "application/json"},
             "reply_headers": connection.reply_headers,
             "keeps_alive": connection.keeps_alive,
-            "return_route": connection.return_route,
             "send_timeout_s": self.send_timeout_s,
         }
-        on_sent = connection.take if self.takes_requests else connection.give_back
-        handover = self.sender.hand_over(connection.socket, head, body, on_sent=on_sent)
+        handover = self.sender.hand_over(connection.socket, head, body)
         left = asyncio.create_task(receive())
         await asyncio.wait((left, handover.outcome), return_when=asyncio.FIRST_COMPLETED)
         if not handover.outcome.done():
@@ -133,14 +128,11 @@ class Router:
             assert handover.refusal
             refusal = handover.refusal
             self.refusals.append((refusal.head["status"], refusal.head["headers"], refusal.body))
-            if self.refused:
-                await self.refused(connection)
             await plain(500, b"refused")(receive, send)
         elif outcome is Outcome.BROKEN:
             connection.break_off(b"data: broken\n\n")
         else:
             await plain(500, b"lost")(receive, send)
-        handover.acknowledge()
 
 
 class HandoverPair:
@@ -402,7 +394,7 @@ async def test_an_idle_connection_outlives_the_replica_that_answered_on_it(pair:
 
 def descriptors_of_connection(pair: HandoverPair) -> int:
     """How many the router and the replica have together of the only connection."""
-    [protocol] = connections_of(pair)
+    [protocol] = pair.front._server.server_state.connections
     link = os.readlink(f"/proc/self/fd/{protocol.transport.get_extra_info('socket').fileno()}")
     found = 0
     for file in Path("/proc/self/fd").iterdir():
@@ -552,7 +544,7 @@ async def test_a_replica_finishes_a_stream_whose_router_dies(pair: HandoverPair)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (404, b'{"error": 1}')])
-async def test_a_replica_answers_what_its_dead_router_had_handover_over(
+async def test_a_replica_answers_what_its_dead_router_had_handed_over(
     pair: HandoverPair, status: int, body: bytes
 ) -> None:
     rest = asyncio.Event()
@@ -569,93 +561,8 @@ async def test_a_replica_answers_what_its_dead_router_had_handover_over(
     writer.close()
 
 
-@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK])
-async def test_a_request_whose_router_died_waits_for_a_slot_of_its_replica(pair: HandoverPair, header: str) -> None:
-    rest, refused = asyncio.Event(), 0
-
-    async def full_at_first(receive: Any, send: Any) -> None:
-        nonlocal refused
-        await rest.wait()
-        if refused == 3:
-            await plain(200, b"at last")(receive, send)
-            return
-        refused += 1
-        await plain(503, b"", (header.encode(), b"1"))(receive, send)
-
-    pair.replica.answer = full_at_first
-    reader, writer = await pair.connect()
-    writer.write(request(b"the body"))
-    while not pair.replica.seen:
-        await asyncio.sleep(0.01)
-    await vanish(pair)
-    rest.set()
-    status, _, said = await reply(reader)
-    assert (status, said) == (200, b"at last")
-    assert [body for _, body in pair.replica.seen] == [b"the body"] * 4
-    writer.close()
-
-
-@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK])
-async def test_a_request_whose_router_died_before_it_read_that_there_is_no_slot_waits_for_one(
-    pair: HandoverPair, header: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As a process that is being killed: it reads no more.
-    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
-
-    async def full_at_first(receive: Any, send: Any) -> None:
-        if len(pair.replica.seen) > 1:
-            await plain(200, b"at last")(receive, send)
-        else:
-            await plain(503, b"", (header.encode(), b"1"))(receive, send)
-
-    pair.replica.answer = full_at_first
-    reader, writer = await pair.connect()
-    writer.write(request(b"the body"))
-    while not pair.replica.seen:
-        await asyncio.sleep(0.01)
-    # It asks nobody while the router lives, which may send the request elsewhere.
-    await asyncio.sleep(0.2)
-    assert len(pair.replica.seen) == 1
-    await vanish(pair)
-    status, _, said = await reply(reader)
-    assert (status, said) == (200, b"at last")
-    assert [body for _, body in pair.replica.seen] == [b"the body"] * 2
-    writer.close()
-
-
-async def test_a_request_of_a_dead_router_is_no_longer_tried_once_its_client_has_left(pair: HandoverPair) -> None:
-    async def full(receive: Any, send: Any) -> None:
-        await plain(503, b"", (headers.FULL.encode(), b"1"))(receive, send)
-
-    rest = asyncio.Event()
-
-    async def full_later(receive: Any, send: Any) -> None:
-        await rest.wait()
-        await full(receive, send)
-
-    pair.replica.answer = full_later
-    _, writer = await pair.connect()
-    writer.write(request())
-    while not pair.replica.seen:
-        await asyncio.sleep(0.01)
-    await vanish(pair)
-    rest.set()
-    while len(pair.replica.seen) < 3:
-        await asyncio.sleep(0.01)
-    assert exchanges()
-    writer.close()
-    async with asyncio.timeout(5):
-        while exchanges():
-            await asyncio.sleep(0.01)
-
-
-def exchanges() -> list[asyncio.Task[Any]]:
-    """The tasks of requests that replicas have not ended."""
-    return [task for task in asyncio.all_tasks() if "Exchange.run" in repr(task)]
-
-
-@pytest.mark.parametrize("header", [headers.DRAINING, headers.LOST])
-async def test_a_replica_that_ends_tells_the_client_of_a_dead_router_to_try_again(
+@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK, headers.DRAINING, headers.LOST])
+async def test_a_replica_that_cannot_answer_tells_the_client_of_a_dead_router_to_try_again(
     pair: HandoverPair, header: str
 ) -> None:
     rest = asyncio.Event()
@@ -675,420 +582,6 @@ async def test_a_replica_that_ends_tells_the_client_of_a_dead_router_to_try_agai
     assert (status, reply_headers["retry-after"]) == (503, "1")
     assert json.loads(said)["error"]["code"] == "overloaded"
     writer.close()
-
-
-@asynccontextmanager
-async def one_of_two_routers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[HandoverPair, HttpServer]]:
-    """A router with the manager of its address, and the server of another one that starts when it is told to."""
-    monkeypatch.setattr(sender, "_ABORT_TIMEOUT_S", 0.01)
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        async with opened(SharedListener("127.0.0.1", port)) as pair:
-            other = HttpServer(plain_app, SharedListener("127.0.0.1", port), "", ClientLimits.of(RouterConfig()))
-            try:
-                yield pair, other
-            finally:
-                await other.stop(5)
-
-
-async def begin_stream(pair: HandoverPair, rest: asyncio.Event) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask for a stream and read its first event; it ends once `rest` is set."""
-    pair.replica.answer = stream(b"data: 1\n\n", until=rest)
-    reader, writer = await pair.connect()
-    writer.write(request())
-    await reader.readuntil(b"data: 1\n\n\r\n")
-    return reader, writer
-
-
-async def plain_app(scope: Any, receive: Any, send: Any) -> None:
-    await plain(200, b"from another router")(receive, send)
-
-
-async def die(pair: HandoverPair) -> None:
-    """Leave the router's connections as `kill -9` does: its descriptors are closed, and nobody reads any more."""
-    await pair.front.stop(0, is_deleted=False)
-    for protocol in connections_of(pair):
-        protocol.transport.abort()
-    await vanish(pair)
-
-
-def connections_of(pair: HandoverPair) -> list[Any]:
-    return list(pair.front._server.server_state.connections)
-
-
-@pytest.mark.parametrize("is_ready", [True, False])
-async def test_a_client_whose_router_died_asks_another_one_on_its_connection(
-    is_ready: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rest = asyncio.Event()
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = stream(b"data: 1\n\n", until=rest)
-        reader, writer = await pair.connect()
-        # An earlier request on the connection, so that its bytes are counted from its beginning.
-        writer.write(request(b"{}"))
-        rest.set()
-        await reply(reader)
-        rest.clear()
-        writer.write(request(b"x" * 100_000))
-        await reader.readuntil(b"data: 1\n\n\r\n")
-        await die(pair)
-        if is_ready:
-            await other.start()
-        rest.set()
-        assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
-        writer.write(request())
-        if not is_ready:
-            await other.start()
-        for _ in range(2):
-            assert (await reply(reader))[::2] == (200, b"from another router")
-            writer.write(request())
-
-
-@pytest.mark.parametrize("is_given_back", [True, False])
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("header", [headers.FULL, headers.PUT_BACK, headers.DRAINING, headers.LOST])
-async def test_a_request_whose_router_dies_with_a_refusal_is_answered_once(
-    header: str, is_given_back: bool, is_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another router if its own has recorded that it has the request again, else by the replica."""
-    refused, rest = asyncio.Event(), asyncio.Event()
-
-    async def refuse(connection: Connection) -> None:
-        if is_given_back:
-            connection.give_back()
-        refused.set()
-        await rest.wait()
-
-    async def full_at_first(receive: Any, send: Any) -> None:
-        if len(pair.replica.seen) == 1:
-            await plain(503, b"", (header.encode(), b"1"))(receive, send)
-        else:
-            await plain(200, b"from the replica")(receive, send)
-
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.router.refused = refuse
-        pair.replica.answer = full_at_first
-        reader, writer = await pair.connect()
-        writer.write(request())
-        await refused.wait()
-        await kill_router(pair, is_first)
-        await other.start()
-        assert (await reply(reader))[::2] == (200, b"from another router" if is_given_back else b"from the replica")
-        await asyncio.sleep(0.2)
-        assert len(pair.replica.seen) == (1 if is_given_back else 2)
-        writer.write(request())
-        assert (await reply(reader))[::2] == (200, b"from another router")
-        rest.set()
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-async def test_a_request_whose_router_dies_before_it_is_taken_is_answered_once(
-    is_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another router, which gets it from the manager, though the replica has it as well."""
-    rest = asyncio.Event()
-
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.router.takes_requests = False
-        pair.replica.answer = later(rest, plain(200, b"from the replica"))
-        reader, writer = await ask(pair)
-        await kill_router(pair, is_first)
-        # Before the replica knows.
-        rest.set()
-        await other.start()
-        for _ in range(2):
-            assert (await reply(reader))[::2] == (200, b"from another router")
-            writer.write(request())
-
-
-async def fail(receive: Any, send: Any) -> None:
-    raise RuntimeError("the application fails")
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize(
-    "refuse",
-    [plain(503, b"", (headers.DRAINING.encode(), b"1")), plain(503, b"", (headers.LOST.encode(), b"1")), fail],
-    ids=["draining", "lost", "failing"],
-)
-async def test_a_request_that_a_replica_cannot_answer_though_its_router_died_goes_to_another_router(
-    refuse: Callable[[Any, Any], Awaitable[None]], is_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rest = asyncio.Event()
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = later(rest, refuse)
-        reader, writer = await ask(pair, b"x" * 100_000)
-        await kill_router(pair, is_first)
-        rest.set()
-        await other.start()
-        for _ in range(2):
-            assert (await reply(reader))[::2] == (200, b"from another router")
-            writer.write(request())
-        assert len(pair.replica.seen) == 1
-
-
-async def test_a_request_of_a_replica_that_ends_after_its_router_died_goes_to_another_router(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = later(asyncio.Event(), plain(200, b"never"))
-        reader, _ = await ask(pair)
-        await kill_router(pair, is_channel_first=False)
-        [orphans] = pair.receiver._orphans
-        [exchange] = orphans.values()
-        async with asyncio.timeout(30):
-            while exchange._connection._record < 0:
-                await asyncio.sleep(0.01)
-        pair.receiver.close()
-        await other.start()
-        assert (await reply(reader))[::2] == (200, b"from another router")
-
-
-@pytest.mark.parametrize(("size", "has_earlier"), [(100, True), (2 * 1024 * 1024, False)])
-async def test_a_request_that_its_dead_router_has_not_recorded_whole_is_answered_by_the_replica(
-    size: int, has_earlier: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Either it is too large, or there are bytes of an earlier request before it."""
-    rest = asyncio.Event()
-
-    async def answer_first(receive: Any, send: Any) -> None:
-        if len(pair.replica.seen[-1][1]) != size:
-            await plain(200, b"hello")(receive, send)
-            return
-        await rest.wait()
-        await plain(503, b"", (headers.LOST.encode(), b"1"))(receive, send)
-
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = answer_first
-        reader, writer = await pair.connect()
-        writer.write((request() if has_earlier else b"") + request(b"x" * size))
-        if has_earlier:
-            await reply(reader)
-        while not pair.replica.seen or len(pair.replica.seen[-1][1]) != size:
-            await asyncio.sleep(0.01)
-        await kill_router(pair, is_channel_first=False)
-        rest.set()
-        await other.start()
-        status, _, said = await reply(reader)
-        assert (status, json.loads(said)["error"]["code"]) == (503, "overloaded")
-
-
-async def ask(pair: HandoverPair, body: bytes = b"{}") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a request, and wait until the replica has it."""
-    reader, writer = await pair.connect()
-    writer.write(request(body))
-    while not pair.replica.seen:
-        await asyncio.sleep(0.01)
-    return reader, writer
-
-
-async def kill_router(pair: HandoverPair, is_channel_first: bool) -> None:
-    """Have the replica notice the router's death before the manager does, or after it."""
-    for end in (end_channel, leave_manager)[:: 1 if is_channel_first else -1]:
-        await end(pair)
-
-
-async def end_channel(pair: HandoverPair) -> None:
-    await vanish(pair)
-
-
-async def leave_manager(pair: HandoverPair) -> None:
-    """Have the manager see that the router has died, and read nothing more from its connections."""
-    listener: Any = pair.front._listener
-    listener._following.cancel()
-    listener._manager.shutdown(socket.SHUT_RDWR)
-    for protocol in connections_of(pair):
-        protocol.transport.pause_reading()
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("header", [headers.DRAINING, headers.LOST])
-async def test_a_replica_that_ends_keeps_what_it_has_refused_until_a_dying_router_is_gone(
-    header: str, is_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As a process that is being killed: it reads no more, but its channel is still open.
-    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = plain(503, b"", (header.encode(), b"1"))
-        reader, writer = await ask(pair)
-        pair.receiver.drain()
-        ending = asyncio.create_task(pair.receiver.wait_for_acknowledgements(60))
-        await asyncio.sleep(0.1)
-        assert not ending.done()
-        await kill_router(pair, is_first)
-        await ending
-        pair.receiver.close()
-        await other.start()
-        for _ in range(2):
-            assert (await reply(reader))[::2] == (200, b"from another router")
-            writer.write(request())
-
-
-async def test_a_replica_that_ends_keeps_an_answered_connection_until_a_dying_router_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        reader, writer = await ask(pair)
-        assert (await reply(reader))[2] == b"hello"
-        ending = asyncio.create_task(pair.receiver.wait_for_acknowledgements(60))
-        await asyncio.sleep(0.1)
-        assert not ending.done()
-        await die(pair)
-        await ending
-        pair.receiver.close()
-        await other.start()
-        writer.write(request())
-        assert (await reply(reader))[::2] == (200, b"from another router")
-
-
-async def test_a_replica_that_ends_does_not_wait_long_for_a_router_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sender.Sender, "_receive", lambda self, message: None)
-    async with one_of_two_routers(monkeypatch) as (pair, _):
-        pair.replica.answer = plain(503, b"", (headers.DRAINING.encode(), b"1"))
-        await ask(pair)
-        async with asyncio.timeout(30):
-            await pair.receiver.wait_for_acknowledgements(0.05)
-        assert exchanges()
-
-
-async def test_a_reply_may_end_while_its_router_is_dying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is killed hears nothing more, but its descriptors are still open for a moment."""
-    rest = asyncio.Event()
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        reader, writer = await begin_stream(pair, rest)
-        channel = pair.router.sender._channel
-        assert channel
-        asyncio.get_running_loop().remove_reader(channel._socket)
-        rest.set()
-        await reader.readuntil(b"0\r\n\r\n")
-        await die(pair)
-        await other.start()
-        writer.write(request())
-        assert (await reply(reader))[::2] == (200, b"from another router")
-
-
-async def test_a_replica_lets_go_of_a_connection_once_its_router_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with one_of_two_routers(monkeypatch) as (pair, _):
-        reader, writer = await pair.connect()
-        for _ in range(3):
-            writer.write(request())
-            assert (await reply(reader))[2] == b"hello"
-        async with asyncio.timeout(10):
-            while descriptors_of_connection(pair) > 1:
-                await asyncio.sleep(0.01)
-
-
-async def test_a_replica_that_ends_takes_no_connection_from_a_router_that_lives(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with one_of_two_routers(monkeypatch) as (pair, _):
-        reader, writer = await pair.connect()
-        writer.write(request())
-        assert (await reply(reader))[2] == b"hello"
-        channel = pair.router.sender._channel
-        assert channel
-        asyncio.get_running_loop().remove_reader(channel._socket)
-        writer.write(request())
-        assert (await reply(reader))[2] == b"hello"
-        # Whatever it passed on now would find nobody, and say so.
-        for path in Path(tempfile.gettempdir()).rglob("*.return"):
-            path.unlink()
-        pair.receiver.close()
-        assert descriptors_of_connection(pair) == 1
-    assert "cannot be returned" not in caplog.text
-
-
-async def test_what_a_client_sends_after_its_router_died_is_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    rest = asyncio.Event()
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        reader, writer = await begin_stream(pair, rest)
-        await die(pair)
-        await other.start()
-        writer.write(request(b"x" * 10_000))
-        await writer.drain()
-        rest.set()
-        await reader.readuntil(b"0\r\n\r\n")
-        assert (await reply(reader))[::2] == (200, b"from another router")
-
-
-async def test_a_reply_that_begins_after_its_router_died_leaves_the_connection_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rest = asyncio.Event()
-
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = later(rest, plain(200, b"hello"))
-        reader, writer = await pair.connect()
-        writer.write(request())
-        while not pair.replica.seen:
-            await asyncio.sleep(0.01)
-        await die(pair)
-        await other.start()
-        rest.set()
-        _, headers, body = await reply(reader)
-        assert body == b"hello"
-        assert "connection" not in headers
-        writer.write(request())
-        assert (await reply(reader))[::2] == (200, b"from another router")
-
-
-@pytest.mark.parametrize(
-    "more", [b"POST /v1", request(), request(b"x" * 100_000)[:-1]], ids=["part of a head", "whole", "part of a body"]
-)
-async def test_a_connection_whose_next_request_a_dead_router_has_read_is_closed(
-    more: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another router would take the rest of that request for a request."""
-    rest, is_read_first = asyncio.Event(), more == request()
-
-    async with one_of_two_routers(monkeypatch) as (pair, other):
-        pair.replica.answer = later(rest, plain(200, b"hello"))
-        reader, writer = await pair.connect()
-        writer.write(request() + (more if is_read_first else b""))
-        while not pair.replica.seen:
-            await asyncio.sleep(0.01)
-        if not is_read_first:
-            # After the handover.
-            writer.write(more)
-            await writer.drain()
-            [protocol] = connections_of(pair)
-            while not protocol.has_read_ahead:
-                await asyncio.sleep(0.01)
-        await die(pair)
-        await other.start()
-        rest.set()
-        _, headers, body = await reply(reader)
-        assert (body, headers["connection"]) == (b"hello", "close")
-        assert await read_to_end(reader) == b""
-
-
-async def test_without_the_manager_a_connection_is_closed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rest = asyncio.Event()
-    async with one_of_two_routers(monkeypatch) as (pair, _):
-        reader, _writer = await begin_stream(pair, rest)
-        await pair.front.stop(0, is_deleted=True)
-        await die(pair)
-        async with asyncio.timeout(10):
-            while list(Path(tempfile.gettempdir()).rglob("*.return")):
-                await asyncio.sleep(0.01)
-        rest.set()
-        assert await reader.read() == b"0\r\n\r\n"
-    assert "cannot be returned" in caplog.text
-
-
-async def read_to_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes before the connection is closed; closing with unread bytes resets it."""
-    with suppress(ConnectionResetError):
-        return await reader.read()
-    return b""
 
 
 async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,7 +47,6 @@ from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.held_connection import HeldConnection
 from rayllm.serving.router.listener.listener import LocalListener
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
@@ -702,61 +701,6 @@ async def test_a_replica_that_other_routers_have_filled_is_left_for_another(way:
         a.count.capacity = 0
         replies = await asyncio.gather(*(found.client.post(PATH, json={"model": "m"}) for _ in range(8)))
         assert [reply.json() for reply in replies] == [{"from": 1}] * 8
-
-
-async def test_a_request_is_taken_once_a_replica_has_it_and_given_back_before_the_replica_lets_go_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If the router dies in between, the replica asks the manager of connections who answers."""
-    is_taken, seen = False, []
-    send = Channel.send
-
-    def take(held: HeldConnection) -> None:
-        nonlocal is_taken
-        is_taken = True
-
-    def give_back(held: HeldConnection, *_: Any, **__: Any) -> None:
-        nonlocal is_taken
-        is_taken = False
-
-    def note(channel: Channel, message: Message, *on_sent: Callable[[], None]) -> None:
-        if message.kind in (Kind.REQUEST, Kind.ACKNOWLEDGED):
-            seen.append((message.kind, is_taken))
-        send(channel, message, *on_sent)
-
-    monkeypatch.setattr(HeldConnection, "take", take)
-    monkeypatch.setattr(HeldConnection, "give_back", give_back)
-    monkeypatch.setattr(HeldConnection, "end_request", give_back)
-    monkeypatch.setattr(LocalListener, "return_path", "/nowhere")
-    monkeypatch.setattr(Channel, "send", note)
-    async with Replica(Answer(b"{}")).listening() as replica, service("handover", {"m": [replica]}) as found:
-        replica.count.capacity = 0
-        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
-        await until(lambda: len(seen) >= 2)
-        # A refusal, and then a reply.
-        replica.count.capacity = 1
-        assert (await asking).status_code == 200
-        await until(lambda: len(seen) >= 4 and seen[-1][0] is Kind.ACKNOWLEDGED)
-    assert seen == [(Kind.REQUEST, False), (Kind.ACKNOWLEDGED, False)] * (len(seen) // 2)
-
-
-async def test_a_relayed_request_is_another_routers_until_its_reply_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[HeldConnection] = []
-    monkeypatch.setattr(HeldConnection, "take", lambda held: taken.append(held))
-    has_arrived, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        has_arrived.set()
-        await may_answer.wait()
-        await Answer(b"{}")(scope, receive, send)
-
-    async with Replica(answer).listening() as replica, service("http", {"m": [replica]}) as found:
-        asking = asyncio.create_task(found.client.post(PATH, json={"model": "m"}))
-        await has_arrived.wait()
-        was_taken = bool(taken)
-        may_answer.set()
-        assert (await asking).json() == {}
-        assert (was_taken, bool(taken)) == (False, True)
 
 
 @WAYS
