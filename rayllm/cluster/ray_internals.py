@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -165,3 +166,8 @@ def kv_delete(key: str) -> None:
     from ray.experimental.internal_kv import _internal_kv_del
 
     _internal_kv_del(key)
+
+
+def raylet_pid() -> int:
+    """The process id of this node's raylet, which started this worker."""
+    return int(os.environ["RAY_RAYLET_PID"])

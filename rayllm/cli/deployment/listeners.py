@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rayllm.cli.deployment.application import Application
 from rayllm.errors import ClusterError
 from rayllm.hosts import is_loopback, join_address
+from rayllm.serving.router.listener.listener import is_kept
 
 DEFAULT_ADDRESS: dict[str, Any] = {"host": "127.0.0.1", "port": 8000}
 """Where a service listens that says nothing else."""
+# Seconds in which the socket of a service that has been killed goes away.
+_ENDING_S = 5.0
 # Wildcard address → loopback address for a browser or curl.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -69,15 +73,25 @@ def check_free(addresses: list[Listener]) -> None:
     Raises:
         ClusterError: names the address, and says what to do.
     """
+    deadline = time.monotonic() + _ENDING_S
     for listener in addresses:
-        with socket.socket(socket.AF_INET6 if ":" in listener.host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((listener.host, listener.port))
-            except OSError as error:
-                raise ClusterError(
-                    f"cannot listen on {listener}: {error.strerror}. Stop what uses it, or choose another --port."
-                ) from None
+        while fault := _fault(listener):
+            # Of a service whose processes have been killed, the socket may be there for a moment.
+            if time.monotonic() > deadline or not is_kept(listener.host, listener.port):
+                hint = "Stop what uses it, or choose another --port."
+                raise ClusterError(f"cannot listen on {listener}: {fault}. {hint}")
+            time.sleep(0.1)
+
+
+def _fault(listener: Listener) -> str:
+    """Why this machine cannot listen on an address; "" if it can."""
+    with socket.socket(socket.AF_INET6 if ":" in listener.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((listener.host, listener.port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
 def reach(addresses: list[Listener], keys: str | None) -> str:

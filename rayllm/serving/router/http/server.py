@@ -15,7 +15,7 @@ import uvicorn
 from ray.serve.config import ProxyLocation
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm.cluster.ray_internals import name_request_in_logs, serve_client
+from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve_client
 from rayllm.config import RouterConfig
 from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID
@@ -198,7 +198,8 @@ async def open_http_server(
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    server = HttpServer(app, KeptListener(*address), route_prefix.rstrip("/"), ClientLimits.of(config), refused)
+    listener = KeptListener(*address, raylet_pid())
+    server = HttpServer(app, listener, route_prefix.rstrip("/"), ClientLimits.of(config), refused)
     try:
         await server.start()
     except OSError as error:

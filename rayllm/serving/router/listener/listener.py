@@ -107,12 +107,12 @@ class KeptListener(LocalListener):
     Args:
         host: address to listen on.
         port: port to listen on.
-        raylet: process id of what starts the routers; by default this process's parent.
+        raylet: process id of what starts the routers.
     """
 
-    def __init__(self, host: str, port: int, raylet: int = 0) -> None:
+    def __init__(self, host: str, port: int, raylet: int) -> None:
         super().__init__(host, port)
-        self._raylet = raylet or os.getppid()
+        self._raylet = raylet
         self._keeper: socket.socket | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -156,6 +156,11 @@ class KeptListener(LocalListener):
             else:
                 same_socket.close()
                 return keeper
+
+
+def is_kept(host: str, port: int) -> bool:
+    """Whether a process keeps the listening socket of an address open for the routers of a service."""
+    return _path(host, port).exists()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -32,7 +33,7 @@ async def main():
         await asyncio.get_running_loop().sock_sendall(connection, str(os.getpid()).encode())
         connection.close()
 
-    await KeptListener("127.0.0.1", int(sys.argv[1])).start(accepted)
+    await KeptListener("127.0.0.1", int(sys.argv[1]), os.getppid()).start(accepted)
     print("listening", flush=True)
     await asyncio.sleep(600)
 
@@ -269,8 +270,8 @@ async def test_a_keeper_that_a_router_started_before_it_died_is_not_replaced() -
     await listener.stop()
 
 
-@pytest.mark.parametrize("listener", [LocalListener, KeptListener])
-async def test_an_address_that_somebody_else_has_is_an_error(listener: type[LocalListener]) -> None:
+@pytest.mark.parametrize("listener", [LocalListener, partial(KeptListener, raylet=os.getpid())])
+async def test_an_address_that_somebody_else_has_is_an_error(listener: Callable[[str, int], LocalListener]) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
