@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rayllm.authoring.recipes.flags import FileKeys
 from rayllm.sizing.engine_arguments import engine_settings
 from rayllm.sizing.fit import EngineSettings
 from rayllm.sizing.measure import Measured
@@ -37,8 +36,7 @@ class Answers:
     """All decisions.
 
     `accelerator` is Ray's accelerator type; None is any GPU, or the CPU. `context` is the maximum length of prompt and
-    completion in tokens, `sequences` the maximum batch size; None is vLLM's default. `recipe` has what a recipe sets
-    beside these, and stands in place of what is known of the model's family.
+    completion in tokens, `sequences` the maximum batch size; None is vLLM's default.
     """
 
     accelerator: str | None
@@ -49,7 +47,6 @@ class Answers:
     lora: Lora | None = None
     scaling: Scaling | None = None
     on_cpu: bool = False
-    recipe: FileKeys | None = None
 
     @property
     def gpus(self) -> int:
@@ -62,8 +59,7 @@ class Answers:
         Args:
             measured: the model.
         """
-        arguments = self.recipe.engine if self.recipe else {}
-        settings = engine_settings(arguments, measured.architecture, measured.element_bytes)
+        settings = engine_settings({}, measured.architecture, measured.element_bytes)
         return replace(
             settings,
             tensor_parallel=self.tensor_parallel,

@@ -63,21 +63,20 @@ class ModelProfile:
         )
 
 
-def profile_model(model: ModelConfig, arguments: Mapping[str, Any] | None = None) -> ModelProfile:
+def profile_model(model: ModelConfig) -> ModelProfile:
     """Inspect a model at its source.
 
     Args:
         model: the model.
-        arguments: `engine_kwargs` that its file will have, as for `rayllm.sizing.measure.measure`.
 
     Raises:
         UnreachableError: the source cannot be reached.
         SourceError, ConfigError: access is denied, or it holds no model.
     """
-    info, is_outline = inspect_or_outline(model.source, FILES, arguments)
+    info, is_outline = inspect_or_outline(model.source, FILES)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
-    measured, reason = _measure(info, is_outline, arguments)
+    measured, reason = _measure(info, is_outline)
     check_tensors(config, info.tensors, measured.architecture if measured else None)
     return ModelProfile(
         model=model,
@@ -112,10 +111,10 @@ def _name(model: ModelConfig) -> str:
     return model.source.repo_id if isinstance(model.source, HubSource) else model.model_id
 
 
-def _measure(info: ModelInfo, is_outline: bool, arguments: Mapping[str, Any] | None) -> tuple[Measured | None, str]:
+def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
     """The measured model, or the reason why its memory is unknown."""
     try:
-        return measure_info(info, is_outline, arguments=arguments), ""
+        return measure_info(info, is_outline), ""
     except UnknownArchitectureError as error:
         return None, error.message
 

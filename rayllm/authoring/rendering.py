@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 from rayllm.authoring.answers import Answers
 from rayllm.authoring.profile import ModelProfile
-from rayllm.authoring.recipes.flags import FileKeys
 from rayllm.config import BucketSource, HubSource, ModelConfig
 from rayllm.config.load import model_from
 from rayllm.config.yaml import dump_yaml
@@ -22,16 +21,15 @@ _SERVE_HEADING = """# {}, for this machine only. To serve others set 0.0.0.0, be
 _Section = dict[str, Any]
 
 
-def render_model(profile: ModelProfile, answers: Answers, room: Fit | None, notes: Sequence[str] = ()) -> str:
+def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> str:
     """Render the model's file.
 
     Args:
         profile: the model.
         answers: the user's decisions.
         room: the memory estimate; None if there is none.
-        notes: further lines of the heading.
     """
-    heading = "".join(f"# {line}\n" for line in (*_heading(profile, answers, room), *notes))
+    heading = "".join(f"# {line}\n" for line in _heading(profile, answers, room))
     return heading + "\n".join(dump_yaml(section) for section in _sections(profile, answers) if section)
 
 
@@ -46,8 +44,8 @@ def model_config(profile: ModelProfile, answers: Answers) -> ModelConfig:
 
 
 def _sections(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
-    yield _loading(profile, answers.recipe)
-    yield from _prompting_of_recipe(profile, answers.recipe) if answers.recipe else _prompting(profile)
+    yield _loading(profile)
+    yield from _prompting(profile)
     yield from _hardware(profile, answers)
     yield from _running(profile, answers)
 
@@ -91,7 +89,7 @@ def _heading(profile: ModelProfile, answers: Answers, room: Fit | None) -> Itera
     yield f"{room.sequences_of(tokens):.1f} of {tokens:,} tokens, or {room.sequences_of(usual):.0f} of {usual:,}."
 
 
-def _loading(profile: ModelProfile, recipe: FileKeys | None) -> dict[str, Any]:
+def _loading(profile: ModelProfile) -> _Section:
     model = profile.model
     source, keys = model.source, {"model_id": model.model_id}
     if isinstance(source, HubSource):
@@ -100,8 +98,7 @@ def _loading(profile: ModelProfile, recipe: FileKeys | None) -> dict[str, Any]:
             keys["revision"] = source.revision
     else:
         keys["model_source"] = source.bucket_uri if isinstance(source, BucketSource) else source.path
-    more = recipe.keys.get("model_loading_config", {}) if recipe else {}
-    return {"model_loading_config": keys | more}
+    return {"model_loading_config": keys}
 
 
 def _prompting(profile: ModelProfile) -> Iterator[_Section]:
@@ -122,16 +119,6 @@ def _prompting(profile: ModelProfile) -> Iterator[_Section]:
         yield {"reasoning_parser": family.reasoning_parser}
 
 
-def _prompting_of_recipe(profile: ModelProfile, recipe: FileKeys) -> Iterator[_Section]:
-    if profile.task:
-        yield {"task": profile.task}
-    if stops := list(profile.stops):
-        yield {"generation_config": {"stopping_sequences": stops}}
-    for name in ("vllm_version", "chat_template", "chat_template_kwargs", "tool_calling", "reasoning_parser"):
-        if name in recipe.keys:
-            yield {name: recipe.keys[name]}
-
-
 def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     keys: dict[str, Any] = {"accelerator_type": answers.accelerator} if answers.accelerator else {}
     if answers.tensor_parallel > 1:
@@ -139,7 +126,7 @@ def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
     if answers.pipeline_parallel > 1:
         keys["pipeline_parallelism"] = {"degree": answers.pipeline_parallel}
     yield keys
-    engine: dict[str, Any] = dict(answers.recipe.engine) if answers.recipe else {}
+    engine = {}
     if answers.sequences:
         engine["max_num_seqs"] = answers.sequences
     if answers.lora:
@@ -156,8 +143,5 @@ def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
         if scaling.target_ongoing_requests:
             numbers["target_ongoing_requests"] = scaling.target_ongoing_requests
         yield {"deployment_config": {"autoscaling_config": numbers}}
-    variables = dict(answers.recipe.variables) if answers.recipe else {}
     if profile.is_gated:
-        variables["HF_TOKEN"] = "${env:HF_TOKEN}"
-    if variables:
-        yield {"runtime_env": {"env_vars": variables}}
+        yield {"runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}

@@ -10,7 +10,6 @@ import click
 from rayllm.authoring import advice
 from rayllm.authoring.answers import Answers, Lora, Scaling
 from rayllm.authoring.profile import ModelProfile, profile_by_name, profile_model
-from rayllm.authoring.recipes.flags import FileKeys
 from rayllm.cli.authoring.fit_tables import introduction, on_every_gpu, summary
 from rayllm.cli.authoring.local_gpus import local_gpus
 from rayllm.cli.terminal.user_input import UserInput, say
@@ -62,13 +61,11 @@ class Interview:
     Args:
         options: options of the command line.
         user: prompts for the rest.
-        recipe: what a recipe sets; None if there is none.
     """
 
-    def __init__(self, options: Options, user: UserInput, recipe: FileKeys | None = None) -> None:
+    def __init__(self, options: Options, user: UserInput) -> None:
         self._options = options
         self._user = user
-        self._recipe = recipe
 
     def profile(self) -> ModelProfile:
         """Choose and inspect the model.
@@ -95,7 +92,7 @@ class Interview:
         """
         accelerator, gpu = self._accelerator(profile)
         on_cpu = not accelerator and _runs_on_cpu(profile)
-        answers = Answers(accelerator, lora=self._lora_option(), on_cpu=on_cpu, recipe=self._recipe)
+        answers = Answers(accelerator, lora=self._lora_option(), on_cpu=on_cpu)
         answers = self._parallelism(profile, gpu, answers)
         answers = replace(answers, lora=answers.lora or self._lora_prompt(profile))
         answers = self._lengths(profile, gpu, answers)
@@ -117,7 +114,7 @@ class Interview:
 
     def _inspected(self, model: ModelConfig) -> ModelProfile:
         try:
-            profile = profile_model(model, self._recipe.engine if self._recipe else None)
+            profile = profile_model(model)
         except (UnreachableError, DeniedError) as error:
             # With an accelerator no defaults are needed, and the replicas may have the credentials.
             if self._options.accelerator is None:
@@ -138,7 +135,7 @@ class Interview:
         name = options.accelerator
         if name is None:
             name = self._user.text(prompt, self._default_accelerator(profile), "--accelerator-type")
-        return find_accelerator(name)
+        return _find_accelerator(name)
 
     def _default_accelerator(self, profile: ModelProfile) -> str | None:
         if local := next((gpu.kind for gpu in local_gpus() if gpu.kind), None):
@@ -148,7 +145,7 @@ class Interview:
         if profile.measured is None:
             return None
         tokens = advice.required_tokens(profile.measured, self._options.context)
-        settings = Answers(None, recipe=self._recipe).engine_settings(profile.measured)
+        settings = Answers(None).engine_settings(profile.measured)
         gpu = advice.recommended_gpu(profile.measured, settings, tokens)
         return gpu.name if gpu else None
 
@@ -231,7 +228,7 @@ class Interview:
         return Scaling(minimum, maximum, target or None)
 
 
-def find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
+def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
     """Look up an accelerator: Ray's type of it, and the GPU.
 
     Both are None for any GPU and for the CPU; the GPU alone is None if its memory is not known.

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rayllm.cli.removed import removed_option
+
 _FOLDER = Path("model_config")
 _COUNT = click.IntRange(min=1)
 
@@ -16,18 +18,11 @@ _COUNT = click.IntRange(min=1)
     help="""Write the files to serve a model: its YAML and a serve config.
 
     Prompts for what no option sets. Defaults are computed from the model's config.json and the headers of its weights;
-    --non-interactive takes them. With --recipe, a file of vLLM's recipes names the model and its settings, and nothing
-    is prompted for.""",
+    --non-interactive takes them.""",
 )
 @click.option("--non-interactive", is_flag=True, help="Do not prompt.")
 @click.option("--model-id", help="The model: a hub id, s3://…, gs://…, a folder; or its name, with --model-source.")
 @click.option("--model-source", help="Source of its weights: a hub id, s3://…, gs://… or a folder.")
-@click.option(
-    "--recipe", type=click.Path(path_type=Path), help="Take the model from this file of vllm-project/recipes."
-)
-@click.option("--variant", help="The recipe's variant.  [the first that fits]")
-@click.option("--feature", "features", multiple=True, metavar="NAME[=MODE]", help="Add a feature; may be repeated.")
-@click.option("--without-feature", "without", multiple=True, metavar="NAME", help="Leave one out; may be repeated.")
 @click.option("--accelerator-type", "accelerator", help="GPU, such as A100-80G; `none` for any, and for CPUs.")
 @click.option("--tensor-parallelism", "tensor_parallel", type=_COUNT, help="GPUs that share each layer.")
 @click.option("--pipeline-parallelism", "pipeline_parallel", type=_COUNT, help="Groups of layers.")
@@ -42,37 +37,32 @@ _COUNT = click.IntRange(min=1)
 @click.option("--target-ongoing-requests", "target", type=_COUNT, help="Ongoing requests per replica.")
 @click.option("--output-dir", type=click.Path(path_type=Path), default=".", help="Folder for the files.  [.]")
 @click.option("--force", is_flag=True, help="Replace existing files.")
+@removed_option(
+    *("--recipe", "--variant", "--feature", "--without-feature"),
+    hint="--model-id names the model; `rayllm catalog` lists model files that have the settings of vLLM's recipes.",
+)
 def command(
     non_interactive: bool,
-    recipe: Path | None,
-    variant: str | None,
-    features: tuple[str, ...],
-    without: tuple[str, ...],
     output_dir: Path,
     force: bool,
     **arguments: Any,
 ) -> None:
     from rayllm.authoring.rendering import model_config, render_model, render_serve_config
-    from rayllm.cli.authoring.from_recipe import RecipeOptions, decide
     from rayllm.cli.authoring.interview import Interview, Options
     from rayllm.cli.terminal.output_files import write_files
     from rayllm.cli.terminal.user_input import UserInput
     from rayllm.config.named import file_name
 
     options = Options(**arguments)
-    _check(options, recipe, {"--variant": variant, "--feature": features, "--without-feature": without})
+    _check(options)
     user = UserInput(not non_interactive)
-    notes: list[str] = []
-    if recipe:
-        profile, answers, fit, notes = decide(RecipeOptions(recipe, variant, features, without), options)
-    else:
-        interview = Interview(options, user)
-        profile = interview.profile()
-        answers, fit = interview.answers(profile)
+    interview = Interview(options, user)
+    profile = interview.profile()
+    answers, fit = interview.answers(profile)
     name = file_name(profile.model.model_id)
     model_file, serve_file = _FOLDER / name, output_dir / f"serve_{name}"
     texts = {
-        output_dir / model_file: render_model(profile, answers, fit, notes),
+        output_dir / model_file: render_model(profile, answers, fit),
         serve_file: render_serve_config(profile, model_file),
     }
     model_config(profile, answers)  # raises if the service would refuse it
@@ -81,17 +71,12 @@ def command(
     click.echo(f"rayllm run {serve_file}")
 
 
-def _check(options: Any, recipe: Path | None, of_recipes: dict[str, Any]) -> None:
-    """Refuse options of adapters without --enable-lora, and of recipes without --recipe.
+def _check(options: Any) -> None:
+    """Refuse options of adapters without --enable-lora.
 
     Raises:
         click.UsageError: names the option.
     """
-    for name, value in of_recipes.items():
-        if value and not recipe:
-            raise click.UsageError(f"{name} is for recipes: add --recipe, or leave it out.")
-    if recipe and options.model_id is not None:
-        raise click.UsageError("--model-id: the recipe names the model; leave one of both out.")
     if options.enable_lora:
         return
     for name, value in (

@@ -1,0 +1,43 @@
+"""Commands and options of an earlier version, which say for one version what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO, Any
+
+import click
+
+
+class RemovedError(click.ClickException):
+    """Somebody used what was removed.
+
+    Args:
+        name: the command or option.
+        hint: what to use instead.
+    """
+
+    exit_code = 2
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(f"`{name}` was removed.\nhint: {hint}")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"error: {self.message}", file=file, err=True)
+
+
+def removed_option(*names: str, hint: str) -> Callable[..., Any]:
+    """Add options to a command that were removed from it.
+
+    Args:
+        names: the options.
+        hint: what to use instead.
+    """
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise RemovedError(names[0], hint)
+
+    # With a value or without, whatever the options once took.
+    return click.option(
+        *names, is_flag=False, flag_value="", hidden=True, expose_value=False, is_eager=True, callback=refuse
+    )

@@ -1,0 +1,27 @@
+"""What an earlier version had says by name what to use instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.test_cli import rayllm
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "hint"),
+    [
+        (["gen-config", "--recipe", "a.yaml", "--accelerator-type", "H100"], "--recipe", "`rayllm catalog` lists"),
+        (["gen-config", "--recipe=a.yaml", "--feature", "b=c"], "--recipe", "`rayllm catalog` lists"),
+    ],
+)
+def test_what_was_removed_names_its_replacement(arguments: list[str], name: str, hint: str) -> None:
+    done = rayllm(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    error, instead = done.stderr.splitlines()
+    assert error == f"error: `{name}` was removed."
+    assert instead.startswith("hint: ")
+    assert hint in instead
+
+
+def test_help_does_not_list_what_was_removed() -> None:
+    assert "--recipe" not in rayllm("gen-config", "--help").stdout
