@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,23 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.connection import Answer, Connection
-from rayllm.client.statistics import percentile
 
 CHAT = "/v1/chat/completions"
 QUESTION = "Tell me a story."
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """A percentile with linear interpolation, as NumPy's default; NaN of no values.
+
+    Args:
+        values: the values.
+        share: from 0 to 100.
+    """
+    ordered, at = sorted(values), (len(values) - 1) * share / 100
+    if not ordered:
+        return math.nan
+    lower, upper = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return lower + (upper - lower) * (at - math.floor(at))
 
 
 @dataclass(frozen=True)

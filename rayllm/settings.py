@@ -67,8 +67,7 @@ class Settings:
 
     url: str = _setting(  # type: ignore[assignment]
         "",
-        "Server that `rayllm models`, `query`, `chat` and `bench` ask; empty is `OPENAI_BASE_URL`, else "
-        "http://127.0.0.1:8000.",
+        "Server that `rayllm models`, `query` and `chat` ask; empty is `OPENAI_BASE_URL`, else http://127.0.0.1:8000.",
     )
 
     cache_dir: str = _setting(  # type: ignore[assignment]

@@ -10,7 +10,9 @@ stamp=$(cat "$lists"/*.txt "$lists"/package.json | cksum)
 
 rm -rf $venv
 .venv/bin/python -m venv $venv
-$venv/bin/pip install --quiet --disable-pip-version-check --requirement $lists/requirements.txt
+# guidellm needs PyTorch: the version of the CPU engine, whose CPU build may be in a local folder.
+grep '^torch==' requirements/cpu.txt > $venv/torch.txt
+$venv/bin/pip install --quiet --disable-pip-version-check --requirement $lists/requirements.txt --constraint $venv/torch.txt
 .venv/bin/python -m venv $venv/aider
 if $venv/aider/bin/pip install --quiet --disable-pip-version-check --requirement $lists/aider.txt; then
     ln -s ../aider/bin/aider $venv/bin/aider

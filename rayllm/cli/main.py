@@ -9,6 +9,7 @@ import sys
 import click
 
 from rayllm import __version__
+from rayllm.cli.removed import RemovedError
 from rayllm.cli.terminal.signals import handle_interrupts, was_interrupted
 from rayllm.errors import RayLLMError
 
@@ -16,7 +17,6 @@ from rayllm.errors import RayLLMError
 _VERBS = {
     "apply": "Deploy a serve config or a model file to a running cluster; only what changed restarts.",
     "batch": "Process files of requests in the format of OpenAI's Batch API.",
-    "bench": "Load-test any OpenAI-compatible endpoint.",
     "build": "Print a serve config with inline models, or as a RayService for KubeRay.",
     "catalog": "List the model files that come with RayLLM, or print the path of one.",
     "chat": "Chat with a model.",
@@ -38,6 +38,11 @@ _VERBS = {
     "validate": "Check serve configs and model files.",
 }
 
+# Removed verb → what to use instead.
+_REMOVED = {
+    "bench": "guidellm (docs/clients.md) and `vllm bench serve` measure any OpenAI-compatible server.",
+}
+
 
 class _Lazy(click.Group):
     """A group that imports its commands when they are called."""
@@ -46,6 +51,8 @@ class _Lazy(click.Group):
         return sorted(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _REMOVED:
+            raise RemovedError(f"rayllm {cmd_name}", _REMOVED[cmd_name])
         if cmd_name not in _VERBS:
             return None
         module = importlib.import_module(f"rayllm.cli.commands.{cmd_name.replace('-', '_')}")

@@ -12,7 +12,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner, Result
 
-from rayllm.cli.commands import bench, chat, models, query
+from rayllm.cli.commands import chat, models, query
 from tests.compatibility.cases import TOOL
 from tests.integration.service import Service
 from tests.integration.test_leaving import within
@@ -94,25 +94,3 @@ def test_ctrl_c_stops_the_answer_and_the_engines_work(service: Service) -> None:
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
-
-
-@pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_a_benchmarks_figures_hang_together(service: Service, endpoint: str) -> None:
-    arguments = ["--model", "rayllm-demo", "--endpoint", endpoint, "--requests", "20", "--concurrency", "4", "--json"]
-    lengths = ["--prompt-tokens", "100:120", "--shared-prefix-tokens", "48", "--output-tokens", "12"]
-    found = json.loads(run(bench, service, *arguments, *lengths).stdout)
-    assert (found["completed"], found["failed"], found["output_tokens_from"]) == (20, 0, "usage")
-    assert found["total_output_tokens"] == 20 * 12 == sum(row["output_tokens"] for row in found["rows"])
-    assert found["prompt_tokens_are_counted"]
-    assert {row["input_tokens"] for row in found["rows"]} <= set(range(100, 121))
-    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
-        shares = [found[name][share] for share in ("p50", "p90", "p95", "p99")]
-        assert shares == sorted(shares)
-        assert shares[0] > 0
-    for row in found["rows"]:
-        assert row["ttft_ms"] + sum(row["itl_ms"]) <= row["e2e_ms"] + 0.01
-
-
-def test_the_size_of_a_prompt_is_what_the_server_counts(service: Service) -> None:
-    found = json.loads(run(bench, service, "--requests", "8", "--output-tokens", "1", "--json").stdout)
-    assert found["total_input_tokens"] == 8 * 256

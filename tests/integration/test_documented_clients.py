@@ -65,8 +65,9 @@ def _section(block: Block) -> str:
 
 LIBRARIES = [example for example in examples() if example.code.language == "python"]
 COMMANDS = [example for example in examples() if example.code.language == "sh"]
-AGENTS = [example for example in COMMANDS if example.section != "n8n"]
-APPLICATIONS = [example for example in COMMANDS if example.section == "n8n"]
+NO_AGENTS = ("n8n", "guidellm")
+AGENTS = [example for example in COMMANDS if example.section not in NO_AGENTS]
+APPLICATIONS = [example for example in COMMANDS if example.section in NO_AGENTS]
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,7 @@ def weights() -> Path:
 
 def run(example: Example, folder: Path, url: str) -> str:
     """Run a block in a folder that is also its home; what it printed."""
+    (folder / "models").symlink_to(DEMO.parent)
     for file in example.files:
         path = folder / file.title
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from aiohttp import web
 
 from tests.servers.web import WebServer
 
-AROUND = 7
 MODELS = (
     {"id": "small", "object": "model", "owned_by": "test", "root": "small", "parent": None, "max_model_len": 4096},
     {"id": "small:pirate", "object": "model", "owned_by": "test", "root": "small", "parent": "small"},
@@ -54,24 +53,18 @@ class OpenAIServer(WebServer):
     """A context manager that serves.
 
     Args:
-        answer: of each request; one with `ignore_eos` gets so many words instead.
+        answer: of each request.
         pace_s: seconds before each token.
         key: that requests have to show; "" is none.
-        refuses: fields that it does not know, and says so.
     """
 
-    def __init__(
-        self, answer: str = "It is Paris.", pace_s: float = 0.0, key: str = "", refuses: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, answer: str = "It is Paris.", pace_s: float = 0.0, key: str = "") -> None:
         super().__init__()
         self.answer = answer
         self.pace_s = pace_s
         self.key = key
-        self.refuses = refuses
         self.models: Any = {"object": "list", "data": list(MODELS)}
         self.batches: dict[str, Any] = {}
-        self.has_tokenize = True
-        self.tells_usage = True
         self.got: list[Got] = []
         self.left = threading.Event()
         """Set when a client has left before its answer ended."""
@@ -101,8 +94,6 @@ class OpenAIServer(WebServer):
             return _reply({"object": "list", "data": list(self.batches.values())})
         if (batch := self.batches.get(request.path.removeprefix("/v1/batches/"))) is not None:
             return _reply(batch)
-        if request.path == "/tokenize" and self.has_tokenize:
-            return _reply({"count": _prompt_tokens(body)})
         if request.path in ("/v1/chat/completions", "/v1/completions"):
             return await self._generate(request, body)
         return web.Response(status=404, text="<html>Not found</html>", content_type="text/html")
@@ -112,22 +103,17 @@ class OpenAIServer(WebServer):
             return await self._perform(request, self._scripts.pop(0))
         if body["model"] not in [card["id"] for card in self.models["data"]]:
             return _refusal(404, f"The model `{body['model']}` does not exist.", param="model")
-        for name in self.refuses:
-            if name in body:
-                return _refusal(400, f"Unrecognized request argument supplied: {name}", param=name)
         words = self._words(body)
         usage = {"prompt_tokens": _prompt_tokens(body), "completion_tokens": len(words)}
         if not body.get("stream"):
-            return _reply({"usage": usage} if self.tells_usage else {})
+            return _reply({"usage": usage})
         events = [*_events(words, is_chat="messages" in body), "[DONE]"]
-        if self.tells_usage and "stream_options" in body:
+        if "stream_options" in body:
             events.insert(-1, {"choices": [], "usage": usage})
         return await self._perform(request, Script(events=tuple(events)))
 
     def _words(self, body: dict[str, Any]) -> list[str]:
         most = body.get("max_tokens") or body.get("max_completion_tokens") or 100
-        if body.get("ignore_eos"):
-            return ["once "] * most
         return [f"{word} " for word in self.answer.split()][:most]
 
     async def _perform(self, request: web.Request, script: Script) -> web.StreamResponse:
@@ -170,8 +156,7 @@ def _events(words: list[str], is_chat: bool) -> Iterator[dict[str, Any]]:
 
 def _prompt_tokens(body: dict[str, Any]) -> int:
     texts = [str(message["content"]) for message in body.get("messages", ())] or [body["prompt"]]
-    tokens = sum(1 + (len(word) >= 5) for text in texts for word in text.split())
-    return tokens + (AROUND if "messages" in body else 0)
+    return sum(len(text.split()) for text in texts)
 
 
 def _reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -42,15 +42,15 @@ SHELLS = ("sh", "bash", "console")
 PROGRAMS = {
     *("base64", "cat", "cd", "cp", "docker", "echo", "export", "git", "helm", "kind", "kubectl", "litellm", "ls"),
     *("mkdir", "ollama", "pip", "ray", "rm", "sed"),
-    *("aider", "claude", "cn", "codex", "n8n", "opencode"),
+    *("aider", "claude", "cn", "codex", "guidellm", "n8n", "opencode"),
 }
 # Modules that only `make test-clients` installs, which runs the blocks with them.
 CLIENTS = {
     *("agents", "haystack", "instructor", "langchain_anthropic", "langchain_core", "langchain_openai", "litellm"),
     *("llama_index", "pydantic_ai"),
 }
-# Top-level keys that tell files of other programs: Prometheus's, LiteLLM's, Continue's.
-FOREIGN = {"scrape_configs", "model_list", "schema"}
+# Top-level keys that tell files of other programs: Prometheus's, LiteLLM's, Continue's, guidellm's.
+FOREIGN = {"scrape_configs", "model_list", "schema", "spec"}
 
 
 class Code(NamedTuple):

@@ -38,7 +38,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("module", ["composition", "batch", "serving.batch_api", "cli.main"])
 def test_extras_are_needed_only_where_they_are_used(module: str) -> None:
-    extras = ("PIL", "awscrt", "plotext", "matplotlib", "vllm", "faiss")
+    extras = ("PIL", "awscrt", "vllm", "faiss")
     code = f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import rayllm.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

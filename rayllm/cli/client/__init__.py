@@ -1,1 +1,1 @@
-"""What `rayllm chat`, `query`, `models` and `bench` share."""
+"""What `rayllm chat`, `query` and `models` share."""

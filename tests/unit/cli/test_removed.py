@@ -10,6 +10,8 @@ from tests.unit.cli.test_cli import rayllm
 @pytest.mark.parametrize(
     ("arguments", "name", "hint"),
     [
+        (["bench", "--requests", "20"], "rayllm bench", "guidellm"),
+        (["bench", "--help"], "rayllm bench", "`vllm bench serve`"),
         (["gen-config", "--recipe", "a.yaml", "--accelerator-type", "H100"], "--recipe", "`rayllm catalog` lists"),
         (["gen-config", "--recipe=a.yaml", "--feature", "b=c"], "--recipe", "`rayllm catalog` lists"),
     ],

@@ -61,7 +61,7 @@ async def test_models_of_openai_and_vllm_have_what_these_tell(served: OpenAIServ
 async def test_a_stream_is_told_event_by_event(server: Server) -> None:
     events = await read(server, body(stream_options={"include_usage": True}))
     assert [event["choices"][0]["delta"].get("content") for event in events[:-1]] == ["", "It ", "is ", "Paris. "]
-    assert events[-1]["usage"] == {"prompt_tokens": 8, "completion_tokens": 3}
+    assert events[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 3}
 
 
 async def test_a_connection_is_kept_for_the_next_request(served: OpenAIServer, server: Server) -> None:

@@ -1,1 +1,0 @@
-"""Load generator and latency report for `rayllm bench`."""
