@@ -32,7 +32,7 @@ _VERBS = {
     "models": "List a server's models and adapters.",
     "plan": "Show which GPUs a model fits on, with what context and how many sequences.",
     "pull": "Download a model's weights and adapters to this machine.",
-    "query": "Send one prompt, or a file of prompts, to a model.",
+    "query": "Send one prompt to a model.",
     "run": "Serve a serve config, a model file or a model on this machine or cluster.",
     "status": "Show what a cluster serves: models, replicas, adapters, queues.",
     "validate": "Check serve configs and model files.",

@@ -42,18 +42,6 @@ def test_a_question_is_answered(service: Service) -> None:
     assert "8 tokens" in result.stderr
 
 
-def test_a_file_is_answered(service: Service, tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    pirate = {"prompt": FRANCE, "model": "rayllm-demo:pirate"}
-    file.write_text("\n".join(map(json.dumps, ({"prompt": FRANCE}, pirate, {"prompt": FRANCE, "logprobs": True}))))
-    found = [
-        json.loads(line) for line in run(query, service, "--file", str(file), "--temperature", "0").stdout.splitlines()
-    ]
-    assert found[0]["text"] == PARIS
-    assert "matey" in found[1]["text"]
-    assert len(found[2]["logprobs"]["content"]) == found[2]["usage"]["completion_tokens"]
-
-
 def test_a_conversation_goes_on_with_an_adapter(service: Service) -> None:
     lines = f"{FRANCE}\nWhat about Germany?\n/model rayllm-demo:pirate\n/clear\n{FRANCE}\n"
     first, second, third = run(chat, service, "--temperature", "0", stdin=lines).stdout.splitlines()

@@ -14,17 +14,6 @@ class FileError(RayLLMError):
     """A file cannot be written."""
 
 
-def check_writable(path: Path, force: bool) -> None:
-    """Check that a file can be written, before a command does work that takes long.
-
-    Raises:
-        FileError: the file exists and `force` is not set, or its folder is not writable.
-    """
-    _check_absent([path], force)
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        raise FileError(f"{path}: cannot be written.")
-
-
 def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> None:
     """Write files, all or none; missing folders are created.
 
@@ -35,7 +24,9 @@ def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> No
     Raises:
         FileError: a file exists and `force` is not set, or its folder is not writable.
     """
-    _check_absent(contents, force)
+    existing = [str(path) for path in contents if path.exists()]
+    if existing and not force:
+        raise FileError(f"{', '.join(existing)}: already exists.\nhint: --force replaces it, or choose another path.")
     written: dict[Path, str] = {}
     try:
         for path, content in contents.items():
@@ -48,12 +39,6 @@ def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> No
     finally:
         for temporary in written.values():
             os.unlink(temporary)
-
-
-def _check_absent(paths: Mapping[Path, str | bytes] | list[Path], force: bool) -> None:
-    existing = [str(path) for path in paths if path.exists()]
-    if existing and not force:
-        raise FileError(f"{', '.join(existing)}: already exists.\nhint: --force replaces it, or choose another path.")
 
 
 def _beside(path: Path, content: str | bytes) -> str:

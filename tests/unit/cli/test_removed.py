@@ -10,6 +10,9 @@ from tests.unit.cli.test_cli import rayllm
 @pytest.mark.parametrize(
     ("arguments", "name", "hint"),
     [
+        (["query", "--file", "-", "--concurrency", "2"], "--file", "`rayllm batch run`"),
+        (["query", "a", "-o", "b.jsonl"], "--output", "`rayllm query --json"),
+        (["query", "a", "--force"], "--output", "`rayllm query --json"),
         (["bench", "--requests", "20"], "rayllm bench", "guidellm"),
         (["bench", "--help"], "rayllm bench", "`vllm bench serve`"),
         (["gen-config", "--recipe", "a.yaml", "--accelerator-type", "H100"], "--recipe", "`rayllm catalog` lists"),
