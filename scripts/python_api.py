@@ -18,10 +18,6 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "rayllm.config": ("load_app", "load_model"),
     "rayllm.hooks": ("HookRequest", "HookUsage", "Refuse"),
     "rayllm.batch": (),
-    "rayllm.client.api.server": ("Server",),
-    "rayllm.client.api.address": ("Address",),
-    "rayllm.client.api.api_key": ("ApiKey",),
-    "rayllm.client.api.model_card": ("ModelCard",),
 }
 _HEAD = """\
 # Python API

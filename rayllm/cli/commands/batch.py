@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.client.server_options import server_options
 from rayllm.cli.deployment.cluster import connected
+from rayllm.cli.shared.server import Server
+from rayllm.cli.shared.server_options import server_options
 from rayllm.cli.terminal.signals import interrupt_on_signals
-from rayllm.client.api.address import Address
-from rayllm.client.api.api_key import ApiKey
 from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,9 +93,9 @@ def run(
 @click.argument("what", required=False)
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def status(what: str | None, url: Address, key: ApiKey, as_json: bool) -> None:
+def status(server: Server, what: str | None, as_json: bool) -> None:
     is_local = what is not None and not what.startswith("batch_")
-    batches = [_local(Path(str(what)))] if is_local else asyncio.run(_remote(url, key, what))
+    batches = [_local(Path(str(what)))] if is_local else _remote(server, what)
     if as_json:
         click.echo(json.dumps(batches[0] if what else batches, indent=1))
         return
@@ -194,13 +192,10 @@ def _local(output: Path) -> dict[str, Any]:
     }
 
 
-async def _remote(url: Address, key: ApiKey, batch_id: str | None) -> list[dict[str, Any]]:
-    from rayllm.client.api.server import Server
-
-    async with Server(url, key) as server:
-        if batch_id:
-            return [await server.get(f"batches/{batch_id}", id=str, status=str, request_counts=dict)]
-        return list((await server.get("batches", data=list))["data"])
+def _remote(server: Server, batch_id: str | None) -> list[dict[str, Any]]:
+    if batch_id:
+        return [server.get(f"batches/{batch_id}", id=str, status=str, request_counts=dict)]
+    return list(server.get("batches", data=list)["data"])
 
 
 def _summary_line(summary: dict[str, Any]) -> str:

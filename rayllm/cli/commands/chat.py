@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from rayllm.cli.client.server_options import choose_model, server_options
-from rayllm.client.api.address import Address
-from rayllm.client.api.api_key import ApiKey
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.commands.models import table
+from rayllm.cli.shared.completion import Completion
+from rayllm.cli.shared.conversation import Conversation
+from rayllm.cli.shared.server import Server, ServerError, model_hint
+from rayllm.cli.shared.server_options import choose_model, server_options
+from rayllm.cli.shared.stream_printer import StreamPrinter
 from rayllm.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rayllm.client.api.completion import ToolCall
-    from rayllm.client.api.exchange import Exchange
-    from rayllm.client.api.server import Server
-    from rayllm.client.conversation import Conversation
-
-Result = TypeVar("Result")
 
 _COMMANDS = {
     "/model NAME": "continue with another model or adapter",
@@ -56,24 +48,11 @@ _HELP = "\n".join(
 @click.option("--tools", type=click.Path(path_type=Path), help="JSON file with tools in the format of OpenAI's API.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum tokens of a response.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="Sampling temperature; 0 is greedy.")
-def command(
-    url: Address,
-    key: ApiKey,
-    model: str | None,
-    system: str,
-    tools: Path | None,
-    max_tokens: int | None,
-    temperature: float | None,
-) -> None:
-    from rayllm.client.conversation import Conversation
-
-    sampling = {"max_tokens": max_tokens, "temperature": temperature}
+def command(server: Server, model: str | None, system: str, tools: Path | None, **sampling: float | None) -> None:
     options = {name: value for name, value in sampling.items() if value is not None}
     definitions = _read_tools(tools) if tools else []
-    with asyncio.Runner() as runner:
-        connection = _Connection(runner, url, key)
-        name = connection.call(lambda server: choose_model(server, model))
-        sys.exit(_Chat(connection, Conversation(name, system, definitions, options)).run())
+    name = choose_model(server, model)
+    sys.exit(_Chat(server, Conversation(name, system, definitions, options)).run())
 
 
 def _read_tools(path: Path) -> list[dict[str, Any]]:
@@ -86,32 +65,11 @@ def _read_tools(path: Path) -> list[dict[str, Any]]:
     return tools
 
 
-class _Connection:
-    """A new connection for each call, since the server would close one that is idle between messages."""
-
-    def __init__(self, runner: asyncio.Runner, url: Address, key: ApiKey) -> None:
-        self._runner = runner
-        self._url = url
-        self._key = key
-
-    def call(self, work: Callable[[Server], Coroutine[Any, Any, Result]]) -> Result:
-        """Run a coroutine with a connection. Ctrl-C cancels it, closes the connection and raises KeyboardInterrupt."""
-        from rayllm.client.api.server import Server
-
-        async def connected() -> Result:
-            async with Server(self._url, self._key) as server:
-                return await work(server)
-
-        return self._runner.run(connected())
-
-
 class _Chat:
     """Reads messages and commands, and prints responses, until the end of the input."""
 
-    def __init__(self, connection: _Connection, conversation: Conversation) -> None:
-        from rayllm.cli.terminal.stream_printer import StreamPrinter
-
-        self._connection = connection
+    def __init__(self, server: Server, conversation: Conversation) -> None:
+        self._server = server
         self._conversation = conversation
         self._printer = StreamPrinter()
         self._is_terminal = sys.stdin.isatty()
@@ -162,12 +120,9 @@ class _Chat:
 
     def _complete(self) -> bool:
         """Request a response; returns whether its tool calls have results, so that another is needed."""
-        from rayllm.client.api.exchange import Exchange
-        from rayllm.client.api.server import CHAT
-
-        exchange = Exchange(CHAT, self._conversation.body())
+        completion = Completion()
         try:
-            self._connection.call(lambda server: self._show(server, exchange))
+            completion.receive(self._server, self._conversation.body(), self._printer.show)
         except KeyboardInterrupt:
             if not self._is_terminal:
                 raise
@@ -176,22 +131,16 @@ class _Chat:
             self._fail(f"error: {error.message}")
         finally:
             self._printer.end()
-        if exchange.completion.finish_reason == "length":
+        if completion.finish_reason == "length":
             click.echo("(cut off at the maximum number of tokens)", err=True)
-        calls = self._conversation.add(exchange.completion, exchange.is_complete)
+        calls = self._conversation.add(completion)
         return bool(calls) and self._read_results(calls)
 
-    async def _show(self, server: Server, exchange: Exchange) -> None:
-        try:
-            await exchange.run(server, self._printer.show)
-        except ServerError as error:
-            raise await server.with_model_hint(error, self._conversation.model) from None
-
-    def _read_results(self, calls: list[ToolCall]) -> bool:
+    def _read_results(self, calls: list[dict[str, Any]]) -> bool:
         """Prompt for the results of tool calls; returns whether all were given."""
         for call in calls:
             try:
-                result = self._read(f"result of {call.name}: ")
+                result = self._read(f"result of {call['function']['name']}: ")
             except KeyboardInterrupt:
                 if not self._is_terminal:
                     raise
@@ -210,9 +159,7 @@ class _Chat:
             if name == "/model":
                 self._choose(argument)
             elif name == "/models":
-                from rayllm.cli.commands.models import table
-
-                click.echo(table(self._connection.call(lambda server: server.models())).text())
+                click.echo(table(self._server.models()).text())
             elif name == "/system":
                 self._conversation.system = argument
                 click.echo("(set)" if argument else "(no system message)", err=True)
@@ -229,9 +176,7 @@ class _Chat:
             self._fail(f"error: {error.message}")
 
     def _choose(self, name: str) -> None:
-        from rayllm.client.api.server import model_hint
-
-        names = [card.id for card in self._connection.call(lambda server: server.models())] if name else []
+        names = [each.id for each in self._server.models()] if name else []
         if name and name not in names:
             self._fail(f"there is no model `{name}`: {model_hint(name, names)}")
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,10 +13,9 @@ from urllib.parse import urlencode
 import click
 from pydantic import ValidationError
 
-from rayllm.cli.client.server_options import server_options
+from rayllm.cli.shared.server import Server
+from rayllm.cli.shared.server_options import server_options
 from rayllm.cli.terminal.table import Table
-from rayllm.client.api.address import Address
-from rayllm.client.api.api_key import ApiKey
 from rayllm.errors import ConfigError
 from rayllm.scheduling import PriorityName
 
@@ -109,10 +107,10 @@ def create(
 @click.option("--since", metavar="DAY", help="First day, in UTC; default: 30 days ago.")
 @click.option("--until", metavar="DAY", help="Last day; default: today.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show_usage(url: Address, key: ApiKey, by: str, as_json: bool, **days: str | None) -> None:
+def show_usage(server: Server, by: str, as_json: bool, **days: str | None) -> None:
     """Show what a key has used, or all keys for administrators."""
     query = urlencode({"group_by": by, **{name: day for name, day in days.items() if day}})
-    rows = asyncio.run(_usage(url, key, f"usage?{query}"))
+    rows: list[dict[str, Any]] = server.get(f"usage?{query}", data=list)["data"]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     elif rows:
@@ -122,14 +120,6 @@ def show_usage(url: Address, key: ApiKey, by: str, as_json: bool, **days: str | 
         click.echo(table.text())
     else:
         click.echo("no usage.", err=True)
-
-
-async def _usage(url: Address, key: ApiKey, path: str) -> list[dict[str, Any]]:
-    from rayllm.client.api.server import Server
-
-    async with Server(url, key) as server:
-        rows: list[dict[str, Any]] = (await server.get(path, data=list))["data"]
-        return rows
 
 
 @command.command("list")

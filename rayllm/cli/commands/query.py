@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from rayllm.cli.client.server_options import choose_model, server_options
 from rayllm.cli.removed import removed_option
-from rayllm.client.api.address import Address
-from rayllm.client.api.api_key import ApiKey
-from rayllm.client.api.errors import ServerError
-
-if TYPE_CHECKING:
-    from rayllm.client.api.exchange import Exchange
-    from rayllm.client.api.request import RequestTemplate
+from rayllm.cli.shared.completion import Completion
+from rayllm.cli.shared.server import Server
+from rayllm.cli.shared.server_options import choose_model, server_options
+from rayllm.cli.shared.stream_printer import StreamPrinter
 
 
 @click.command("query", help="Send one PROMPT to a model; `-` reads standard input.")
@@ -38,70 +32,44 @@ if TYPE_CHECKING:
 )
 @removed_option("--output", "-o", "--force", hint="`rayllm query --json PROMPT > FILE` writes a file.")
 def command(
+    server: Server,
     prompt: str,
-    url: Address,
-    key: ApiKey,
     model: str | None,
     system: str,
-    max_tokens: int | None,
-    temperature: float | None,
-    seed: int | None,
     stop: tuple[str, ...],
     raw: bool,
     as_json: bool,
     stats: bool,
+    **sampling: float | None,
 ) -> None:
-    from rayllm.client.api.request import RequestTemplate
-    from rayllm.client.api.server import CHAT, COMPLETIONS
-
     if raw and system:
         raise click.UsageError("--system is for chat; --raw completes the prompt as it is.")
-    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": list(stop) or None}
-    options = {name: value for name, value in sampling.items() if value is not None}
-    template = RequestTemplate(COMPLETIONS if raw else CHAT, options, system)
-    exchange = asyncio.run(_ask(template, _text(prompt), url, key, model, as_json))
-    if as_json:
-        # A completion may hold lone surrogates, which UTF-8 cannot encode.
-        click.echo(json.dumps(exchange.as_json(), ensure_ascii=False).encode(errors="replace"))
-    elif exchange.completion.finish_reason == "length":
-        click.echo("the completion was cut off at the maximum number of tokens.", err=True)
-    if stats:
-        click.echo(_stats(exchange), err=True)
-
-
-def _text(prompt: str) -> str:
     text = sys.stdin.read().rstrip("\n") if prompt == "-" else prompt
     if not text:
         raise click.UsageError("PROMPT is empty.")
-    return text
+    messages = [{"role": "system", "content": system}] if system else []
+    asked = {"prompt": text} if raw else {"messages": [*messages, {"role": "user", "content": text}]}
+    options = {name: value for name, value in {**sampling, "stop": list(stop) or None}.items() if value is not None}
+    body = {"model": choose_model(server, model), **options, **asked}
+    completion, printer = Completion(), StreamPrinter()
+    try:
+        completion.receive(server, body, (lambda _: None) if as_json else printer.show)
+    finally:
+        printer.end()
+    if as_json:
+        # A completion may hold lone surrogates, which UTF-8 cannot encode.
+        click.echo(json.dumps(completion.as_json(), ensure_ascii=False).encode(errors="replace"))
+    elif completion.finish_reason == "length":
+        click.echo("the completion was cut off at the maximum number of tokens.", err=True)
+    if stats:
+        click.echo(_stats(completion), err=True)
 
 
-async def _ask(
-    template: RequestTemplate, prompt: str, url: Address, key: ApiKey, model: str | None, quiet: bool
-) -> Exchange:
-    """Send a prompt, and unless `quiet`, print the completion as it streams in."""
-    from rayllm.cli.terminal.stream_printer import StreamPrinter
-    from rayllm.client.api.exchange import Exchange
-    from rayllm.client.api.server import Server
-
-    printer = StreamPrinter()
-    async with Server(url, key) as server:
-        name = await choose_model(server, model)
-        exchange = Exchange(template.endpoint, template.fill(name, {"prompt": prompt}))
-        try:
-            await exchange.run(server, (lambda _: None) if quiet else printer.show)
-        except ServerError as error:
-            raise await server.with_model_hint(error, name) from None
-        finally:
-            printer.end()
-    return exchange
-
-
-def _stats(exchange: Exchange) -> str:
+def _stats(completion: Completion) -> str:
     """Latency and throughput in one line."""
-    parts = [f"answered in {exchange.e2e_s:.2f} s"]
-    if exchange.ttft_s is not None:
-        parts.append(f"first token after {1000 * exchange.ttft_s:.0f} ms")
-    if exchange.tokens is not None:
-        parts.append(f"{exchange.tokens} tokens, {exchange.tokens / exchange.e2e_s:.1f} a second")
+    parts = [f"answered in {completion.e2e_s:.2f} s"]
+    if completion.ttft_s is not None:
+        parts.append(f"first token after {1000 * completion.ttft_s:.0f} ms")
+    if tokens := completion.usage.get("completion_tokens"):
+        parts.append(f"{tokens} tokens, {tokens / completion.e2e_s:.1f} a second")
     return "; ".join(parts)

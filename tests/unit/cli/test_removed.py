@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from tests.unit.cli.test_cli import rayllm
@@ -30,3 +32,9 @@ def test_what_was_removed_names_its_replacement(arguments: list[str], name: str,
 
 def test_help_does_not_list_what_was_removed() -> None:
     assert "--recipe" not in rayllm("gen-config", "--help").stdout
+
+
+@pytest.mark.parametrize("module", ["rayllm.client", "rayllm.client.api.server"])
+def test_the_client_names_its_replacement(module: str) -> None:
+    with pytest.raises(ImportError, match="use the `openai` package"):
+        importlib.import_module(module)

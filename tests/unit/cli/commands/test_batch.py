@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.batch import command
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.shared.server import ServerError
 from tests.servers.openai import OpenAIServer
 
 BATCH: dict[str, Any] = {

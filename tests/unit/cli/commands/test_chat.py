@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.chat import command
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.shared.server import ServerError
 from rayllm.errors import ConfigError
 from tests.servers.openai import CALL, OpenAIServer, Script, chunk
 from tests.servers.process import free_port

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.models import command
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.shared.server import ServerError
 from tests.servers.openai import OpenAIServer
 from tests.servers.process import free_port
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.query import command
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.shared.server import ServerError
 from tests.servers.openai import OpenAIServer, Script, chunk
 
 BUSY = Script(503, {"error": {"message": "Full.", "code": "overloaded"}}, {"retry-after": "3"})

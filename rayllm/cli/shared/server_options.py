@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from rayllm.client.api.address import Address
-from rayllm.client.api.api_key import ApiKey
-from rayllm.client.api.errors import ServerError
+from rayllm.cli.shared.server import Server, ServerError, parse_address
 from rayllm.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rayllm.client.api.server import Server
 
 _URL_VARIABLES = ["RAYLLM_URL", "OPENAI_BASE_URL", "OPENAI_API_BASE"]
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--url` and `--api-key-env` to a command, as arguments `url: Address` and `key: ApiKey`."""
+    """Add `--url` and `--api-key-env` to a command, as its argument `server: Server`."""
+
+    @wraps(command)
+    def with_server(url: tuple[str, str], key: tuple[str, str], **options: Any) -> Any:
+        return command(server=Server(*url, *key), **options)
+
     key = click.option(
         "--api-key-env",
         "key",
         metavar="NAME",
-        default=ApiKey().variable,
+        default=Server.variable,
         show_default=True,
         callback=_key,
         help="Environment variable that holds the server's key.",
@@ -42,26 +43,26 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_address,
         help="Address of the server, with `/v1` or without.",
     )
-    return url(key(command))
+    return url(key(with_server))
 
 
-def _address(ctx: click.Context, param: click.Parameter, value: str) -> Address:
+def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:
     try:
-        return Address.parse(value)
+        return parse_address(value)
     except ConfigError as error:
         raise click.BadParameter(error.message) from None
 
 
-def _key(ctx: click.Context, param: click.Parameter, value: str) -> ApiKey:
+def _key(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:
     key = os.environ.get(value, "").strip()
     if not key and ctx.get_parameter_source("key") is not ParameterSource.DEFAULT:
         raise click.BadParameter(f"the environment has no {value}.")
     if not key.isprintable() or not key.isascii():
         raise click.BadParameter(f"{value} holds characters that cannot be sent in a header.")
-    return ApiKey(value, key)
+    return key, value
 
 
-async def choose_model(server: Server, model: str | None) -> str:
+def choose_model(server: Server, model: str | None) -> str:
     """The given model, else the server's first one, which is printed on standard error.
 
     Raises:
@@ -69,9 +70,8 @@ async def choose_model(server: Server, model: str | None) -> str:
     """
     if model:
         return model
-    cards = await server.models()
-    first = next((card.id for card in cards if not card.base), None)
+    first = next((each.id for each in server.models() if not each.base), None)
     if first is None:
-        raise ServerError(f"{server.address} has no models.", "no models")
+        raise ServerError(f"{server} has no models.")
     click.echo(f"model: {first}", err=True)
     return first

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rayllm.client.api.completion import Delta, ToolCallDelta
+    from rayllm.cli.shared.completion import Delta
 
 # A model's output must not control the terminal: all control characters but tabs and newlines are removed.
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)])
@@ -48,12 +48,12 @@ class StreamPrinter:
         if self._is_line_open:
             self._write("\n")
 
-    def _show_call(self, part: ToolCallDelta) -> None:
-        if part.call_index != self._call:
+    def _show_call(self, part: Any) -> None:
+        if part.index != self._call:
             self.end()
-            self._call = part.call_index
-            self._write(f"→ {_plain(part.name)}(")
-        self._write(_plain(part.arguments))
+            self._call = part.index
+            self._write(f"→ {_plain(part.function.name)}(")
+        self._write(_plain(part.function.arguments or ""))
 
     def _end_call(self) -> None:
         if self._call is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayllm.client.api.completion import Completion, ToolCall
-from rayllm.client.api.request import with_system
+from rayllm.cli.shared.completion import Completion
 
 
 @dataclass
@@ -25,22 +24,23 @@ class Conversation:
         """Add a user message."""
         self.messages.append({"role": "user", "content": text})
 
-    def add(self, completion: Completion, is_complete: bool) -> list[ToolCall]:
+    def add(self, completion: Completion) -> list[dict[str, Any]]:
         """Add a completion; returns the tool calls that need results.
 
-        Of an incomplete one the text is kept; without text, the user message is removed.
+        Of an incomplete completion the text is kept; without text, the user message is removed.
         """
-        if not is_complete:
-            completion = Completion(completion.text)
-        if not is_complete and not completion.text:
-            self.undo()
-        else:
+        if completion.is_complete:
             self.messages.append(completion.as_message())
-        return completion.calls
+            return list(completion.calls.values())
+        if completion.text:
+            self.messages.append({"role": "assistant", "content": completion.text})
+        else:
+            self.undo()
+        return []
 
-    def add_result(self, call: ToolCall, result: str) -> None:
+    def add_result(self, call: dict[str, Any], result: str) -> None:
         """Add the result of a tool call."""
-        self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     def undo(self) -> None:
         """Remove the last user message and all after it."""
@@ -50,5 +50,5 @@ class Conversation:
     def body(self) -> dict[str, Any]:
         """Body of the request for the next completion."""
         tools = {"tools": self.tools} if self.tools else {}
-        messages = with_system(list(self.messages), self.system)
-        return {"model": self.model, "messages": messages, **tools, **self.options, "stream": True}
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return {"model": self.model, "messages": [*system, *self.messages], **tools, **self.options}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from rayllm.client.api.completion import Completion, ToolCall
-from rayllm.client.conversation import Conversation
+from rayllm.cli.shared.completion import Completion
+from rayllm.cli.shared.conversation import Conversation
 
 TOOL = {"type": "function", "function": {"name": "f"}}
-CALL = ToolCall("call_1", "f", "{}")
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def test_the_request_holds_all_that_was_said() -> None:
     talk = Conversation("m", "Be short.", [TOOL], {"temperature": 0})
     talk.say("a")
-    assert talk.add(Completion("b"), is_complete=True) == []
+    assert talk.add(Completion("b", is_complete=True)) == []
     talk.say("c")
     assert talk.body() == {
         "model": "m",
@@ -24,17 +24,16 @@ def test_the_request_holds_all_that_was_said() -> None:
         ],
         "tools": [TOOL],
         "temperature": 0,
-        "stream": True,
     }
 
 
 def test_tool_calls_wait_for_their_results() -> None:
     talk = Conversation("m")
     talk.say("a")
-    assert talk.add(Completion(calls_by_index={0: CALL}), is_complete=True) == [CALL]
+    assert talk.add(Completion(calls={0: CALL}, is_complete=True)) == [CALL]
     talk.add_result(CALL, "22")
     assert talk.messages[1:] == [
-        {"role": "assistant", "content": None, "tool_calls": [CALL.as_message()]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "call_1", "content": "22"},
     ]
     talk.undo()
@@ -44,14 +43,14 @@ def test_tool_calls_wait_for_their_results() -> None:
 def test_what_was_broken_off_counts_as_far_as_it_came() -> None:
     talk = Conversation("m")
     talk.say("a")
-    assert talk.add(Completion("half", calls_by_index={0: CALL}), is_complete=False) == []
+    assert talk.add(Completion("half", calls={0: CALL})) == []
     assert talk.messages[1:] == [{"role": "assistant", "content": "half"}]
 
 
 def test_a_question_without_any_answer_is_taken_back() -> None:
     talk = Conversation("m")
     talk.say("a")
-    talk.add(Completion("b"), is_complete=True)
+    talk.add(Completion("b", is_complete=True))
     talk.say("c")
-    talk.add(Completion(calls_by_index={0: CALL}), is_complete=False)
+    talk.add(Completion(calls={0: CALL}))
     assert [message["content"] for message in talk.messages] == ["a", "b"]

@@ -1,1 +1,0 @@
-"""What `rayllm chat`, `query` and `models` share."""

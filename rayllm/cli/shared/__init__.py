@@ -1,0 +1,1 @@
+"""What commands share: requests to a server, Ray's cluster, tables, files and prompts."""

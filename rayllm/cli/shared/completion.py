@@ -1,0 +1,100 @@
+"""A completion, put together from the chunks of its stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rayllm.cli.shared.server import Server
+
+
+class Delta(NamedTuple):
+    """What one chunk adds: text, reasoning, and parts of tool calls as the `openai` package has them."""
+
+    text: str
+    reasoning: str = ""
+    calls: tuple[Any, ...] = ()
+
+
+@dataclass
+class Completion:
+    """A completion, as far as it was received, even if `receive` was interrupted.
+
+    `calls` are tool calls as in an assistant's message, by their index. `ttft_s` and `e2e_s` are the seconds from
+    sending the request to the first token and to the last event.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    ttft_s: float | None = None
+    e2e_s: float = 0.0
+    is_complete: bool = False
+
+    def receive(self, server: Server, body: Mapping[str, Any], show: Callable[[Delta], None] = lambda _: None) -> None:
+        """Send a request and receive its completion.
+
+        Args:
+            server: the server.
+            body: the request.
+            show: called with what each chunk adds.
+
+        Raises:
+            ServerError: the request fails, or the completion is cut off.
+        """
+        sent_at = time.perf_counter()
+        with closing(server.stream(body)) as chunks:
+            for chunk in chunks:
+                self.e2e_s = time.perf_counter() - sent_at
+                delta = self._add(chunk)
+                if any(delta):
+                    self.ttft_s = self.e2e_s if self.ttft_s is None else self.ttft_s
+                    show(delta)
+        self.is_complete = True
+
+    def _add(self, chunk: Any) -> Delta:
+        if chunk.usage:
+            self.usage = chunk.usage.to_dict()
+        if not chunk.choices:
+            return Delta("")
+        choice = chunk.choices[0]
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        delta = _delta(choice)
+        self.text += delta.text
+        self.reasoning += delta.reasoning
+        for part in delta.calls:
+            function = part.function
+            new = {"id": part.id or "", "type": "function", "function": {"name": function.name, "arguments": ""}}
+            call = self.calls.setdefault(part.index, new)
+            call["function"]["arguments"] += function.arguments or ""
+        return delta
+
+    def as_message(self) -> dict[str, Any]:
+        """The completion as an assistant's message."""
+        calls = {"tool_calls": list(self.calls.values())} if self.calls else {}
+        return {"role": "assistant", "content": self.text or None if calls else self.text, **calls}
+
+    def as_json(self) -> dict[str, Any]:
+        """The completion, without empty fields."""
+        optional = {
+            "reasoning": self.reasoning,
+            "tool_calls": list(self.calls.values()),
+            "usage": self.usage,
+            "ttft_ms": None if self.ttft_s is None else round(1000 * self.ttft_s, 3),
+            "e2e_ms": round(1000 * self.e2e_s, 3),
+        }
+        fields = {name: value for name, value in optional.items() if value}
+        return {"text": self.text, "finish_reason": self.finish_reason, **fields}
+
+
+def _delta(choice: Any) -> Delta:
+    if not hasattr(choice, "delta"):
+        return Delta(choice.text or "")
+    delta = choice.delta
+    reasoning = getattr(delta, "reasoning", None) or getattr(delta, "reasoning_content", None) or ""
+    return Delta(delta.content or delta.refusal or "", reasoning, tuple(delta.tool_calls or ()))

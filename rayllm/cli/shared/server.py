@@ -1,0 +1,253 @@
+"""Requests to an OpenAI-compatible server, whose failures are one line and a hint."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import responses
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rayllm.errors import ConfigError, RayLLMError
+from rayllm.hosts import is_loopback
+
+if TYPE_CHECKING:
+    from openai import APIConnectionError, APIStatusError, OpenAI
+
+_VERSION = re.compile(r"/(v\d+)$")
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+# Seconds until there is a connection, and until a reply that is no completion has ended.
+_CONNECT_S, _GET_S = 10.0, 30.0
+_MAX_CHARS, _MAX_NAMES = 500, 10
+_HINT = "--url or RAYLLM_URL names another server; `rayllm run` starts one."
+# With these, an OpenAI-compatible server sends an error object, any other web server a page.
+_PAGE_STATUSES = (400, 404, 405, 501)
+_TRANSIENT = (408, 429, 500, 502, 503, 504, 529)
+
+
+class ServerError(RayLLMError):
+    """A request to a server failed.
+
+    Args:
+        line: what happened.
+        hint: what to do about it.
+        status_code: the HTTP status; 0 if there was no response.
+    """
+
+    def __init__(self, line: str, hint: str = "", status_code: int = 0) -> None:
+        super().__init__(f"{line}\nhint: {hint}" if hint else line)
+        self.line = line
+        self.status_code = status_code
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of `GET /v1/models`; only vLLM and RayLLM send all fields.
+
+    `base` is the base model of an adapter; `root` is the source of the weights, or the model that an alias stands for;
+    `context` is the length of the longest sequence in tokens.
+    """
+
+    id: str
+    base: str
+    root: str
+    context: int | None
+    owner: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Server:
+    """An OpenAI-compatible server.
+
+    `root` is its URL without the API's version. `key` comes from the environment variable `variable`; "" is none.
+    """
+
+    root: str
+    version: str = "v1"
+    key: str = field(default="", repr=False)
+    variable: str = "OPENAI_API_KEY"
+
+    def __str__(self) -> str:
+        return self.root
+
+    def get(self, path: str, **fields: type) -> dict[str, Any]:
+        """Read a path of the API, such as `models`.
+
+        Args:
+            path: the path.
+            fields: types of fields that the response must have.
+
+        Raises:
+            ServerError: the request fails, or the response is not such an object.
+        """
+        with self._connected() as client:
+            content = client.get(f"/{path}", cast_to=object, options={"timeout": _GET_S})
+        if not isinstance(content, dict) or not all(isinstance(content.get(name), fields[name]) for name in fields):
+            raise ServerError(f"{self} is not an OpenAI-compatible server.", _HINT, 200)
+        return content
+
+    def models(self) -> list[Model]:
+        """List the models and adapters.
+
+        Raises:
+            ServerError: the request fails, or the response is invalid.
+        """
+        entries = [entry for entry in self.get("models", data=list)["data"] if _is_model(entry)]
+        return [_model(entry, {each["id"] for each in entries}) for entry in entries]
+
+    def stream(self, body: Mapping[str, Any]) -> Generator[Any]:
+        """Request a completion, and yield the chunks of its stream. Closing the generator cancels the request.
+
+        Args:
+            body: the request, with `messages` or a `prompt`.
+
+        Raises:
+            ServerError: the request fails, or the stream fails or is cut off.
+        """
+        has_ended = False
+        try:
+            with self._connected() as client:
+                api: Any = client.chat.completions if "messages" in body else client.completions
+                with api.create(**body, stream=True, stream_options={"include_usage": True}) as chunks:
+                    for chunk in chunks:
+                        has_ended |= any(choice.finish_reason for choice in chunk.choices)
+                        yield chunk
+        except ServerError as error:
+            raise self._with_model_hint(error, body["model"]) from None
+        if not has_ended:
+            raise self._lost()
+
+    @contextmanager
+    def _connected(self) -> Iterator[OpenAI]:
+        """A new connection, since servers close those that are idle between two messages of a chat."""
+        from openai import APIConnectionError, APIError, APIStatusError, DefaultHttpxClient, OpenAI, Timeout
+
+        # Proxies of the environment are for other machines.
+        http = DefaultHttpxClient(trust_env=not is_loopback(urlsplit(self.root).hostname or ""), follow_redirects=False)
+        timeout = Timeout(None, connect=_CONNECT_S)
+        # Compressed streams arrive in bursts.
+        headers = {"accept-encoding": "identity"}
+        url = f"{self.root}/{self.version}"
+        try:
+            with OpenAI(
+                api_key=self.key or "none",
+                base_url=url,
+                http_client=http,
+                timeout=timeout,
+                max_retries=0,
+                default_headers=headers,
+            ) as client:
+                yield client
+        except APIStatusError as error:
+            raise self._refused(error) from None
+        except APIConnectionError as error:
+            raise self._unconnected(error) from None
+        except APIError as error:
+            raise ServerError(f"{self} failed during the stream: {_text(error.body)}") from None
+        except json.JSONDecodeError:
+            raise ServerError(f"{self} is not an OpenAI-compatible server.", _HINT, 200) from None
+
+    def _refused(self, error: APIStatusError) -> ServerError:
+        """The error for a status other than 200."""
+        status, headers = error.status_code, error.response.headers
+        kind = headers.get("content-type", "no content").partition(";")[0]
+        if kind != "application/json" and (status < 400 or status in _PAGE_STATUSES):
+            target = f" and a redirect to {headers['location'][:_MAX_CHARS]}" if "location" in headers else ""
+            line = f"{self} answered {status} with {kind}{target}: it is not an OpenAI-compatible server."
+            return ServerError(line, _HINT, status)
+        text = _text(error.body) if kind == "application/json" else responses.get(status, "")
+        return ServerError(f"{self} answered {status}: {text}", self._hint(status, headers.get("retry-after")), status)
+
+    def _hint(self, status: int, retry_after: str | None) -> str:
+        if status in (401, 403) and self.key:
+            return f"the server rejects the key in {self.variable}; --api-key-env names another variable."
+        if status in (401, 403):
+            return f"{self.variable} holds no key; --api-key-env names the variable that does."
+        if status not in _TRANSIENT:
+            return ""
+        return f"try again in {retry_after} s." if retry_after and retry_after.isdigit() else "try again."
+
+    def _unconnected(self, error: APIConnectionError) -> ServerError:
+        from openai import APITimeoutError
+
+        if isinstance(error, APITimeoutError):
+            return ServerError(f"{self}: timed out.", _HINT)
+        if type(error.__cause__).__name__ != "ConnectError":
+            return self._lost()
+        problem = _ERRNO.sub("", str(error.__cause__))
+        return ServerError(f"{self}: cannot connect: {_line(problem)}.", _HINT)
+
+    def _lost(self) -> ServerError:
+        return ServerError(f"{self}: the connection was lost before the response ended.")
+
+    def _with_model_hint(self, error: ServerError, model: str) -> ServerError:
+        """Add the existing models to the error for an unknown one."""
+        if error.status_code != 404:
+            return error
+        try:
+            names = [each.id for each in self.models()]
+        except ServerError:
+            return error
+        return error if model in names else ServerError(error.line, model_hint(model, names), 404)
+
+
+def parse_address(text: str) -> tuple[str, str]:
+    """The URL of a server without the API's version, and that version.
+
+    Args:
+        text: an address, with or without `/v1` at its end; the default scheme is `http`.
+
+    Raises:
+        ConfigError: it is invalid.
+    """
+    url = (text if "://" in text else f"http://{text}").strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"`{text}` is not a valid address: {error}.") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ConfigError(f"`{text}` is not an address such as http://127.0.0.1:8000.")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigError("an address must have no password and no query; --api-key-env names a key's variable.")
+    version = _VERSION.search(parts.path)
+    return (url[: -len(version[0])], version[1]) if version else (url, "v1")
+
+
+def model_hint(name: str, names: list[str]) -> str:
+    """A hint for an unknown model name: the most similar one, or the existing ones."""
+    if similar := difflib.get_close_matches(name, names, n=1):
+        return f"did you mean `{similar[0]}`?"
+    shown = ", ".join(f"`{each}`" for each in names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"models here: {shown or 'none'}{more}."
+
+
+def _is_model(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"].isprintable()
+
+
+def _model(entry: Mapping[str, Any], ids: set[str]) -> Model:
+    name, base, root = entry["id"], str(entry.get("parent") or ""), str(entry.get("root") or "")
+    kind = f"adapter of {base}" if base else f"alias of {root}" if root != name and root in ids else "model"
+    context = entry.get("max_model_len")
+    owner = str(entry.get("owned_by") or "")
+    return Model(name, base, root, context if isinstance(context, int) else None, owner, kind)
+
+
+def _text(body: object) -> str:
+    """The message of OpenAI's error object, or of what other servers send."""
+    if isinstance(body, dict):
+        body = body.get("message") or body.get("detail") or body
+    return _line(body if isinstance(body, str) else json.dumps(body))
+
+
+def _line(text: str) -> str:
+    # Control characters from a server must not reach the terminal.
+    line = "".join(filter(str.isprintable, " ".join(text.split())))
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}…"

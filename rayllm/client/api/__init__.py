@@ -1,1 +1,0 @@
-"""HTTP client for one OpenAI-compatible server."""
