@@ -8,18 +8,18 @@ import re
 import sys
 from pathlib import Path
 
+from cli_page import reference as cli_reference
 from dashboards import dashboards
 from documentation import llms_txt
 from error_codes import reference as error_reference
 from figures import readme_figures
 from manifests import manifests
+from manual_page import manual
 from openapi import description, http_page, openapi_json
 from python_api import reference as python_reference
 from vllm_names import vllm_names
 
 from rayllm.batch.reference import reference as batch_reference
-from rayllm.cli.manual import manual
-from rayllm.cli.reference import reference as cli_reference
 from rayllm.config.reference import model_schema, reference
 from rayllm.serving.cluster import metrics
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES

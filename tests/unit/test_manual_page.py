@@ -8,7 +8,7 @@ import click
 import pytest
 
 from rayllm.cli.main import cli
-from rayllm.cli.manual import _escaped, manual
+from scripts.manual_page import _escaped, manual
 
 REQUESTS = {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".nf", ".fi"}
 
