@@ -10,7 +10,7 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.removed import RemovedError
-from rayllm.cli.terminal.signals import handle_interrupts, was_interrupted
+from rayllm.cli.shared.terminal import handle_interrupts, was_interrupted
 from rayllm.errors import RayLLMError
 
 # Verb → summary. A verb's module is only imported when it is used, to keep `--help` fast.

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from rayllm.cli.authoring.local_gpus import local_gpus
+from rayllm.cli.shared.machine import local_gpus
 from rayllm.sizing.cpu import this_cpu
 
 

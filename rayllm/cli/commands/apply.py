@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.deployment.application import MODEL_APPLICATION, inlined_file, inlined_models, is_serve_file, reason
-from rayllm.cli.deployment.cluster import connected
+from rayllm.cli.shared.application import MODEL_APPLICATION, inlined_file, inlined_models, is_serve_file, reason
+from rayllm.cli.shared.cluster import connected
 from rayllm.config import AppConfig
 from rayllm.config.yaml import read_yaml
 from rayllm.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
-    from rayllm.cli.deployment.apply_plan import Plan
+    from rayllm.cli.shared.apply_plan import Plan
 
 
 @click.command(
@@ -41,7 +41,7 @@ def command(
     if add and not is_model:
         raise click.UsageError("--add takes a model's YAML: a serve config lists all models.")
     with connected(address):
-        from rayllm.cli.deployment.apply_plan import plan
+        from rayllm.cli.shared.apply_plan import plan
         from rayllm.serving.cluster.deployment import deployed
 
         running = deployed.applications()

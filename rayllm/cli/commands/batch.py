@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.deployment.cluster import connected
-from rayllm.cli.shared.server import Server
-from rayllm.cli.shared.server_options import server_options
-from rayllm.cli.terminal.signals import interrupt_on_signals
+from rayllm.cli.shared.cluster import connected
+from rayllm.cli.shared.server import Server, server_options
+from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.errors import ConfigError
 
 if TYPE_CHECKING:

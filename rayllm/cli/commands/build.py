@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayllm import __version__
-from rayllm.cli.deployment.application import IMPORT_PATH, inlined_file
+from rayllm.cli.shared.application import IMPORT_PATH, inlined_file
 from rayllm.config.yaml import dump_yaml
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rayllm.bundled import bundled_folder
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.terminal import table
 from rayllm.config import load_model
 from rayllm.config.faults import did_you_mean
 from rayllm.errors import ConfigError
@@ -36,7 +36,7 @@ def command(model: str | None, as_json: bool) -> None:
     elif model is not None:
         click.echo(files[model])
     else:
-        _show(files)
+        click.echo(table(("model", "file"), [(name, str(path)) for name, path in files.items()]))
 
 
 def _files() -> dict[str, Path]:
@@ -44,10 +44,3 @@ def _files() -> dict[str, Path]:
     folder = bundled_folder() / "models"
     paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "older").glob("*.yaml"))]
     return {load_model(path).model_id: path for path in paths}
-
-
-def _show(files: dict[str, Path]) -> None:
-    table = Table(["model", "file"])
-    for name, path in files.items():
-        table.add([name, str(path)])
-    click.echo(table.text())

@@ -6,17 +6,15 @@ import contextlib
 import importlib
 import json
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rayllm.cli.commands.models import table
-from rayllm.cli.shared.completion import Completion
-from rayllm.cli.shared.conversation import Conversation
-from rayllm.cli.shared.server import Server, ServerError, model_hint
-from rayllm.cli.shared.server_options import choose_model, server_options
-from rayllm.cli.shared.stream_printer import StreamPrinter
+from rayllm.cli.commands.models import model_table
+from rayllm.cli.shared.completion import Completion, StreamPrinter
+from rayllm.cli.shared.server import Server, ServerError, choose_model, model_hint, server_options
 from rayllm.errors import ConfigError
 
 _COMMANDS = {
@@ -159,7 +157,7 @@ class _Chat:
             if name == "/model":
                 self._choose(argument)
             elif name == "/models":
-                click.echo(table(self._server.models()).text())
+                click.echo(model_table(self._server.models()))
             elif name == "/system":
                 self._conversation.system = argument
                 click.echo("(set)" if argument else "(no system message)", err=True)
@@ -186,3 +184,49 @@ class _Chat:
     def _fail(self, message: str) -> None:
         self._has_failed = True
         click.echo(message, err=True)
+
+
+@dataclass
+class Conversation:
+    """Messages so far, and the options of each request."""
+
+    model: str
+    system: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Additional fields of each request."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """Without the system message."""
+
+    def say(self, text: str) -> None:
+        """Add a user message."""
+        self.messages.append({"role": "user", "content": text})
+
+    def add(self, completion: Completion) -> list[dict[str, Any]]:
+        """Add a completion; returns the tool calls that need results.
+
+        Of an incomplete completion the text is kept; without text, the user message is removed.
+        """
+        if completion.is_complete:
+            self.messages.append(completion.as_message())
+            return list(completion.calls.values())
+        if completion.text:
+            self.messages.append({"role": "assistant", "content": completion.text})
+        else:
+            self.undo()
+        return []
+
+    def add_result(self, call: dict[str, Any], result: str) -> None:
+        """Add the result of a tool call."""
+        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+    def undo(self) -> None:
+        """Remove the last user message and all after it."""
+        while self.messages and self.messages.pop()["role"] != "user":
+            pass
+
+    def body(self) -> dict[str, Any]:
+        """Body of the request for the next completion."""
+        tools = {"tools": self.tools} if self.tools else {}
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return {"model": self.model, "messages": [*system, *self.messages], **tools, **self.options}

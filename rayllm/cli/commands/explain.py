@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from rayllm.cli.deployment.cluster import connected
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.cluster import connected
+from rayllm.cli.shared.terminal import table
 from rayllm.errors import ClusterError
 
 PARTS = {
@@ -59,14 +59,15 @@ def command(request_id: str | None, address: str, limit: int, as_json: bool) -> 
 
 
 def _listed(requests: list[dict[str, Any]]) -> str:
-    table = Table(["request", "at", "model", "status", "seconds", "tokens", "most of it"])
+    rows = []
     for each in requests:
         name, _ = max(each["parts"].items(), key=lambda part: part[1], default=("", 0.0))
         at = time.strftime("%H:%M:%S", time.localtime(each["created"]))
         tokens = f"{each['prompt_tokens']} + {each['completion_tokens']}"
         row = [each["id"], at, _model(each), str(each["status"]), f"{each['total_s']:.3f}", tokens]
-        table.add([*row, PARTS.get(name, name)])
-    return table.text() if requests else "No requests yet."
+        rows.append([*row, PARTS.get(name, name)])
+    headings = ["request", "at", "model", "status", "seconds", "tokens", "most of it"]
+    return table(headings, rows) if rows else "No requests yet."
 
 
 def _model(request: Mapping[str, Any]) -> str:
@@ -74,17 +75,17 @@ def _model(request: Mapping[str, Any]) -> str:
 
 
 def _explained(request: Mapping[str, Any]) -> str:
-    table = Table(["part", "seconds", "share"])
+    rows = []
     for name, seconds in request["parts"].items():
         share = seconds / request["total_s"] if request["total_s"] else 0.0
-        table.add([PARTS.get(name, name), f"{seconds:.4f}", f"{share:.0%}"])
+        rows.append([PARTS.get(name, name), f"{seconds:.4f}", f"{share:.0%}"])
     new = request["prompt_tokens"] - request["cached_tokens"]
     finished = f", finish reason {request['finish_reason']}" if request["finish_reason"] else ""
     lines = [
         f"{request['endpoint']} for {_model(request)}: {request['status']} after {request['total_s']:.3f} s{finished}",
         request["explanation"],
         "",
-        table.text(),
+        table(["part", "seconds", "share"], rows),
         "",
         f"tokens: {new} new and {request['cached_tokens']} cached of the prompt, "
         f"{request['completion_tokens']} generated",

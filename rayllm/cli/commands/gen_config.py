@@ -48,9 +48,8 @@ def command(
     **arguments: Any,
 ) -> None:
     from rayllm.authoring.rendering import model_config, render_model, render_serve_config
-    from rayllm.cli.authoring.interview import Interview, Options
-    from rayllm.cli.terminal.output_files import write_files
-    from rayllm.cli.terminal.user_input import UserInput
+    from rayllm.cli.shared.interview import Interview, Options, UserInput
+    from rayllm.cli.shared.terminal import write_files
     from rayllm.config.named import file_name
 
     options = Options(**arguments)

@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 import click
 from pydantic import ValidationError
 
-from rayllm.cli.shared.server import Server
-from rayllm.cli.shared.server_options import server_options
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.server import Server, server_options
+from rayllm.cli.shared.terminal import table
 from rayllm.errors import ConfigError
 from rayllm.scheduling import PriorityName
 
@@ -114,10 +113,8 @@ def show_usage(server: Server, by: str, as_json: bool, **days: str | None) -> No
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     elif rows:
-        table = Table([name.replace("_", " ") for name in rows[0]])
-        for row in rows:
-            table.add([f"{value:,}" if isinstance(value, int) else value or "-" for value in row.values()])
-        click.echo(table.text())
+        cells = [[f"{each:,}" if isinstance(each, int) else each or "-" for each in row.values()] for row in rows]
+        click.echo(table([name.replace("_", " ") for name in rows[0]], cells))
     else:
         click.echo("no usage.", err=True)
 
@@ -131,7 +128,7 @@ def list_keys(file: KeyFile, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_shown(key) for key in keys], indent=1))
     elif keys:
-        click.echo(_table(keys).text())
+        click.echo(table(("name", "tenant", "models", "limits", "labels", "expires", "admin"), map(_row, keys)))
     else:
         click.echo("no keys.", err=True)
 
@@ -199,14 +196,11 @@ def _shown(key: Key) -> dict[str, Any]:
     }
 
 
-def _table(keys: tuple[Key, ...]) -> Table:
+def _row(key: Key) -> list[str]:
     from rayllm.access.limits import UNITS
 
-    table = Table(["name", "tenant", "models", "limits", "labels", "expires", "admin"])
-    for key in keys:
-        models = "all" if key.models is None else ", ".join(key.models) or "none"
-        expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
-        limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.by_kind.items()) or "none"
-        labels = ", ".join(f"{name}={value}" for name, value in key.labels.items()) or "-"
-        table.add([key.name, key.tenant or key.name, models, limits, labels, expires, "yes" if key.admin else "-"])
-    return table
+    models = "all" if key.models is None else ", ".join(key.models) or "none"
+    expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
+    limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.by_kind.items()) or "none"
+    labels = ", ".join(f"{name}={value}" for name, value in key.labels.items()) or "-"
+    return [key.name, key.tenant or key.name, models, limits, labels, expires, "yes" if key.admin else "-"]

@@ -8,9 +8,8 @@ from dataclasses import asdict
 
 import click
 
-from rayllm.cli.shared.server import Model, Server
-from rayllm.cli.shared.server_options import server_options
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.server import Model, Server, server_options
+from rayllm.cli.shared.terminal import table
 
 
 @click.command("models", help="List a server's models and adapters.")
@@ -21,14 +20,12 @@ def command(server: Server, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(model) for model in models], indent=1))
     elif models:
-        click.echo(table(models).text())
+        click.echo(model_table(models))
     else:
         click.echo("no models.", err=True)
 
 
-def table(models: Sequence[Model]) -> Table:
+def model_table(models: Sequence[Model]) -> str:
     """A table of a server's models."""
-    result = Table(["model", "kind", "context"])
-    for model in models:
-        result.add([model.id, model.kind, f"{model.context:,}" if model.context else ""])
-    return result
+    rows = [(model.id, model.kind, f"{model.context:,}" if model.context else "") for model in models]
+    return table(("model", "kind", "context"), rows)

@@ -43,7 +43,7 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    from rayllm.cli.authoring.fit_tables import cpu_line, host_line, introduction, table
+    from rayllm.cli.shared.fit_tables import cpu_line, fit_table, host_line, introduction
     from rayllm.sizing.engine_arguments import not_counted
     from rayllm.sizing.gpus import GPUS, find_gpu
     from rayllm.sizing.offload import host_bytes
@@ -63,7 +63,7 @@ def command(
     click.echo(introduction(config.model_id, measured))
     if missing:
         click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
-    click.echo(table(measured, tokens, rows).text())
+    click.echo(fit_table(measured, tokens, rows))
     if host:
         click.echo(host_line(host))
     if cpu:
@@ -161,7 +161,10 @@ def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
     too_small = [gpu.name for gpu, fit in rows if fit is None or fit.sequences_of(tokens) < 1]
     if too_small:
         return f"no room for {tokens:,} tokens on {', '.join(too_small)}."
-    return "Weights and cache are exact; activations and overhead are estimates, with the error shown."
+    return (
+        "GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of that length. "
+        "Weights and cache are exact; activations and overhead are estimates, with the error shown."
+    )
 
 
 def _as_json(

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TransferSpeedColumn as Speed
 
-from rayllm.cli.terminal.download_progress import progress
+from rayllm import sources
 from rayllm.config import ModelConfig, named_model
 from rayllm.errors import ConfigError, RayLLMError, SourceError
 from rayllm.lora import AdapterName, AdapterStore
-from rayllm.sources import Progress, fetch
+from rayllm.sources import fetch
 
 # vLLM's default.
 _MAX_LORA_RANK = 16
@@ -33,7 +36,7 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
     if (adapters or all_adapters) and config.lora_config is None:
         raise ConfigError(f"{model}: it has no lora_config, so it has no adapters.")
 
-    def show() -> Progress:
+    def show() -> sources.Progress:
         return progress(quiet or not sys.stderr.isatty())
 
     loading = config.model_loading_config
@@ -49,7 +52,7 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
 
 
 def _fetch_adapters(
-    config: ModelConfig, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], Progress]
+    config: ModelConfig, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], sources.Progress]
 ) -> None:
     """Fetch adapters, and print their folders.
 
@@ -73,3 +76,33 @@ def _fetch_adapters(
 def _all(config: ModelConfig, store: AdapterStore) -> list[AdapterName]:
     modules = config.lora_config.lora_modules if config.lora_config else ()
     return [*store.names(), *(AdapterName(config.model_id, module.name) for module in modules)]
+
+
+def progress(quiet: bool) -> sources.Progress:
+    """A bar on stderr, or log lines if `quiet`."""
+    return sources.LoggedProgress() if quiet else _Bar()
+
+
+class _Bar:
+    """A bar per download, which stays visible when it is done."""
+
+    def __init__(self) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            Speed(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task: TaskID
+
+    def start(self, where: str, size: int) -> None:
+        self._bars.start()
+        self._task = self._bars.add_task(where, total=size)
+
+    def advance(self, count: int) -> None:
+        self._bars.advance(self._task, count)
+
+    def finish(self) -> None:
+        self._bars.stop()

@@ -8,10 +8,8 @@ import sys
 import click
 
 from rayllm.cli.removed import removed_option
-from rayllm.cli.shared.completion import Completion
-from rayllm.cli.shared.server import Server
-from rayllm.cli.shared.server_options import choose_model, server_options
-from rayllm.cli.shared.stream_printer import StreamPrinter
+from rayllm.cli.shared.completion import Completion, StreamPrinter
+from rayllm.cli.shared.server import Server, choose_model, server_options
 
 
 @click.command("query", help="Send one PROMPT to a model; `-` reads standard input.")

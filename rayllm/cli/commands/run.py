@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
@@ -14,15 +15,26 @@ from typing import Any
 import click
 
 from rayllm.access.exposure import check_private, serves_page
-from rayllm.cli.deployment.application import Application, read_application, reason
-from rayllm.cli.deployment.cluster import find, hide_token_notice
-from rayllm.cli.deployment.listeners import check_free, letting_anyone_in, listeners, reach, with_address
-from rayllm.cli.deployment.start_display import start_display
-from rayllm.cli.terminal.signals import interrupt_on_signals
+from rayllm.cli.shared.application import (
+    Application,
+    check_free,
+    letting_anyone_in,
+    listeners,
+    reach,
+    read_application,
+    reason,
+    with_address,
+)
+from rayllm.cli.shared.cluster import find, hide_token_notice
+from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.errors import ClusterError
 
 _COUNT = click.IntRange(min=1)
+_PERIOD_S = 0.5
+# Between two lines about one download.
+_DOWNLOAD_S = 10.0
+_PHASES = {"fetch": "fetching its weights", "load": "starting its engine", "warm_up": "warming up"}
 
 
 @click.command(
@@ -67,7 +79,7 @@ def _application(model: str, tensor_parallel: int | None, context: int | None, a
             raise click.UsageError(
                 "--address needs a file: `rayllm gen-config` writes one for the GPUs of that cluster."
             )
-        from rayllm.cli.authoring.single_model import single_model
+        from rayllm.cli.shared.interview import single_model
 
         return Application(AppConfig(models=(single_model(model, tensor_parallel, context),)))
     if tensor_parallel or context:
@@ -184,3 +196,39 @@ def _announce(application: Application) -> None:
         f'    -d \'{{"model": "{model}", "messages": [{message}]}}\'\n'
     )
     sys.stdout.flush()
+
+
+@contextmanager
+def start_display(application: str) -> Iterator[None]:
+    """Show each phase of the starts of an application's models for the duration of the block.
+
+    Args:
+        application: its name, in the connected cluster.
+    """
+    stopped = threading.Event()
+    thread = threading.Thread(target=_show, args=(application, stopped), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _show(application: str, stopped: threading.Event) -> None:
+    from ray.exceptions import RayError
+
+    from rayllm.serving.cluster.state.start_progress import starts_of
+
+    shown: dict[str, tuple[str, int]] = {}
+    while not stopped.wait(_PERIOD_S):
+        try:
+            found = starts_of(application)
+        except (RayError, RuntimeError, ConnectionError):
+            # It is progress only: what is wrong shows elsewhere.
+            continue
+        for model_id, start in found.items():
+            periods = int(start.elapsed_s / _DOWNLOAD_S) if start.size else 0
+            if shown.get(model_id) != (start.phase, periods):
+                shown[model_id] = (start.phase, periods)
+                click.echo(f"{model_id}: {_PHASES.get(start.phase, start.phase)}{start.share}", err=True)

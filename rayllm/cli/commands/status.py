@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayllm.cli.deployment.application import reason
-from rayllm.cli.deployment.cluster import connected
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.application import reason
+from rayllm.cli.shared.cluster import connected
+from rayllm.cli.shared.terminal import table
 
 if TYPE_CHECKING:
     from rayllm.serving.cluster.status_report import ModelReport, ReplicaReport
@@ -118,26 +118,26 @@ def _live(views: Iterator[Any]) -> None:
 def _text(models: Sequence[ModelReport], rates: dict[_Name, _Rates]) -> str:
     if not models:
         return "Nothing is served by RayLLM in this cluster."
-    table = Table(_COLUMNS)
-    for model in models:
-        running, recent = model.running, rates[_name(model)]
-        table.add(
-            [
-                model.model_id,
-                model.status.lower(),
-                f"{len(running)}/{model.target}",
-                str(sum(each.ongoing for each in running)),
-                str(model.waiting),
-                f"{recent.requests_per_s:.1f}",
-                f"{recent.refused_per_s:.1f}",
-                "-" if recent.first_token_s is None else f"{1000 * recent.first_token_s:.0f} ms",
-                f"{recent.tokens_per_s:.1f}",
-                "-" if recent.cached_share is None else f"{recent.cached_share:.0%}",
-                f"{max((each.kv_use for each in running), default=0):.0%}",
-                ", ".join(sorted({name.rpartition(":")[2] for each in running for name in each.adapters})) or "-",
-            ]
-        )
-    return "\n".join([table.text(), *(line for model in models for line in _lines(model))])
+    rows = [_row(model, rates[_name(model)]) for model in models]
+    return "\n".join([table(_COLUMNS, rows), *(line for model in models for line in _lines(model))])
+
+
+def _row(model: ModelReport, recent: _Rates) -> list[str]:
+    running = model.running
+    return [
+        model.model_id,
+        model.status.lower(),
+        f"{len(running)}/{model.target}",
+        str(sum(each.ongoing for each in running)),
+        str(model.waiting),
+        f"{recent.requests_per_s:.1f}",
+        f"{recent.refused_per_s:.1f}",
+        "-" if recent.first_token_s is None else f"{1000 * recent.first_token_s:.0f} ms",
+        f"{recent.tokens_per_s:.1f}",
+        "-" if recent.cached_share is None else f"{recent.cached_share:.0%}",
+        f"{max((each.kv_use for each in running), default=0):.0%}",
+        ", ".join(sorted({name.rpartition(":")[2] for each in running for name in each.adapters})) or "-",
+    ]
 
 
 def _lines(model: ModelReport) -> Iterator[str]:

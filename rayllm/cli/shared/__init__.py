@@ -1,1 +1,1 @@
-"""What commands share: requests to a server, Ray's cluster, tables, files and prompts."""
+"""What commands share: requests to a server, this machine, the cluster, the decisions of `rayllm gen-config`."""

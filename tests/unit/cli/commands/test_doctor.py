@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rayllm.cli.machine.facts import read_folder
+from rayllm.cli.shared.machine import read_folder
 
 
 def doctor(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rayllm.cli.commands.pull import command
-from rayllm.cli.terminal.download_progress import progress
+from rayllm.cli.commands.pull import command, progress
 from rayllm.errors import ConfigError, SourceError
 from tests.servers.s3 import S3Server
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.cli.deployment.application import inlined_models
+from rayllm.cli.shared.application import inlined_models
 from rayllm.config import AppConfig, load_app
 from rayllm.serving.cluster.deployment.diff import Change, Effect, changes, different, router_keys
 from tests.unit.test_composition import config

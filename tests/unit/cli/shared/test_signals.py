@@ -9,7 +9,7 @@ import pytest
 
 LOST = """
 import os, signal
-from rayllm.cli.terminal.signals import interrupt_on_signals
+from rayllm.cli.shared.terminal import interrupt_on_signals
 
 class Finalized:
     def __del__(self):
@@ -36,7 +36,7 @@ ANOTHER = """
 import os, signal, sys
 import click
 from rayllm.cli import main
-from rayllm.cli.terminal.signals import interrupt_on_signals
+from rayllm.cli.shared.terminal import interrupt_on_signals
 
 @click.command()
 def command():

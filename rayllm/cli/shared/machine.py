@@ -1,4 +1,4 @@
-"""What this machine has: read once, judged by `checks`."""
+"""What this machine has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,15 +15,42 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from rayllm.cli.authoring.local_gpus import LocalGpu, local_gpus
-from rayllm.cli.deployment.listeners import DEFAULT_ADDRESS, Listener, check_free
+from rayllm.cli.shared.application import DEFAULT_ADDRESS, Listener, check_free
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.settings import Settings
 from rayllm.sizing.cores import this_machine
 from rayllm.sizing.cpu import Cpu, this_cpu
 from rayllm.sizing.cpu_cache import free_memory
+from rayllm.sizing.gpus import GPUS, Gpu
 
+_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class LocalGpu:
+    """A GPU: NVIDIA's name, memory in MiB, and the driver's version."""
+
+    name: str
+    memory_mib: int
+    driver: str
+
+    @property
+    def kind(self) -> Gpu | None:
+        """The GPU in RayLLM's table; None if it is unknown."""
+        words = self.name.upper().replace("-", " ").split()
+        candidates = [gpu for gpu in GPUS if gpu.name.partition("-")[0] in words]
+        return min(candidates, key=lambda gpu: abs(gpu.memory_gib * 1024 - self.memory_mib), default=None)
+
+
+def local_gpus() -> list[LocalGpu]:
+    """The GPUs of this machine; empty without a GPU or driver."""
+    try:
+        result = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in result.stdout.splitlines()]
+    return [LocalGpu(row[0], int(row[1]), row[2]) for row in rows if len(row) == 3 and row[1].isdigit()]
 
 
 @dataclass(frozen=True)

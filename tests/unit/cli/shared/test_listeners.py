@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.access.exposure import check_private
-from rayllm.cli.deployment.application import Application
-from rayllm.cli.deployment.listeners import check_free, letting_anyone_in, listeners, reach, with_address
+from rayllm.cli.shared.application import Application, check_free, letting_anyone_in, listeners, reach, with_address
 from rayllm.config import load_app
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.hosts import is_loopback

@@ -10,29 +10,67 @@ import click
 from rayllm.authoring import advice
 from rayllm.authoring.answers import Answers, Lora, Scaling
 from rayllm.authoring.profile import ModelProfile, profile_by_name, profile_model
-from rayllm.cli.authoring.fit_tables import introduction, on_every_gpu, summary
-from rayllm.cli.authoring.local_gpus import local_gpus
-from rayllm.cli.terminal.user_input import UserInput, say
+from rayllm.authoring.rendering import model_config
+from rayllm.cli.shared.fit_tables import introduction, on_every_gpu, summary
+from rayllm.cli.shared.machine import local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
 from rayllm.config.model import canonical_accelerator
-from rayllm.errors import ConfigError, SourceError
+from rayllm.errors import ClusterError, ConfigError, SourceError
 from rayllm.sizing.cpu import memory_bytes, this_cpu
 from rayllm.sizing.fit import Fit
-from rayllm.sizing.gpus import GPUS, Gpu, find_gpu
+from rayllm.sizing.gpus import GIB, GPUS, Gpu, find_gpu
 from rayllm.sizing.known_models import known_models
 from rayllm.sources import UnreachableError
 from rayllm.sources.errors import DeniedError
 
 NO_ACCELERATOR = "none"
 """Any GPU, or the CPU."""
-
 _SOURCES = "s3://…, gs://… or a folder"
 # Few replicas by default: more cost money, and are easy to change in the file.
 _MIN_REPLICAS, _MAX_REPLICAS = 1, 4
 _SLOTS, _RANK = 16, 32
 # Most memory of a machine without GPUs for a model's weights.
 _MAX_MEMORY_SHARE = 0.5
+
+
+def say(text: str) -> None:
+    """Print a message to stderr."""
+    click.echo(text, err=True)
+
+
+@dataclass(frozen=True)
+class UserInput:
+    """Prompts the user, or returns the defaults if not interactive."""
+
+    is_interactive: bool
+
+    def text(self, prompt: str, default: str | None, option: str) -> str:
+        """Prompt for a string.
+
+        Args:
+            prompt: the prompt.
+            default: the default; None if there is none.
+            option: the command line option for the same, for the error message.
+
+        Raises:
+            click.UsageError: not interactive, and there is no default.
+        """
+        if self.is_interactive:
+            return str(click.prompt(prompt, default=default, err=True))
+        if default is None:
+            raise click.UsageError(f"{option} is required with --non-interactive: it has no default here.")
+        return default
+
+    def number(self, prompt: str, default: int, maximum: int | None = None, minimum: int = 1) -> int:
+        """Prompt for an integer between `minimum` and `maximum`."""
+        if not self.is_interactive:
+            return default
+        return int(click.prompt(prompt, default=default, type=click.IntRange(minimum, maximum), err=True))
+
+    def confirm(self, prompt: str) -> bool:
+        """Prompt for yes or no; no if not interactive."""
+        return self.is_interactive and click.confirm(prompt, default=False, err=True)
 
 
 @dataclass(frozen=True)
@@ -293,3 +331,33 @@ def _introduce(profile: ModelProfile) -> None:
         say("It has no chat template: add a prompt_format to its file, or it only completes text.")
     if profile.is_gated:
         say("It is gated: serving it needs HF_TOKEN of an account with access. The file refers to that variable.")
+
+
+def single_model(name: str, tensor_parallel: int | None, context: int | None) -> ModelConfig:
+    """Compute a configuration for a model on this machine.
+
+    Args:
+        name: a hub id, a folder or a bucket URI.
+        tensor_parallel: GPUs that share each layer; None computes it.
+        context: tokens of prompt and completion together; None computes it.
+
+    Raises:
+        SourceError, ConfigError: the model cannot be read, or does not fit.
+        ClusterError: this machine has no GPU, and too little memory.
+    """
+    gpu = next((each.kind for each in local_gpus() if each.kind), None)
+    accelerator = gpu.name if gpu else NO_ACCELERATOR
+    options = Options(model_id=name, accelerator=accelerator, tensor_parallel=tensor_parallel, context=context)
+    interview = Interview(options, UserInput(False))
+    profile = interview.profile()
+    answers, _ = interview.answers(profile)
+    size_on_cpu = profile.cpu_bytes(this_cpu())
+    if has_cpu_engine() and not answers.on_cpu and size_on_cpu:
+        size = f"{size_on_cpu / GIB:.1f} GiB"
+        memory = f"{memory_bytes() / GIB:.1f} GiB"
+        hint = "`rayllm plan` shows which GPUs it fits on."
+        raise ClusterError(
+            f"{name}: its weights, {size}, are more than half of this machine's memory, {memory}.\nhint: {hint}"
+        )
+    # Any GPU of this machine will do, and there is one replica.
+    return model_config(profile, replace(answers, accelerator=None, scaling=None))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.cli.terminal.output_files import FileError, write_files
+from rayllm.cli.shared.terminal import FileError, write_files
 
 
 def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:

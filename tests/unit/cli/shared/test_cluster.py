@@ -15,7 +15,7 @@ import pytest
 # Ray reads the token in a process once, so each look is one of a process of its own.
 _FIND = """
 import json, os, sys
-from rayllm.cli.deployment.cluster import find
+from rayllm.cli.shared.cluster import find
 from ray._raylet import AuthenticationMode, get_authentication_mode
 found = find(sys.argv[1])
 print(json.dumps([found, get_authentication_mode() == AuthenticationMode.TOKEN]))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.cli.authoring.local_gpus import LocalGpu, local_gpus
+from rayllm.cli.shared.machine import LocalGpu, local_gpus
 
 
 @pytest.mark.parametrize(

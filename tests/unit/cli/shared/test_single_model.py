@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.cli.authoring import interview
-from rayllm.cli.authoring import single_model as module
-from rayllm.cli.authoring.single_model import single_model
+from rayllm.cli.shared import interview
+from rayllm.cli.shared.interview import single_model
 from rayllm.errors import ClusterError, ConfigError
 from rayllm.sizing import cpu as sizing_cpu
 
@@ -27,7 +26,6 @@ def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(interview, "has_cpu_engine", lambda: True)
-    monkeypatch.setattr(module, "has_cpu_engine", lambda: True)
 
 
 def test_it_runs_as_the_machine_can() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rayllm.cli.deployment.application import IMPORT_PATH
+from rayllm.cli.shared.application import IMPORT_PATH
 from rayllm.config import AppConfig, load_app
 from rayllm.serving.cluster.deployment.deployed import configuration, declared
 from rayllm.serving.cluster.deployment.diff import Change, Effect, changes, different, router_keys

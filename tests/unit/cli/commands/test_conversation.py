@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rayllm.cli.commands.chat import Conversation
 from rayllm.cli.shared.completion import Completion
-from rayllm.cli.shared.conversation import Conversation
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

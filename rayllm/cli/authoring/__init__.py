@@ -1,1 +1,0 @@
-"""Choosing a model's configuration, for `rayllm gen-config` and `rayllm run MODEL`."""

@@ -1,1 +1,0 @@
-"""Applications, clusters and addresses, for `rayllm run`, `apply`, `build` and `status`."""

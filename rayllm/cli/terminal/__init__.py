@@ -1,1 +1,0 @@
-"""Input and output of commands: tables, prompts, progress bars, files, signals."""
