@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from cli_page import reference as cli_reference
+from config_pages import batch_reference, model_schema, reference
 from dashboards import dashboards
 from documentation import llms_txt
 from error_codes import reference as error_reference
@@ -19,8 +20,6 @@ from openapi import description, http_page, openapi_json
 from python_api import reference as python_reference
 from vllm_names import vllm_names
 
-from rayllm.batch.reference import reference as batch_reference
-from rayllm.config.reference import model_schema, reference
 from rayllm.serving.cluster import metrics
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
 from rayllm.serving.router.description import FILE as DESCRIPTION

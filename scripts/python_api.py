@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+from config_pages import fields_table
 from pydantic import BaseModel
-
-from rayllm.config.reference import fields_table
 
 # Module: the names in it. `rayllm.batch` says itself which are public.
 _MODULES: dict[str, tuple[str, ...]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayllm.batch import config
-from rayllm.batch.reference import reference
+from scripts.config_pages import batch_reference as reference
 
 KINDS = [
     config.ProcessorConfig,

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rayllm.config.reference import model_schema, reference
+from scripts.config_pages import model_schema, reference
 
 VALIDATOR = jsonschema.Draft202012Validator(model_schema())
 MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.yaml"))

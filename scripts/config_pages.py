@@ -1,4 +1,4 @@
-"""Generate the configuration's JSON Schema for editors, and docs/configuration.md."""
+"""Generate docs/configuration.md, the configuration's JSON Schema for editors, and the tables of docs/batch.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from rayllm.batch.config import (
+    Checkpoint,
+    HTTPRequestProcessorConfig,
+    ProcessorConfig,
+    RequestProcessorConfig,
+    VLLMProcessorConfig,
+)
 from rayllm.config.app import AppConfig
 from rayllm.config.faults import models_in
 from rayllm.config.model import ModelConfig
@@ -120,3 +127,20 @@ def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"
     return {str: "text", Path: "text", int: "integer", float: "number", bool: "true/false"}.get(annotation, "any")
+
+
+def batch_reference() -> str:
+    """A table per configuration class, shared options first."""
+    return "\n".join(_batch_tables())
+
+
+def _batch_tables() -> Iterator[str]:
+    yield _batch_table(ProcessorConfig, "Every processor")
+    for config in (VLLMProcessorConfig, RequestProcessorConfig, HTTPRequestProcessorConfig, Checkpoint):
+        yield _batch_table(config, f"`{config.__name__}`")
+
+
+def _batch_table(config: type[ProcessorConfig] | type[Checkpoint], title: str) -> str:
+    shared = () if config is ProcessorConfig else ProcessorConfig.model_fields
+    own = {name: field for name, field in config.model_fields.items() if name not in shared and not field.exclude}
+    return f"### {title}\n\n{(config.__doc__ or '').splitlines()[0]}\n\n{fields_table(own)}\n"
