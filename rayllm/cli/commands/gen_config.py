@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,13 @@ def command(
     **arguments: Any,
 ) -> None:
     from rayllm.authoring.rendering import model_config, render_model, render_serve_config
-    from rayllm.cli.shared.interview import Interview, Options, UserInput
+    from rayllm.cli.shared.interview import Interview, Options
     from rayllm.cli.shared.terminal import write_files
     from rayllm.config.named import file_name
 
     options = Options(**arguments)
     _check(options)
-    user = UserInput(not non_interactive)
-    interview = Interview(options, user)
+    interview = Interview(options, is_interactive=not non_interactive)
     profile = interview.profile()
     answers, fit = interview.answers(profile)
     name = file_name(profile.model.model_id)
@@ -65,7 +65,7 @@ def command(
         serve_file: render_serve_config(profile, model_file),
     }
     model_config(profile, answers)  # raises if the service would refuse it
-    write_files(texts, force or _may_replace(texts, user))
+    write_files(texts, force or (not non_interactive and _may_replace(texts)))
     click.echo(f"Wrote {output_dir / model_file} and {serve_file}. Serve it with:", err=True)
     click.echo(f"rayllm run {serve_file}")
 
@@ -87,6 +87,6 @@ def _check(options: Any) -> None:
             raise click.UsageError(f"{name} is for adapters: add --enable-lora, or leave it out.")
 
 
-def _may_replace(texts: dict[Path, str], user: Any) -> bool:
-    existing = [str(path) for path in texts if path.exists()]
-    return bool(existing) and bool(user.confirm(f"{', '.join(existing)}: already exists. Replace?"))
+def _may_replace(paths: Iterable[Path]) -> bool:
+    existing = ", ".join(str(path) for path in paths if path.exists())
+    return bool(existing) and click.confirm(f"{existing}: already exists. Replace?", default=False, err=True)

@@ -40,40 +40,6 @@ def say(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class UserInput:
-    """Prompts the user, or returns the defaults if not interactive."""
-
-    is_interactive: bool
-
-    def text(self, prompt: str, default: str | None, option: str) -> str:
-        """Prompt for a string.
-
-        Args:
-            prompt: the prompt.
-            default: the default; None if there is none.
-            option: the command line option for the same, for the error message.
-
-        Raises:
-            click.UsageError: not interactive, and there is no default.
-        """
-        if self.is_interactive:
-            return str(click.prompt(prompt, default=default, err=True))
-        if default is None:
-            raise click.UsageError(f"{option} is required with --non-interactive: it has no default here.")
-        return default
-
-    def number(self, prompt: str, default: int, maximum: int | None = None, minimum: int = 1) -> int:
-        """Prompt for an integer between `minimum` and `maximum`."""
-        if not self.is_interactive:
-            return default
-        return int(click.prompt(prompt, default=default, type=click.IntRange(minimum, maximum), err=True))
-
-    def confirm(self, prompt: str) -> bool:
-        """Prompt for yes or no; no if not interactive."""
-        return self.is_interactive and click.confirm(prompt, default=False, err=True)
-
-
-@dataclass(frozen=True)
 class Options:
     """Options of the command line; None if not given."""
 
@@ -98,12 +64,12 @@ class Interview:
 
     Args:
         options: options of the command line.
-        user: prompts for the rest.
+        is_interactive: prompt for the rest; else the defaults are taken.
     """
 
-    def __init__(self, options: Options, user: UserInput) -> None:
+    def __init__(self, options: Options, is_interactive: bool) -> None:
         self._options = options
-        self._user = user
+        self._is_interactive = is_interactive
 
     def profile(self) -> ModelProfile:
         """Choose and inspect the model.
@@ -112,13 +78,13 @@ class Interview:
             SourceError, ConfigError: it cannot be read, and the user cannot be prompted for another.
             click.UsageError: no model is named.
         """
-        if self._user.is_interactive and self._options.model_id is None:
+        if self._is_interactive and self._options.model_id is None:
             say(f"Known offline, beside any other model: {', '.join(known_models())}.\n")
         while True:
             try:
                 return self._inspected(self._model())
             except (SourceError, ConfigError) as error:
-                if not self._user.is_interactive or self._options.model_id is not None:
+                if not self._is_interactive or self._options.model_id is not None:
                     raise
                 say(f"{error.message}\n")
 
@@ -141,13 +107,13 @@ class Interview:
 
     def _model(self) -> ModelConfig:
         options = self._options
-        name = options.model_id or self._user.text(f"Model: a hub id, {_SOURCES}", None, "--model-id")
+        name = options.model_id or self._text(f"Model: a hub id, {_SOURCES}", None, "--model-id")
         if name.endswith((".yaml", ".yml")):
             raise ConfigError(f"{name} is already a model file.\nhint: name a model: a hub id, {_SOURCES}.")
         source = options.model_source
         prompt = "Are its weights in your own bucket or folder, and not on the HuggingFace hub?"
-        if options.model_id is None and source is None and _is_hub_id(name) and self._user.confirm(prompt):
-            source = self._user.text(f"Their source: {_SOURCES}", None, "--model-source")
+        if options.model_id is None and source is None and _is_hub_id(name) and self._confirm(prompt):
+            source = self._text(f"Their source: {_SOURCES}", None, "--model-source")
         return named_model(source, name) if source else named_model(name)
 
     def _inspected(self, model: ModelConfig) -> ModelProfile:
@@ -166,13 +132,13 @@ class Interview:
     def _accelerator(self, profile: ModelProfile) -> tuple[str | None, Gpu | None]:
         """Ray's accelerator type, and its GPU if the memory is known."""
         options = self._options
-        if self._user.is_interactive and options.accelerator is None and profile.measured:
+        if self._is_interactive and options.accelerator is None and profile.measured:
             say(on_every_gpu(profile.measured, advice.required_tokens(profile.measured, options.context)) + "\n")
         names = ", ".join(gpu.name for gpu in GPUS)
         prompt = f"GPU type: {names}, or {NO_ACCELERATOR} for any and for CPUs"
         name = options.accelerator
         if name is None:
-            name = self._user.text(prompt, self._default_accelerator(profile), "--accelerator-type")
+            name = self._text(prompt, self._default_accelerator(profile), "--accelerator-type")
         return _find_accelerator(name)
 
     def _default_accelerator(self, profile: ModelProfile) -> str | None:
@@ -193,14 +159,14 @@ class Interview:
         pipeline = options.pipeline_parallel or (1 if options.tensor_parallel else default[1])
         while True:
             prompt = "Tensor parallelism: GPUs that share each layer"
-            tensor = options.tensor_parallel or self._user.number(prompt, default[0])
+            tensor = options.tensor_parallel or self._number(prompt, default[0])
             answers = replace(answers, tensor_parallel=tensor, pipeline_parallel=pipeline)
             try:
                 advice.check_split(profile, tensor, pipeline)
                 _fit(profile, gpu, answers)
                 return answers
             except ConfigError as error:
-                if not self._user.is_interactive or options.tensor_parallel:
+                if not self._is_interactive or options.tensor_parallel:
                     raise
                 say(error.message)
 
@@ -216,7 +182,7 @@ class Interview:
         return parallelism
 
     def _lora_prompt(self, profile: ModelProfile) -> Lora | None:
-        if self._options.enable_lora is not None or profile.task or not self._user.confirm("Serve LoRA adapters?"):
+        if self._options.enable_lora is not None or profile.task or not self._confirm("Serve LoRA adapters?"):
             return None
         return self._lora()
 
@@ -224,11 +190,11 @@ class Interview:
         return self._lora() if self._options.enable_lora else None
 
     def _lora(self) -> Lora:
-        options, user = self._options, self._user
+        options = self._options
         prompt = "Folder of adapters: s3://…, gs://…, hf://organisation or a path"
-        path = options.lora_path or user.text(prompt, None, "--lora-path")
-        slots = options.slots or user.number("Adapters in the engine at once", _SLOTS)
-        rank = options.rank or user.number("Their largest rank", _RANK)
+        path = options.lora_path or self._text(prompt, None, "--lora-path")
+        slots = options.slots or self._number("Adapters in the engine at once", _SLOTS)
+        rank = options.rank or self._number("Their largest rank", _RANK)
         return Lora(path if "://" in path else str(Path(path).expanduser().absolute()), slots, rank)
 
     def _lengths(self, profile: ModelProfile, gpu: Gpu | None, answers: Answers) -> Answers:
@@ -236,7 +202,7 @@ class Interview:
         options, maximum, fit = self._options, profile.context, _fit(profile, gpu, answers)
         if options.context and maximum and options.context > maximum:
             raise ConfigError(f"--max-model-len: {options.context:,} is more than the {maximum:,} tokens of the model.")
-        if profile.measured is None and not answers.on_cpu and not self._user.is_interactive:
+        if profile.measured is None and not answers.on_cpu and not self._is_interactive:
             return replace(answers, context=options.context, sequences=options.sequences)
         default = (
             advice.recommended_context(fit, maximum)
@@ -244,19 +210,19 @@ class Interview:
             else min(maximum or advice.TOKENS, advice.TOKENS)
         )
         prompt = "Longest context: tokens of prompt and completion together"
-        context = options.context or self._user.number(prompt, default, maximum)
+        context = options.context or self._number(prompt, default, maximum)
         if fit:
             advice.check_context(fit, context)
         sequences = options.sequences or (advice.recommended_sequences(fit, context) if fit else None)
         return replace(answers, context=context, sequences=sequences)
 
     def _scaling(self, on_cpu: bool) -> Scaling | None:
-        options, user = self._options, self._user
+        options = self._options
         minimum, maximum, target = options.min_replicas, options.max_replicas, options.target
-        if (minimum, maximum, target) == (None, None, None) and user.confirm("Configure autoscaling?"):
-            minimum = user.number("Fewest replicas; 0 scales to zero", _MIN_REPLICAS, minimum=0)
-            maximum = user.number("Most replicas", max(minimum, _MAX_REPLICAS), minimum=max(minimum, 1))
-            target = user.number("Ongoing requests per replica; 0: 60 % of its maximum", 0, minimum=0)
+        if (minimum, maximum, target) == (None, None, None) and self._confirm("Configure autoscaling?"):
+            minimum = self._number("Fewest replicas; 0 scales to zero", _MIN_REPLICAS, minimum=0)
+            maximum = self._number("Most replicas", max(minimum, _MAX_REPLICAS), minimum=max(minimum, 1))
+            target = self._number("Ongoing requests per replica; 0: 60 % of its maximum", 0, minimum=0)
         if on_cpu and (minimum, maximum, target) == (None, None, None):
             return None  # a second replica would only take the first one's cores
         minimum = _MIN_REPLICAS if minimum is None else minimum
@@ -264,6 +230,21 @@ class Interview:
         if minimum > maximum:
             raise click.UsageError(f"--min-replicas {minimum} is more than --max-replicas {maximum}.")
         return Scaling(minimum, maximum, target or None)
+
+    def _text(self, prompt: str, default: str | None, option: str) -> str:
+        if self._is_interactive:
+            return str(click.prompt(prompt, default=default, err=True))
+        if default is None:
+            raise click.UsageError(f"{option} is required with --non-interactive: it has no default here.")
+        return default
+
+    def _number(self, prompt: str, default: int, maximum: int | None = None, minimum: int = 1) -> int:
+        if not self._is_interactive:
+            return default
+        return int(click.prompt(prompt, default=default, type=click.IntRange(minimum, maximum), err=True))
+
+    def _confirm(self, prompt: str) -> bool:
+        return self._is_interactive and click.confirm(prompt, default=False, err=True)
 
 
 def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
@@ -348,7 +329,7 @@ def single_model(name: str, tensor_parallel: int | None, context: int | None) ->
     gpu = next((each.kind for each in local_gpus() if each.kind), None)
     accelerator = gpu.name if gpu else NO_ACCELERATOR
     options = Options(model_id=name, accelerator=accelerator, tensor_parallel=tensor_parallel, context=context)
-    interview = Interview(options, UserInput(False))
+    interview = Interview(options, is_interactive=False)
     profile = interview.profile()
     answers, _ = interview.answers(profile)
     size_on_cpu = profile.cpu_bytes(this_cpu())
