@@ -101,9 +101,9 @@ def cpu_table() -> str:
 @contextmanager
 def _servers(folder: Path, endpoint: str) -> Iterator[dict[str, Server]]:
     traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    on = model_file(folder, "on")
-    stats = model_file(folder, "stats", log_engine_metrics=False)
-    off = model_file(folder, "off", log_engine_metrics=False, engine_kwargs={"disable_log_stats": True})
+    on = model_file(folder, "on", log_engine_metrics=True)
+    stats = model_file(folder, "stats")
+    off = model_file(folder, "off", engine_kwargs={"disable_log_stats": True})
     with (
         rayllm(on, traces, name="on", router={"log_requests": True}) as with_all,
         rayllm(stats, name="stats") as with_stats,

@@ -218,7 +218,7 @@ class ModelConfig(Frozen):
     """The versions of vLLM that the model needs, such as `>=0.30`; null takes all that RayLLM does."""
     engine_kwargs: dict[str, Any] = {}
     """vLLM's engine arguments, by their Python names."""
-    log_engine_metrics: bool = True
+    log_engine_metrics: bool = False
     """Export vLLM's metrics by Ray's exporter as well, as `ray_vllm_…`; `GET /metrics` has them in any case."""
     max_request_context_length: int | None = Field(None, ge=1)
     """Most tokens of prompt and completion together; the same as `engine_kwargs.max_model_len`."""

@@ -94,7 +94,6 @@ class EngineServer:
         progress: Callable[[], Progress] = LoggedProgress,
         workers: Workers = "cpu",
         neighbors: Neighbors = ALONE,
-        exports_to_ray: bool = False,
     ) -> None:
         """Start the engine and build the application.
 
@@ -106,7 +105,6 @@ class EngineServer:
             progress: creates an observer of an adapter's download.
             workers: where the engine's workers run.
             neighbors: the engines that share the cores of a machine with this one.
-            exports_to_ray: whether Ray's exporter gets the engine's metrics, unless the model's file says otherwise.
 
         Raises:
             ConfigError: vLLM refuses the configuration, or the weights contradict their config.json.
@@ -126,10 +124,9 @@ class EngineServer:
         config = await asyncio.to_thread(configure or vllm_engine.make_engine_config, arguments)
         await asyncio.to_thread(vllm_structured_output.choose_backend, config)
         server_arguments = vllm_application.make_server_arguments(arguments)
-        exports_to_ray = exports_to_ray and model.log_engine_metrics
         try:
             self._engine = await asyncio.to_thread(
-                vllm_engine.start_engine, config, arguments, exports_to_ray, self._context
+                vllm_engine.start_engine, config, arguments, model.log_engine_metrics, self._context
             )
         except EngineError:
             # vLLM names the parameter of its own that a tensor does not fit, if anything.

@@ -57,8 +57,9 @@ def _handle(deployment: str) -> DeploymentHandle[Any]:
 def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
     """The demo's weights as a second model with no prompt format.
 
-    Its id holds a slash and a colon; it has defaults, stops, a folder of adapters and one of guided decoding backends,
-    another library for structured output than the others, and it computes in another type than the demo.
+    Its id holds a slash and a colon; it has vLLM's metrics in Ray's exporter, defaults, stops, a folder of adapters
+    and one of guided decoding backends, another library for structured output than the others, and it computes in
+    another type than the demo.
     """
     demo = yaml.safe_load(DEMO.read_text())
     weights = DEMO.parent / demo["model_loading_config"]["model_source"]
@@ -78,6 +79,7 @@ def plain_model(adapters: Path, backends: Path) -> dict[str, Any]:
             "lora_target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
             "structured_outputs_config": {"backend": "xgrammar"},
         },
+        "log_engine_metrics": True,
         "runtime_env": demo["runtime_env"],
         "deployment_config": {"max_queued_requests": 1},
         "lora_config": {"dynamic_lora_loading_path": str(adapters), "max_num_adapters_per_replica": 2},

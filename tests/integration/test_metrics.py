@@ -142,8 +142,10 @@ def test_rays_exporter_has_them_too(http: httpx.Client) -> None:
 
     def missing() -> set[str]:
         # Ray drops gauges that are not set for a while, and vLLM sets its own only while it works.
-        assert http.post(CHAT, json={"model": "rayllm-demo", **QUESTION}).status_code == 200
+        for model in ("rayllm-demo", PLAIN):
+            assert http.post(COMPLETIONS, json={"model": model, "prompt": PROMPT, "max_tokens": 8}).status_code == 200
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert set(re.findall(r'^ray_vllm_.*model_name="(.+?)"', text, re.MULTILINE)) <= {PLAIN}
         return expected - set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:{| )", text, re.MULTILINE))
 
     assert within(60, lambda: not missing()), missing()

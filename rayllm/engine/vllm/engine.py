@@ -134,15 +134,13 @@ def start_engine(
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from rayllm.engine.vllm.stat_loggers import flush_periodically, stat_loggers
+    from rayllm.engine.vllm.stat_loggers import stat_loggers
 
     # A process without a GPU of its own may have cached "no device" when vLLM was imported.
     clear = getattr(getattr(current_platform, "get_device_capability", None), "cache_clear", None)
     if clear:
         clear()
     disable_log_stats = arguments.engine.get("disable_log_stats", False)
-    if not disable_log_stats:
-        flush_periodically()
     try:
         with _forked_processes(config, context):
             return AsyncLLM.from_vllm_config(

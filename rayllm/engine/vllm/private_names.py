@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 PRIVATE_NAMES = {
-    "prometheus_client": ("Histogram._buckets", "Histogram._sum", "Histogram._upper_bounds"),
+    "prometheus_client": ("Gauge._metrics",),
     "torch.cpu": ("_init_amx", "_is_amx_tile_supported"),
     "vllm.config": (
         "StructuredOutputsConfig.disable_additional_properties",
@@ -130,30 +130,8 @@ PRIVATE_NAMES = {
         "FinishReason.STOP",
     ),
     "vllm.v1.worker.lora_model_runner_mixin": ("LoRAModelRunnerMixin.lora_manager",),
-    "vllm.v1.metrics.loggers": (
-        "PrometheusStatLogger._counter_cls",
-        "PrometheusStatLogger._gauge_cls",
-        "PrometheusStatLogger._histogram_cls",
-        "PrometheusStatLogger.gauge_lora_info",
-        "PrometheusStatLogger.record",
-    ),
-    "vllm.v1.metrics.ray_wrappers": (
-        "RayCounterWrapper.inc",
-        "RayGaugeWrapper.set",
-        "RayHistogramWrapper.observe",
-        "RayKVConnectorProm",
-        "RayPerfMetricsProm",
-        "RayPrometheusMetric._tags",
-        "RayPrometheusMetric.labels",
-        "RayPrometheusMetric.metric",
-        "RayPrometheusStatLogger._counter_cls",
-        "RayPrometheusStatLogger._gauge_cls",
-        "RayPrometheusStatLogger._histogram_cls",
-        "RayPrometheusStatLogger._kv_connector_cls",
-        "RayPrometheusStatLogger._perf_metrics_cls",
-        "RayPrometheusStatLogger._spec_decoding_cls",
-        "RaySpecDecodingProm",
-    ),
+    "vllm.v1.metrics.loggers": ("PrometheusStatLogger.gauge_lora_info", "PrometheusStatLogger.record"),
+    "vllm.v1.metrics.ray_wrappers": ("RayPrometheusStatLogger",),
     "vllm.v1.worker.gpu.sample.logit_bias": (
         "MAX_NUM_ALLOWED_TOKEN_IDS",
         "MAX_NUM_LOGIT_BIAS_TOKENS",

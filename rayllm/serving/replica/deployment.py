@@ -107,7 +107,7 @@ class ModelReplica:
         with metrics.phase("fetch"):
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):
-            start = partial(self._engine.start, folder, tokenizer, progress=metrics.new_progress, exports_to_ray=True)
+            start = partial(self._engine.start, folder, tokenizer, progress=metrics.new_progress)
             if gpu_share:
                 await start(configure=configure_on_gpu, host=host, workers="ray")
             else:
