@@ -22,7 +22,7 @@ _VERBS = {
     "chat": "Chat with a model.",
     "collect-env": "Show this machine's environment for a bug report.",
     "completion": "Print a shell completion script.",
-    "convert": "Convert files of older RayLLMs and of ray.serve.llm.",
+    "convert": "Convert files of RayLLM 1 and of ray.serve.llm.",
     "demo": "Serve the bundled demo model on this machine.",
     "doctor": "Check whether this machine can serve, and say what to do if not.",
     "explain": "Show where the time of a request went.",

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from rayllm.config.app import AppConfig, RouterConfig
 from rayllm.config.faults import config_error, did_you_mean
-from rayllm.config.legacy import Changes, upgrade
+from rayllm.config.legacy import Changes, refuse_removed_application, refuse_removed_model, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute, absolute_router, search_folders
 from rayllm.config.yaml import parse_yaml, read_yaml
@@ -46,6 +46,7 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys such as `model_loading_config`, not {_kind(raw)}.")
+    refuse_removed_model(raw, name)
     changes = Changes()
     config = upgrade(raw, changes)
     for change in changes.all:
@@ -116,12 +117,14 @@ def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
     """Read the applications of a Ray Serve config file, as raw mappings.
 
     Raises:
-        ConfigError: the file is missing, not valid YAML, or lists no applications.
+        ConfigError: the file is missing, not valid YAML, lists no applications, or one older than RayLLM 1.
     """
     raw = read_yaml(Path(path))
     applications = raw.get("applications") if isinstance(raw, dict) else None
     if not isinstance(applications, list) or not all(isinstance(app, dict) for app in applications):
         raise ConfigError(f"{path}: applications: must be a list of applications, as `serve run` takes it.")
+    for index, application in enumerate(applications):
+        refuse_removed_application(application.get("import_path"), f"{path}: applications.{index}")
     return applications
 
 

@@ -1,4 +1,4 @@
-"""Convert files of older RayLLMs and of `ray.serve.llm` to the current schema, and report every changed key."""
+"""Convert files of RayLLM 1 and of `ray.serve.llm` to the current schema, and report every changed key."""
 
 from rayllm.config.legacy import Change
 from rayllm.conversion.convert import Conversion, FolderNeededError, Report, convert_files

@@ -9,9 +9,8 @@ from pathlib import Path
 from rayllm.config import load_app
 from rayllm.config.legacy import Change, Changes
 from rayllm.config.legacy.nested import Mapping, at
-from rayllm.config.yaml import dump_yaml
 from rayllm.conversion.formats import Format
-from rayllm.conversion.inputs import GivenAdapter, Origin, Reading, origin_of, read_files
+from rayllm.conversion.inputs import Origin, Reading, origin_of, read_files
 from rayllm.conversion.keys.secrets import refuse_secrets
 from rayllm.conversion.model import Converted, Draft, convert_model
 from rayllm.conversion.rendering import model_text, ordered, serve_text
@@ -86,9 +85,6 @@ class _Work:
             if not draft.prefix and origin in self.converted:
                 with self.reading.collecting():
                     yield self._model(draft, self.converted[origin])
-        for given in self.reading.adapters:
-            if given.base in self.converted:
-                yield self._adapter(given, given.base, self.converted[given.base])
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
         to = self.target.model_file(converted.model.model_id)
@@ -133,18 +129,6 @@ class _Work:
 
     def _entry(self, origin: Origin, converted: Converted) -> str | Mapping:
         return ordered(converted.config) if origin[1] else self.target.reference(converted.model.model_id)
-
-    def _adapter(self, given: GivenAdapter, origin: Origin, base: Converted) -> Report:
-        """Write an adapter's settings unless they equal those of its base, which was read at `origin`."""
-        adapter, own = given.adapter, given.adapter.generation
-        if own and own == base.config.get("generation_config"):
-            given.changes.rewritten("generation", "equals that of its base, and is left out")
-        elif own:
-            file = self.target.settings_file(adapter.base, adapter.name)
-            self._put(file, dump_yaml(own), given.file)
-            given.changes.rewritten("generation", f"is {file} now; put it beside the weights in {adapter.path}")
-        to = self.target.serve_file(origin[0]) if origin[1] else self.target.model_file(adapter.base)
-        return Report(given.file, Format.ADAPTER, to, tuple(given.changes.all))
 
     def _put(self, to: Path | None, text: str, source: Path) -> None:
         if to in self.texts:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from rayllm.config.engine_arguments import settable_arguments, vllm_names
-from rayllm.config.legacy import Changes, upgrade
+from rayllm.config.legacy import Changes, refuse_removed_model, upgrade
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.model import canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
@@ -22,21 +22,12 @@ RAY_SERVE_LLM_KEYS = frozenset(
     ]
 )
 """Keys of `ray.serve.llm.LLMConfig` that RayLLM never had."""
-
-
-_HINT = (
-    "hint: a model has `model_loading_config` or `engine_config`, an adapter `base_model_id`, "
-    "a serve config `applications`."
-)
+_HINT = "hint: a model has `model_loading_config`, a serve config `applications`."
 
 
 class Format(StrEnum):
     """A format of files."""
 
-    ENGINE_CONFIG = "rayllm-0"
-    """Aviary, RayLLM 0 and Anyscale's endpoints: `engine_config` and `scaling_config`."""
-    ADAPTER = "rayllm-0-adapter"
-    """A LoRA adapter of these: `base_model_id` and `lora_mirror_config`."""
     EARLY = "rayllm-1"
     """RayLLM 1: `model_loading_config`, with keys that have since been renamed."""
     RAY_SERVE_LLM = "ray.serve.llm"
@@ -54,19 +45,11 @@ def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
         known: format of the serve config that lists it, for files whose keys are ambiguous.
 
     Raises:
-        ConfigError: it is not a model.
+        ConfigError: it is not a model, or one older than RayLLM 1.
     """
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
-    if isinstance(raw.get("engine_config"), dict):
-        return Format.ENGINE_CONFIG
-    if "base_model_id" in raw:
-        return Format.ADAPTER
-    if "model_config" in raw:
-        raise ConfigError(
-            f"{name}: model_config: Aviary's engines before vLLM have no successor.\n"
-            "hint: take the model's file of RayLLM 0.3 or later, which has `engine_config`."
-        )
+    refuse_removed_model(raw, name)
     if "model_loading_config" not in raw:
         raise ConfigError(f"{name}: is neither a model nor a serve config of a known format.\n{_HINT}")
     return known or _by_keys(raw)

@@ -1,15 +1,13 @@
-"""Read the files to convert: models, adapters and serve configs, and the files that those list."""
+"""Read the files to convert: models and serve configs, and the files that those list."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayllm.config.legacy import Changes
 from rayllm.config.yaml import read_yaml
-from rayllm.conversion.adapter import Adapter, read_adapter
 from rayllm.conversion.entries import Entry, files_in
 from rayllm.conversion.model import Draft
 from rayllm.conversion.serve import Served, ServeDraft, read_serve
@@ -20,23 +18,11 @@ Origin = tuple[Path, str]
 
 
 @dataclass
-class GivenAdapter:
-    """An adapter; `among` are the models that may be its base (None: any), `base` is the one that is."""
-
-    file: Path
-    adapter: Adapter
-    changes: Changes
-    among: list[Origin] | None = None
-    base: Origin | None = None
-
-
-@dataclass
 class Reading:
     """The files read, each once, and their faults."""
 
     drafts: dict[Origin, Draft] = field(default_factory=dict)
     serves: list[ServeDraft] = field(default_factory=list)
-    adapters: list[GivenAdapter] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -50,8 +36,7 @@ class Reading:
     @property
     def count(self) -> int:
         """Number of files that it becomes."""
-        own = sum(not draft.prefix for draft in self.drafts.values())
-        return own + len(self.serves) + sum(bool(given.adapter.generation) for given in self.adapters)
+        return sum(not draft.prefix for draft in self.drafts.values()) + len(self.serves)
 
 
 def read_files(paths: Iterable[Path], place: Path | None) -> Reading:
@@ -66,8 +51,6 @@ def read_files(paths: Iterable[Path], place: Path | None) -> Reading:
         for file in files_in(path) if path.is_dir() else [path]:
             with reading.collecting():
                 _read(file, reading, place)
-    for given in reading.adapters:
-        _attach(given, reading)
     return reading
 
 
@@ -80,8 +63,6 @@ def _read(file: Path, reading: Reading, place: Path | None) -> None:
     raw = read_yaml(file)
     if isinstance(raw, dict) and "applications" in raw:
         _read_serve(read_serve(file, raw, place), reading)
-    elif isinstance(raw, dict) and "base_model_id" in raw:
-        _read_adapter(Entry("", file, raw), file, None, reading)
     else:
         # A serve config may have read it already, and knows more about it.
         reading.drafts.setdefault((file.resolve(), ""), Draft(file, raw, (file.resolve().parent, Path.cwd())))
@@ -93,9 +74,6 @@ def _read_serve(serve: ServeDraft, reading: Reading) -> None:
         for entry in served.entries:
             origin = origin_of(serve, entry)
             reading.drafts[origin] = _draft(serve, served, entry, reading.drafts.get(origin))
-        among = [origin_of(serve, entry) for entry in served.entries]
-        for entry in served.adapters:
-            _read_adapter(entry, serve.file, among, reading)
 
 
 def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | None) -> Draft:
@@ -110,29 +88,7 @@ def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | Non
         is_listed=True,
         known=served.known,
         variables=tuple(dict.fromkeys(variables)),
-        adapter_path=served.path_of(entry) or (earlier.adapter_path if earlier else None),
     )
-
-
-def _read_adapter(entry: Entry, serve_file: Path, among: list[Origin] | None, reading: Reading) -> None:
-    changes = Changes("" if entry.file else f"{entry.key}.")
-    adapter = read_adapter(entry.raw if isinstance(entry.raw, dict) else {}, changes)
-    given = GivenAdapter(_shown(entry.file or serve_file), adapter, changes, among)
-    if not any(entry.file and other.file == given.file for other in reading.adapters):
-        reading.adapters.append(given)
-        reading.faults += [f"{given.file}: {fault}" for fault in changes.faults]
-
-
-def _attach(given: GivenAdapter, reading: Reading) -> None:
-    among = reading.drafts if given.among is None else given.among
-    given.base = next((origin for origin in among if reading.drafts[origin].model_id == given.adapter.base), None)
-    if given.base is not None:
-        draft = reading.drafts[given.base]
-        reading.drafts[given.base] = replace(draft, adapters=(*draft.adapters, given.adapter))
-    elif not given.changes.faults:
-        why = f"the file of `{given.adapter.base}` is not given; convert both at once."
-        given.changes.refuse("base_model_id", why)
-        reading.faults.append(f"{given.file}: {given.changes.faults[-1]}")
 
 
 def _shown(file: Path) -> Path:

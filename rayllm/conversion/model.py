@@ -15,7 +15,6 @@ from rayllm.config.legacy import Change, Changes, upgrade
 from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
-from rayllm.conversion.adapter import Adapter
 from rayllm.conversion.formats import Format, format_of
 from rayllm.conversion.keys.defaults import note_lost_refusal, write_defaults
 from rayllm.conversion.keys.deployment import carry_deployment
@@ -27,16 +26,14 @@ from rayllm.conversion.keys.sources import carry_sources
 from rayllm.conversion.relative_paths import relocate
 from rayllm.errors import ConfigError
 
-_REMOVED_ENGINES = {"TRTLLMEngine": "TensorRT-LLM", "TextGenerationInferenceEngine": "Text Generation Inference"}
-
 
 @dataclass(frozen=True)
 class Draft:
     """A model to convert.
 
     `prefix` is the model's path in `file`, with a trailing dot. Relative paths are looked up in `folders`. A serve
-    config that lists the model (`is_listed`) adds its format (`known`), the environment `variables` that its processes
-    need, and `adapters` with `adapter_path`, a folder of more.
+    config that lists the model (`is_listed`) adds its format (`known`) and the environment `variables` that its
+    processes need.
     """
 
     file: Path
@@ -46,19 +43,11 @@ class Draft:
     is_listed: bool = False
     known: Format | None = None
     variables: tuple[str, ...] = ()
-    adapters: tuple[Adapter, ...] = ()
-    adapter_path: str | None = None
 
     @property
     def name(self) -> str:
         """Its name in errors."""
         return f"{self.file}: {self.prefix.rstrip('.')}" if self.prefix else str(self.file)
-
-    @property
-    def model_id(self) -> str | None:
-        """The model id, in any format."""
-        model_id = at(self.raw, "model_loading_config").get("model_id") or at(self.raw, "engine_config").get("model_id")
-        return model_id if isinstance(model_id, str) else None
 
 
 @dataclass(frozen=True)
@@ -88,13 +77,11 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
         ConfigError: it cannot be converted, or the result would not load; lists every fault by the key of the file.
     """
     form = format_of(draft.raw, draft.name, draft.known)
-    if form is Format.ADAPTER:
-        raise ConfigError(f"{draft.name}: is an adapter; list it in `multiplex_lora_adapters`.")
     changes = Changes(draft.prefix)
     config, routing = copied(draft.raw), None
     if form is not Format.CURRENT:
         config, routing = _carry(config, form, draft.is_listed, changes)
-    _attach(config, draft)
+    refer(config, draft.variables)
     take_secrets(config, changes)
     if form is not Format.CURRENT:
         _tidy(config)
@@ -106,12 +93,11 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
 def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> tuple[Mapping, Routing | None]:
     """Convert the keys of an older format; returns the mapping and the routing that it requests."""
     raw = config
-    if engine := _REMOVED_ENGINES.get(str(at(raw, "engine_config").get("type"))):
-        changes.refuse("engine_config.type", f"{engine} is not carried over; the engine is vLLM.")
     if form is Format.RAY_SERVE_LLM:
         carry_keys(config, changes)
     config = upgrade(config, changes)
-    note_lost_refusal(raw, form, changes)
+    if form is Format.EARLY:
+        note_lost_refusal(raw, changes)
     carry_engine_arguments(config, changes)
     carry_sources(config, changes)
     carry_sampling(config, changes)
@@ -133,17 +119,6 @@ def _canonical(config: Mapping, changes: Changes) -> None:
     if engine in ("VLLM", "VLLMEngine", "vllm"):
         config["llm_engine"] = "vLLM"
         changes.rewritten("llm_engine", "is `vLLM` now")
-
-
-def _attach(config: Mapping, draft: Draft) -> None:
-    """Add the variables and adapters of the serve config and of adapters' files."""
-    refer(config, draft.variables)
-    if draft.adapters or draft.adapter_path:
-        lora = config["lora_config"] = dict(at(config, "lora_config"))
-        if draft.adapter_path:
-            lora.setdefault("dynamic_lora_loading_path", draft.adapter_path)
-        if draft.adapters:
-            lora["lora_modules"] = [*(lora.get("lora_modules") or []), *(each.module for each in draft.adapters)]
 
 
 # Mappings in which a null key equals a missing one.

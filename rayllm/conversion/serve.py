@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy import Changes
+from rayllm.config.legacy import Changes, refuse_removed_application
 from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.paths import kept_in
 from rayllm.conversion.entries import Entry, expand
 from rayllm.conversion.formats import Format
 from rayllm.conversion.keys.secrets import references_in, take_from_variables
-from rayllm.conversion.keys.sources import without_anonymous
 from rayllm.conversion.relative_paths import from_place
 from rayllm.errors import ConfigError
 
 IMPORT_PATH = "rayllm:app"
-_ENGINE_CONFIG = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.[\w.]+:\w+_application")
-_FRONTEND = re.compile(r"(rayllm|aviary)\.frontend\b.*")
 _RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
 _BUILDER = "build_openai_app"
 # Other builder of ray.serve.llm → what to do instead.
@@ -28,17 +25,6 @@ _REFUSED = {
     "build_pd_openai_app": "prefill and decode are not split; list the model once",
     "build_dp_openai_app": "there are no data-parallel groups; use `deployment_config.num_replicas`",
 }
-MODEL_LISTS = (
-    "models",
-    "vllm_base_models",
-    "multiplex_models",
-    "function_calling_models",
-    "embedding_models",
-    "trtllm_models",
-)
-"""Arguments of RayLLM 0 that list models; all are `llm_configs` now."""
-_ADAPTERS = "multiplex_lora_adapters"
-_ADAPTER_PATH = "dynamic_lora_loading_path"
 # Keys of Ray Serve's own config; others are for the platform that reads the file.
 SERVE_KEYS = {
     "applications",
@@ -64,28 +50,21 @@ INGRESS_OPTIONS = {
 class Served:
     """An application that serves models.
 
-    `where` is its path in the serve config, with a trailing dot. `entries` are its models, `adapters` the adapters with
-    their own files. `router` becomes `args.router`; `variables` are environment variables that its processes need.
+    `where` is its path in the serve config, with a trailing dot. `entries` are its models. `router` becomes
+    `args.router`; `variables` are environment variables that its processes need.
     """
 
     where: str
     form: Format
     raw: Mapping
     entries: list[Entry] = field(default_factory=list)
-    adapters: list[Entry] = field(default_factory=list)
-    adapter_path: str | None = None
     router: Any = field(default_factory=dict)
     variables: tuple[str, ...] = ()
-
-    def path_of(self, entry: Entry) -> str | None:
-        """The application's folder of adapters, if the model at `entry` uses it."""
-        uses_it = entry.key.startswith(f"{self.where}args.multiplex_models") or at(entry.raw, "multiplex_config")
-        return self.adapter_path if uses_it else None
 
     @property
     def known(self) -> Format | None:
         """The format of its models, for those whose keys are ambiguous."""
-        return self.form if self.form in (Format.EARLY, Format.RAY_SERVE_LLM) else None
+        return None if self.form is Format.CURRENT else self.form
 
 
 @dataclass
@@ -128,7 +107,7 @@ def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
     applications = list(_applications(listed, is_early, folders, place, changes))
     draft = ServeDraft(file, raw, _around(raw, changes), changes, applications)
     if not draft.served and not changes.faults:
-        known = "`rayllm:app`, `rayllm.backend:router_application` or `ray.serve.llm:build_openai_app`"
+        known = f"`{IMPORT_PATH}` or `ray.serve.llm:{_BUILDER}`"
         changes.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
     if changes.faults:
         raise ConfigError("\n".join(f"{file}: {fault}" for fault in changes.faults))
@@ -148,11 +127,10 @@ def _applications(
         where, path = f"applications.{index}.", str(application.get("import_path"))
         form, builder = _form(path, is_early), _RAY_SERVE_LLM.fullmatch(path)
         try:
+            refuse_removed_application(path, where.rstrip("."))
             if builder and builder[1] != _BUILDER:
                 why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
                 changes.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
-            elif _FRONTEND.fullmatch(path):
-                changes.dropped(where.rstrip("."), "the playground was removed; use `rayllm chat`")
             elif form is None:
                 yield _other(copied(application), where, changes)
             else:
@@ -163,8 +141,6 @@ def _applications(
 
 def _form(import_path: str, is_early: bool) -> Format | None:
     """The format of an application that serves models; None for others."""
-    if _ENGINE_CONFIG.fullmatch(import_path):
-        return Format.ENGINE_CONFIG
     if _RAY_SERVE_LLM.fullmatch(import_path):
         return Format.RAY_SERVE_LLM
     if import_path == IMPORT_PATH:
@@ -187,19 +163,14 @@ def _served(served: Served, folders: tuple[Path, ...], place: Path | None, chang
     args = raw.get("args")
     args = dict(args) if isinstance(args, dict) else {}
     served.variables = tuple(_variables(raw, where, changes))
-    if served.form is Format.ENGINE_CONFIG:
-        _engine_config_args(served, args, folders, changes)
-    else:
-        served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
+    served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
     if served.form is Format.RAY_SERVE_LLM:
         _ingress(served, args, changes)
+        changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
+        why = "deployments have other names; put the options into the models' `deployment_config`"
+        changes.drop_from(raw, "deployments", why, where)
     else:
         served.router = _router(args.pop("router", None) or {}, folders, place)
-    if served.form in (Format.ENGINE_CONFIG, Format.RAY_SERVE_LLM):
-        changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
-        if raw.pop("deployments", None):
-            why = "deployments have other names; put the options into the models' `deployment_config`"
-            changes.dropped(f"{where}deployments", why)
     # Unknown arguments stay; validation reports them.
     raw["args"] = args
     return served
@@ -220,34 +191,6 @@ def _variables(raw: Mapping, where: str, changes: Changes) -> list[str]:
         if not environment:
             del raw["runtime_env"]
     return names
-
-
-def _engine_config_args(served: Served, args: Mapping, folders: tuple[Path, ...], changes: Changes) -> None:
-    where = f"{served.where}args."
-    for key in MODEL_LISTS:
-        entries = list(_enabled(expand(args.pop(key, None), where + key, folders), changes))
-        if entries:
-            served.entries += entries
-            changes.renamed(where + key, "llm_configs")
-        if entries and key == "function_calling_models":
-            changes.dropped(where + key, "set each model's `tool_calling.parser`")
-    served.adapters = list(expand(args.pop(_ADAPTERS, None), where + _ADAPTERS, folders))
-    if served.adapters:
-        changes.rewritten(where + _ADAPTERS, "is now in `lora_config.lora_modules` of the base models")
-    path = args.pop(_ADAPTER_PATH, None)
-    if isinstance(path, str):
-        served.adapter_path = without_anonymous(path.rstrip("/"))[0] if "://" in path else path
-        changes.renamed(where + _ADAPTER_PATH, f"lora_config.{_ADAPTER_PATH}")
-        why = "an id after the adapter's name; rename folders `<base>:<name>:<id>` in it to `<base>:<name>-<id>`"
-        changes.dropped(where + _ADAPTER_PATH, why)
-
-
-def _enabled(entries: Iterable[Entry], changes: Changes) -> Iterator[Entry]:
-    for entry in entries:
-        if isinstance(entry.raw, dict) and entry.raw.get("enabled") is False:
-            changes.dropped(entry.key, "`enabled: false` disables it")
-        else:
-            yield entry
 
 
 def _ingress(served: Served, args: Mapping, changes: Changes) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rayllm.config.named import file_name
 
-_MODELS, _ADAPTERS = "model_config", "adapters"
+_MODELS = "model_config"
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,6 @@ class Target:
     def serve_file(self, source: Path) -> Path | None:
         """The file for the serve config read from `source`."""
         return self.folder / source.name if self.folder else self.file
-
-    def settings_file(self, base: str, adapter: str) -> Path:
-        """The file for an adapter's own settings, to be put beside its weights."""
-        folder = self.folder or Path()
-        return folder / _ADAPTERS / file_name(base).removesuffix(".yaml") / adapter / "rayllm.yaml"
 
     def reference(self, model_id: str) -> str:
         """Path of a model's file as written in a serve config of `folder`."""

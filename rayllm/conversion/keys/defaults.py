@@ -7,8 +7,8 @@ from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.scaling import AutoscalingConfig
 from rayllm.conversion.formats import Format
 
-_CONTEXT, _EMBEDDING_CONTEXT = 2048, 512
-_MOST_REPLICAS = {Format.ENGINE_CONFIG: 1, Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
+_CONTEXT = 2048
+_MOST_REPLICAS = {Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
 
 
 def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
@@ -19,20 +19,16 @@ def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
         form: an older format.
         changes: records each.
     """
-    if form is not Format.RAY_SERVE_LLM:
-        _context(config, changes)
     if form is Format.EARLY:
+        _context(config, changes)
         _autoscaling(config, changes)
     _most_replicas(config, form, changes)
 
 
-def note_lost_refusal(raw: Mapping, form: Format, changes: Changes) -> None:
-    """Report a null `prompt_format` of the raw file, which used to switch chat off and no longer does."""
-    path = ("engine_config", "generation") if form is Format.ENGINE_CONFIG else ("generation_config",)
-    generation = at(raw, *path) or at(raw, "generation")
-    is_embedding = at(raw, "engine_config").get("type") == "EmbeddingEngine"
-    is_given = "prompt_format" in generation or (form is Format.ENGINE_CONFIG and not is_embedding)
-    if form is not Format.RAY_SERVE_LLM and is_given and generation.get("prompt_format") is None:
+def note_lost_refusal(raw: Mapping, changes: Changes) -> None:
+    """Report a null `prompt_format` of RayLLM 1's raw file, which used to switch chat off and no longer does."""
+    generation = at(raw, "generation_config") or at(raw, "generation")
+    if "prompt_format" in generation and generation["prompt_format"] is None:
         why = "null switched chat off; now the model's own chat template is used, if it has one"
         changes.dropped("generation_config.prompt_format", why)
 
@@ -40,8 +36,8 @@ def note_lost_refusal(raw: Mapping, form: Format, changes: Changes) -> None:
 def _context(config: Mapping, changes: Changes) -> None:
     key = "max_request_context_length"
     if config.get(key) is None and "max_model_len" not in at(config, "engine_kwargs"):
-        config[key] = _EMBEDDING_CONTEXT if config.get("task") == "embed" else _CONTEXT
-        changes.added(key, f"is written as {config[key]}, the old default; the default now is the model's maximum")
+        config[key] = _CONTEXT
+        changes.added(key, f"is written as {_CONTEXT}, the old default; the default now is the model's maximum")
 
 
 def _autoscaling(config: Mapping, changes: Changes) -> None:

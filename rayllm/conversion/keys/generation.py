@@ -1,4 +1,4 @@
-"""Rewrite sampling values and stops in `generation_config`."""
+"""Rewrite sampling values in `generation_config`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _STOPS = {"stop": "stopping_sequences", "stop_token_ids": "stopping_tokens"}
 
 
 def carry_sampling(config: Mapping, changes: Changes) -> None:
-    """Rewrite `generation_config.generate_kwargs`, and drop stops that are sequences of token ids."""
+    """Rewrite `generation_config.generate_kwargs`."""
     generation = at(config, "generation_config")
-    _stops(generation, changes)
     values, where = at(generation, "generate_kwargs"), "generation_config.generate_kwargs"
     for name in list(values):
         key, value = f"{where}.{name}", values[name]
@@ -37,12 +36,3 @@ def carry_sampling(config: Mapping, changes: Changes) -> None:
 def _stop(generation: Mapping, key: str, value: object) -> None:
     stops, more = generation.get(key) or [], value if isinstance(value, list) else [value]
     generation[key] = [*stops, *(stop for stop in more if stop not in stops)]
-
-
-def _stops(generation: Mapping, changes: Changes) -> None:
-    key = "stopping_sequences"
-    stops = generation.get(key)
-    if isinstance(stops, list) and any(isinstance(stop, list) for stop in stops):
-        generation[key] = [stop for stop in stops if not isinstance(stop, list)]
-        why = "a sequence of token ids is not a stop; write the text that it spells"
-        changes.dropped(f"generation_config.{key}", why)

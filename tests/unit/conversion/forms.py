@@ -8,81 +8,6 @@ Mapping = dict[str, Any]
 
 TOKEN = "hf_" + "a1" * 16
 
-ENGINE_CONFIG: Mapping = {
-    "deployment_config": {
-        "autoscaling_config": {
-            "min_replicas": 1,
-            "target_num_ongoing_requests_per_replica": 24,
-            "smoothing_factor": 0.6,
-        },
-        "max_concurrent_queries": 64,
-        "ray_actor_options": {
-            "resources": {"accelerator_type_cpu": 0.01},
-            "runtime_env": {"env_vars": {"HUGGING_FACE_HUB_TOKEN": TOKEN, "RECREATE_FAILED_ACTORS": "1"}},
-        },
-    },
-    "engine_config": {
-        "model_id": "org/chat-7b",
-        "hf_model_id": "org/chat-7b-hf",
-        "tokenizer_id": "org/tokenizer",
-        "type": "VLLMEngine",
-        "model_type": "text-generation",
-        "engine_kwargs": {
-            "max_num_seqs": 64,
-            "num_tokenizer_actors": 2,
-            "enable_cuda_graph": True,
-            "load_s3_path": "s3://b/shards",
-            "speculative_model": "[ngram]",
-            "num_speculative_tokens": 7,
-            "ngram_prompt_lookup_max": 3,
-        },
-        "max_total_tokens": 4096,
-        "env_vars_to_propogate": ["WANDB_MODE"],
-        "generation": {
-            "prompt_format": {
-                "system": "<sys>\n{instruction}\n</sys>\n",
-                "assistant": " {instruction} </s><s>",
-                "user": "[INST] {system}{instruction} [/INST]",
-                "system_in_user": True,
-            },
-            "generate_kwargs": {"do_sample": True, "max_new_tokens": 256, "temperature": 0.4},
-            "stopping_sequences": ["<unk>", 2, [3], [4, 5]],
-        },
-    },
-    "scaling_config": {
-        "num_workers": 2,
-        "num_gpus_per_worker": 1,
-        "num_cpus_per_worker": 8,
-        "placement_strategy": "STRICT_PACK",
-        "resources_per_worker": {"accelerator_type_a100_80g_aws": 0.01},
-    },
-    "multiplex_config": {"max_num_models_per_replica": 24},
-    "standalone_function_calling_model": True,
-}
-
-EMBEDDING: Mapping = {
-    "deployment_config": {"autoscaling_config": {"max_replicas": 4}, "ray_actor_options": {"num_cpus": 2}},
-    "engine_config": {
-        "model_id": "org/embed",
-        "type": "EmbeddingEngine",
-        "model_type": "embedding",
-        "max_batch_size": 8,
-        "batch_wait_timeout_s": 0.1,
-        "optimize": "onnx",
-    },
-    "scaling_config": {"num_workers": 0, "num_gpus_per_worker": 0, "num_cpus_per_worker": 0},
-}
-
-ADAPTER: Mapping = {
-    "base_model_id": "org/chat-7b",
-    "model_id": "org/chat-7b:sql:x1",
-    "generation": {
-        "prompt_format": {"system": "{instruction}", "assistant": "{instruction}", "user": "Q {instruction}"},
-        "stopping_sequences": [";"],
-    },
-    "lora_mirror_config": {"bucket_uri": "s3://b/sql/"},
-}
-
 EARLY: Mapping = {
     "runtime_env": {"env_vars": {"HUGGING_FACE_HUB_TOKEN": "insert your token", "ANYSCALE_VLLM_USE_V2": "1"}},
     "model_loading_config": {
@@ -108,15 +33,27 @@ EARLY: Mapping = {
             "tools_list_in_user": True,
             "tools_list_in_last_user": True,
         },
+        "generate_kwargs": {"do_sample": True, "max_new_tokens": 256, "temperature": 0.4},
         "stopping_sequences": ["</s>"],
         "stopping_tokens": None,
     },
     "input_modality": "text",
     "llm_engine": "VLLMEngine",
-    "engine_kwargs": {"max_num_batched_tokens": None, "tokenizer_pool_size": 2, "trust_remote_code": True},
+    "engine_kwargs": {
+        "max_num_batched_tokens": None,
+        "tokenizer_pool_size": 2,
+        "trust_remote_code": True,
+        "speculative_model": "[ngram]",
+        "num_speculative_tokens": 7,
+        "ngram_prompt_lookup_max": 3,
+    },
     "accelerator_type": "A100_40G",
     "tensor_parallelism": {"degree": 2},
-    "deployment_config": {"autoscaling_config": {"min_replicas": 0.0, "target_ongoing_requests": 32}},
+    "deployment_config": {
+        "autoscaling_config": {"min_replicas": 0.0, "target_ongoing_requests": 32, "smoothing_factor": 0.6},
+        "max_concurrent_queries": 64,
+        "ray_actor_options": {"runtime_env": {"env_vars": {"HUGGING_FACE_HUB_TOKEN": TOKEN}}},
+    },
     "json_mode": {"enabled": True, "options": {"num_processes": 8}},
     "lora_config": {"dynamic_lora_loading_path": "s3://b/adapters/", "download_timeout_s": 0},
 }
@@ -166,8 +103,6 @@ CURRENT: Mapping = {
 }
 
 MODELS = {
-    "rayllm-0": ENGINE_CONFIG,
-    "rayllm-0, embedding": EMBEDDING,
     "rayllm-1": EARLY,
     "ray.serve.llm": RAY_SERVE_LLM,
 }

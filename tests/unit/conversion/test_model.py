@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayllm.config import BucketSource, HubSource, ModelConfig, load_model
+from rayllm.config import BucketSource, ModelConfig, load_model
 from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.yaml import dump_yaml
 from rayllm.conversion import Format, Report, Target, convert_files
@@ -20,8 +20,6 @@ from rayllm.errors import ConfigError
 from tests.unit.conversion.forms import (
     CURRENT,
     EARLY,
-    EMBEDDING,
-    ENGINE_CONFIG,
     MODELS,
     RAY_SERVE_LLM,
     TOKEN,
@@ -67,92 +65,16 @@ def test_the_result_loads_without_a_warning(raw: Mapping, tmp_path: Path, caplog
     assert raw == before
 
 
-def test_a_file_with_engine_config(tmp_path: Path) -> None:
-    model = converted(ENGINE_CONFIG, tmp_path)
-    assert model.model_id == "org/chat-7b"
-    assert model.source == HubSource(repo_id="org/chat-7b-hf")
-    assert model.accelerator_type == "A100-80G"
-    assert (model.tensor_parallel_size, model.max_model_len, model.max_ongoing_requests) == (2, 4096, 64)
-    generation = model.generation_config
-    assert (generation.stopping_sequences, generation.stopping_tokens) == (("<unk>",), (2, 3))
-    assert generation.generate_kwargs == {"temperature": 0.4, "max_tokens": 256}
-    speculation = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3}
-    assert model.engine_kwargs == {"max_num_seqs": 64, "speculative_config": speculation}
-    assert model.lora_config is not None
-    assert model.lora_config.max_num_adapters_per_replica == 24
-    scaling = model.deployment_config.autoscaling_config
-    assert scaling is not None
-    assert (scaling.max_replicas, scaling.target_ongoing_requests, scaling.upscaling_factor) == (1, 24, 0.6)
-    assert model.runtime_env == {"env_vars": {"WANDB_MODE": "${env:WANDB_MODE}"}}
-
-
-def test_notes_name_keys_as_the_file_has_them(tmp_path: Path) -> None:
-    _, report = convert(ENGINE_CONFIG, tmp_path)
-    renamed, lost = findings_of(report, "renamed"), findings_of(report, "not_carried")
-    assert renamed["engine_config.max_total_tokens"] == "is now `max_request_context_length`"
-    assert renamed["scaling_config.num_workers"] == "is now `tensor_parallelism.degree`"
-    assert "engine_config.generation.generate_kwargs.max_new_tokens" in renamed
-    assert "vLLM no longer pools tokenizers" in lost["engine_config.engine_kwargs.num_tokenizer_actors"]
-    for key in (
-        "engine_config.engine_kwargs.load_s3_path",
-        "engine_config.generation.stopping_sequences",
-        "engine_config.generation.generate_kwargs.do_sample",
-        "deployment_config.ray_actor_options.runtime_env.env_vars.RECREATE_FAILED_ACTORS",
-        "deployment_config.ray_actor_options.resources.accelerator_type_cpu",
-        "scaling_config.num_cpus_per_worker",
-        "standalone_function_calling_model",
-    ):
-        assert lost[key].startswith("is not carried over: ")
-
-
-def test_an_embedding_model_with_engine_config(tmp_path: Path) -> None:
-    model = converted(EMBEDDING, tmp_path)
-    assert (model.task, model.max_model_len, model.tensor_parallel_size) == ("embed", 512, 1)
-    assert model.placement_group_config is None
-    assert model.deployment_config.ray_actor_options.num_cpus == 2
-    _, report = convert(EMBEDDING, tmp_path)
-    lost = findings_of(report, "not_carried")
-    for key in ("engine_config.max_batch_size", "engine_config.optimize", "scaling_config.num_gpus_per_worker"):
-        assert key in lost
-    assert "generation_config.prompt_format" not in lost
-
-
-def test_workers_with_shares_and_resources_of_their_own(tmp_path: Path) -> None:
-    raw = deepcopy(ENGINE_CONFIG)
-    raw["scaling_config"] |= {"num_gpus_per_worker": 0.5, "resources_per_worker": {"rack": 0.1}}
-    config, report = convert(raw, tmp_path)
-    expected = {"bundle_per_worker": {"GPU": 0.5, "rack": 0.1}, "strategy": "STRICT_PACK"}
-    assert config["placement_group_config"] == expected
-    assert {"scaling_config.num_gpus_per_worker", "scaling_config.resources_per_worker.rack"} <= findings_of(
-        report, "renamed"
-    ).keys()
-
-
-@pytest.mark.parametrize(("mirror", "uri"), [("s3_mirror_config", "s3://b/m"), ("gcs_mirror_config", "gs://b/m")])
-def test_a_mirror_goes_before_the_hub(mirror: str, uri: str, tmp_path: Path) -> None:
-    raw = deepcopy(ENGINE_CONFIG)
-    raw["engine_config"][mirror] = {"bucket_uri": uri}
-    config, report = convert(raw, tmp_path)
-    assert config["model_loading_config"]["model_source"] == {"bucket_uri": uri}
-    assert "the weights come from a mirror" in findings_of(report, "not_carried")["engine_config.hf_model_id"]
-
-
-@pytest.mark.parametrize("mirror", [{"bucket_uri": None}, {"bucket_uri": None, "extra_files": [{"x": "y"}]}])
-def test_a_mirror_without_a_bucket_is_none(mirror: Mapping, tmp_path: Path) -> None:
-    raw = deepcopy(ENGINE_CONFIG)
-    raw["engine_config"]["s3_mirror_config"] = mirror
-    config, report = convert(raw, tmp_path)
-    assert config["model_loading_config"]["model_source"] == "org/chat-7b-hf"
-    assert "engine_config.s3_mirror_config" in findings_of(report, "not_carried")
-
-
 def test_a_file_of_rayllm_1(tmp_path: Path) -> None:
     model = converted(EARLY, tmp_path)
     assert isinstance(model.source, BucketSource)
     assert model.source.s3_sync_args == ("--region", "us-west-2", "--no-sign-request")
     assert [extra.destination_path for extra in model.source.extra_files] == ["extra"]
     assert (model.accelerator_type, model.tensor_parallel_size, model.max_model_len) == ("A100-40G", 2, 2048)
-    assert model.engine_kwargs == {"trust_remote_code": True}
+    speculation = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3}
+    assert model.engine_kwargs == {"trust_remote_code": True, "speculative_config": speculation}
+    assert model.generation_config.generate_kwargs == {"temperature": 0.4, "max_tokens": 256}
+    assert model.max_ongoing_requests == 64
     prompt_format = model.generation_config.prompt_format
     assert prompt_format is not None
     assert (prompt_format.tools_list, prompt_format.tool_calls) == ("[TOOLS] {tools}", "[CALLS] {tool_call}")
@@ -163,6 +85,7 @@ def test_a_file_of_rayllm_1(tmp_path: Path) -> None:
     scaling = model.deployment_config.autoscaling_config
     assert scaling is not None
     assert (scaling.min_replicas, scaling.initial_replicas, scaling.max_replicas) == (0, 1, 100)
+    assert (scaling.target_ongoing_requests, scaling.upscaling_factor) == (32, 0.6)
 
 
 def test_what_rayllm_1_had_and_is_gone(tmp_path: Path) -> None:
@@ -174,12 +97,14 @@ def test_what_rayllm_1_had_and_is_gone(tmp_path: Path) -> None:
         "model_loading_config.anytensor_config",
         "engine_kwargs.tokenizer_pool_size",
         "engine_kwargs.max_num_batched_tokens",
+        "generation.generate_kwargs.do_sample",
         "generation.prompt_format.tools_list_in_user",
         "runtime_env.env_vars.ANYSCALE_VLLM_USE_V2",
     ):
         assert lost[key].startswith("is not carried over: ")
     assert "`--exclude`" in lost["model_loading_config.model_source.s3_sync_args"]
     assert renamed["generation"] == "is now `generation_config`"
+    assert "generation.generate_kwargs.max_new_tokens" in renamed
     assert "`A100-40G`" in renamed["accelerator_type"]
     assert "`{tools}`" in renamed["generation.prompt_format.tools_list"]
 
@@ -218,10 +143,6 @@ def test_of_two_targets_the_newer_counts_unless_it_is_0(
 def test_chat_that_was_switched_off_is_told(generation: Mapping, tmp_path: Path) -> None:
     _, report = convert(minimal(generation=generation), tmp_path)
     assert "null switched chat off" in findings_of(report, "not_carried")["generation.prompt_format"]
-    raw = deepcopy(ENGINE_CONFIG)
-    raw["engine_config"]["generation"] = generation
-    _, report = convert(raw, tmp_path)
-    assert "null switched chat off" in findings_of(report, "not_carried")["engine_config.generation.prompt_format"]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +236,7 @@ def test_bundles_of_the_first_releases_of_ray_serve_llm(tmp_path: Path) -> None:
     assert config["placement_group_config"] == {"bundle_per_worker": {"GPU": 1, "rack": 1}}
 
 
-@pytest.mark.parametrize("raw", [ENGINE_CONFIG, EARLY, RAY_SERVE_LLM], ids=["rayllm-0", "rayllm-1", "ray.serve.llm"])
+@pytest.mark.parametrize("raw", [EARLY, RAY_SERVE_LLM], ids=["rayllm-1", "ray.serve.llm"])
 def test_secrets_are_not_written(raw: Mapping, tmp_path: Path) -> None:
     config, report = convert(raw, tmp_path)
     everything = yaml.safe_dump(config) + str(report.changes)
@@ -370,18 +291,9 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (ENGINE_CONFIG | {"engine_config": {"model_id": "m", "speed": 3}}, "engine_config.speed: unknown key"),
         (
-            ENGINE_CONFIG | {"engine_config": ENGINE_CONFIG["engine_config"] | {"type": "TRTLLMEngine"}},
-            "engine_config.type: TensorRT-LLM is not carried over",
-        ),
-        (
-            ENGINE_CONFIG | {"engine_config": {"model_id": "m", "max_total_tokens": -1}},
-            "engine_config.max_total_tokens: input should be greater",
-        ),
-        (
-            {"engine_config": {"model_id": "m", "generation": {"prompt_format": {"user": "{instruction}"}}}},
-            "engine_config.generation.prompt_format.system: is required",
+            EARLY | {"generation": {"prompt_format": {"user": "{instruction}"}}},
+            "generation.prompt_format.system: is required",
         ),
         (EARLY | {"lora_confg": {}}, "lora_confg: unknown key; did you mean `lora_config`?"),
         (EARLY | {"lora_config": {"dynamic_lora_loading_path": "azure://b/x"}}, "`azure://b/x` must be a folder"),
@@ -401,7 +313,11 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
             RAY_SERVE_LLM | {"engine_kwargs": {"chat_template": "./none.jinja"}},
             "engine_kwargs.chat_template: no such file or folder",
         ),
-        ({"model_config": {"initialization": {}}}, "Aviary's engines before vLLM have no successor"),
+        (
+            {"engine_config": {"model_id": "m"}, "scaling_config": {}},
+            "engine_config: this is a model's file of RayLLM 0",
+        ),
+        ({"base_model_id": "m", "model_id": "m:a"}, "base_model_id: this is an adapter's file of Private Endpoints"),
         ({"models": []}, "is neither a model nor a serve config"),
     ],
 )

@@ -10,20 +10,16 @@ import pytest
 import yaml
 
 from rayllm.config import AppConfig, load_app, load_model, load_serve_file
-from rayllm.conversion import Conversion, FolderNeededError, Format, Target, convert_files
+from rayllm.conversion import Conversion, FolderNeededError, Target, convert_files
 from rayllm.errors import ConfigError
 from tests.unit.conversion.forms import (
-    ADAPTER,
     CURRENT,
     EARLY,
-    EMBEDDING,
-    ENGINE_CONFIG,
     RAY_SERVE_LLM,
     TOKEN,
     Mapping,
 )
 
-ENGINE_CONFIG_APP = "rayllm.backend:router_application"
 RAY_APP = "ray.serve.llm:build_openai_app"
 OUR_APP = "rayllm:app"
 
@@ -32,11 +28,11 @@ OUR_APP = "rayllm:app"
 def old(tmp_path: Path) -> Path:
     """A folder with a model of every form."""
     files = {
-        "models/chat.yaml": ENGINE_CONFIG,
-        "models/embed.yaml": EMBEDDING,
-        "adapters/sql.yaml": ADAPTER,
+        "models/one.yaml": {"model_loading_config": {"model_id": "org/one"}},
+        "models/two.yaml": {"model_loading_config": {"model_id": "org/two"}},
         "model_config/early.yaml": EARLY,
         "llm_configs/ray.yaml": RAY_SERVE_LLM,
+        "plain.yaml": {"model_loading_config": {"model_id": "org/plain"}},
         "today.yaml": CURRENT,
     }
     for name, raw in files.items():
@@ -76,101 +72,9 @@ def converted(file: Path, folder: Path) -> tuple[AppConfig, dict[str, list[str]]
     return load_app(application["args"], folder), notes
 
 
-def test_an_application_of_rayllm_0(old: Path, tmp_path: Path) -> None:
-    args = {
-        "models": ["./models/chat.yaml"],
-        "embedding_models": ["models/embed.yaml"],
-        "function_calling_models": [],
-    }
-    app, notes = converted(serve(old, ENGINE_CONFIG_APP, args, deployments=[{"name": "x"}]), tmp_path / "new")
-    assert [model.model_id for model in app.models] == ["org/chat-7b", "org/embed"]
-    assert app.models == (
-        load_model(tmp_path / "new/model_config/org--chat-7b.yaml"),
-        load_model(tmp_path / "new/model_config/org--embed.yaml"),
-    )
-    assert notes["serve.yaml: applications.0.import_path"] == ["is `rayllm:app` now"]
-    assert notes["serve.yaml: applications.0.args.embedding_models"] == ["is now `llm_configs`"]
-    assert "is not carried over" in notes["serve.yaml: applications.0.deployments"][0]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "rayllm.backend:router_application",
-        "aviary.backend:router_application",
-        "aviary_private_endpoints.backend.server.run:router_application",
-    ],
-)
-def test_every_address_of_rayllm_0_is_known(path: str, old: Path, tmp_path: Path) -> None:
-    app, _ = converted(serve(old, path, {"models": "./models/embed.yaml"}), tmp_path / "new")
-    assert [model.model_id for model in app.models] == ["org/embed"]
-
-
-def test_adapters_of_anyscales_endpoints(old: Path, tmp_path: Path) -> None:
-    args = {
-        "models": [],
-        "vllm_base_models": [],
-        "multiplex_models": ["models/chat.yaml"],
-        "multiplex_lora_adapters": ["adapters/sql.yaml"],
-        "dynamic_lora_loading_path": "s3://b/adapters/",
-    }
-    app, notes = converted(serve(old, ENGINE_CONFIG_APP, args), tmp_path / "new")
-    lora = app.models[0].lora_config
-    assert lora is not None
-    assert lora.dynamic_lora_loading_path == "s3://b/adapters"
-    assert [(each.name, each.path) for each in lora.lora_modules] == [("sql-x1", "s3://b/sql")]
-    settings = tmp_path / "new/adapters/org--chat-7b/sql-x1/rayllm.yaml"
-    assert yaml.safe_load(settings.read_text()) == ADAPTER["generation"]
-    assert notes["sql.yaml: model_id"] == ["is now `sql-x1`: clients ask for `org/chat-7b:sql-x1` or `sql-x1`"]
-    assert f"is {settings} now; put it beside the weights in s3://b/sql" in notes["sql.yaml: generation"]
-    assert any("rename folders" in text for text in notes["serve.yaml: applications.0.args.dynamic_lora_loading_path"])
-
-
-@pytest.mark.parametrize(
-    ("model_id", "name"),
-    [("sql", "sql"), ("org/chat-7b:sql", "sql"), ("org/other", "org-other"), ("org/chat-7b:", "adapter")],
-)
-def test_what_adapters_are_called(model_id: str, name: str, old: Path, tmp_path: Path) -> None:
-    adapter = {key: value for key, value in ADAPTER.items() if key != "generation"} | {"model_id": model_id}
-    files = [old / "models/chat.yaml", write(old / "adapters/sql.yaml", adapter)]
-    written(convert_files(files, Target(folder=tmp_path / "new")))
-    lora = load_model(tmp_path / "new/model_config/org--chat-7b.yaml").lora_config
-    assert lora is not None
-    assert [each.name for each in lora.lora_modules] == [name]
-
-
-def test_an_adapter_with_its_bases_settings_has_none_of_its_own(old: Path, tmp_path: Path) -> None:
-    base = ENGINE_CONFIG["engine_config"] | {"generation": ADAPTER["generation"]}
-    write(old / "models/chat.yaml", ENGINE_CONFIG | {"engine_config": base})
-    conversion = convert_files([old / "models/chat.yaml", old / "adapters/sql.yaml"], Target(folder=tmp_path))
-    assert list(conversion.texts) == [tmp_path / "model_config/org--chat-7b.yaml"]
-    assert [report.form for report in conversion.reports] == [Format.ENGINE_CONFIG, Format.ADAPTER]
-
-
-def test_an_adapter_needs_its_base(old: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="base_model_id: the file of `org/chat-7b` is not given") as raised:
-        convert_files([old / "adapters/sql.yaml"], Target(folder=tmp_path))
-    assert not isinstance(raised.value, FolderNeededError)
-
-
-def test_a_model_that_was_not_enabled_is_not_served(old: Path, tmp_path: Path) -> None:
-    write(old / "models/chat.yaml", ENGINE_CONFIG | {"enabled": False})
-    app, notes = converted(serve(old, ENGINE_CONFIG_APP, {"models": ["models"]}), tmp_path / "new")
-    assert [model.model_id for model in app.models] == ["org/embed"]
-    assert "`enabled: false`" in notes["serve.yaml: applications.0.args.models.0"][0]
-
-
-def test_the_playground_is_left_out(old: Path, tmp_path: Path) -> None:
-    file = serve(old, ENGINE_CONFIG_APP, {"models": ["models/embed.yaml"]})
-    raw = yaml.safe_load(file.read_text())
-    raw["applications"].append({"name": "ui", "route_prefix": "/ui", "import_path": "rayllm.frontend.app:app"})
-    _, notes = converted(write(file, raw), tmp_path / "new")
-    assert "use `rayllm chat`" in notes["serve.yaml: applications.1"][0]
-
-
 def test_a_token_of_the_application_moves_to_its_models(old: Path, tmp_path: Path) -> None:
     variables = {"HUGGING_FACE_HUB_TOKEN": TOKEN, "WANDB_API_KEY": "${env:WANDB_API_KEY}", "HF_HOME": "/x"}
-    file = serve(old, ENGINE_CONFIG_APP, {"models": ["models/embed.yaml"]}, runtime_env={"env_vars": variables})
+    file = serve(old, RAY_APP, {"llm_configs": ["plain.yaml"]}, runtime_env={"env_vars": variables})
     app, notes = converted(file, tmp_path / "new")
     expected = {name: f"${{env:{name}}}" for name in ("HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")}
     assert app.models[0].runtime_env == {"env_vars": expected}
@@ -182,7 +86,7 @@ def test_a_token_of_the_application_moves_to_its_models(old: Path, tmp_path: Pat
 
 
 def test_a_token_of_another_application_is_left_out(old: Path, tmp_path: Path) -> None:
-    file = serve(old, ENGINE_CONFIG_APP, {"models": ["models/embed.yaml"]})
+    file = serve(old, RAY_APP, {"llm_configs": ["plain.yaml"]})
     raw = yaml.safe_load(file.read_text())
     other = {"name": "x", "route_prefix": "/x", "import_path": "my:app", "runtime_env": {"env_vars": {"MY_TOKEN": "x"}}}
     conversion = convert_files([write(file, {"applications": [*raw["applications"], other]})], Target(folder=tmp_path))
@@ -250,26 +154,26 @@ def test_models_in_a_serve_config_stay_in_it(old: Path) -> None:
 
 @pytest.mark.parametrize("entry", ["models", "models/*.yaml", "./models/"])
 def test_folders_and_globs_mean_all_of_their_files(entry: str, old: Path, tmp_path: Path) -> None:
-    app, _ = converted(serve(old, ENGINE_CONFIG_APP, {"models": [entry]}), tmp_path / "new")
-    assert [model.model_id for model in app.models] == ["org/chat-7b", "org/embed"]
+    app, _ = converted(serve(old, RAY_APP, {"llm_configs": [entry]}), tmp_path / "new")
+    assert [model.model_id for model in app.models] == ["org/one", "org/two"]
 
 
 def test_a_folder_is_converted_whole(old: Path, tmp_path: Path) -> None:
-    serve(old, ENGINE_CONFIG_APP, {"models": ["models/embed.yaml"]})
+    serve(old, RAY_APP, {"llm_configs": ["plain.yaml"]})
     conversion = convert_files([old], Target(folder=tmp_path / "new"))
     written(conversion)
     names = sorted(str(path.relative_to(tmp_path / "new")) for path in conversion.texts if path)
     assert names == [
-        "adapters/org--chat-7b/sql-x1/rayllm.yaml",
         "model_config/org--chat-1b.yaml",
-        "model_config/org--chat-7b.yaml",
         "model_config/org--chat-8b.yaml",
-        "model_config/org--embed.yaml",
+        "model_config/org--one.yaml",
+        "model_config/org--plain.yaml",
         "model_config/org--today.yaml",
+        "model_config/org--two.yaml",
         "serve.yaml",
     ]
     assert len(conversion.reports) == 7
-    for name in names[1:-1]:
+    for name in names[:-1]:
         load_model(tmp_path / "new" / name)
 
 
@@ -334,9 +238,16 @@ def test_the_folder_of_batches_leads_where_it_led(old: Path, tmp_path: Path) -> 
         (RAY_APP, {"llm_configs": [CURRENT, CURRENT]}, "applications.0.args: models: duplicate model id: org/today"),
         (RAY_APP, {"llm_configs": [CURRENT], "foo": 1}, "applications.0.args.foo: unknown key"),
         (RAY_APP, {"llm_configs": [CURRENT | {"x": 1}]}, "applications.0.args.llm_configs.0.x: unknown key"),
-        (ENGINE_CONFIG_APP, {"trtllm_models": [{"engine_config": {"type": "TRTLLMEngine"}}]}, "TensorRT-LLM"),
-        (ENGINE_CONFIG_APP, {"models": [CURRENT], "multiplex_lora_adapters": [ADAPTER]}, "base_model_id: the file of"),
-        (ENGINE_CONFIG_APP, {"models": [ADAPTER]}, "is an adapter; list it in `multiplex_lora_adapters`"),
+        (
+            "rayllm.backend:router_application",
+            {"models": ["models"]},
+            "applications.0.import_path: `rayllm.backend:router_application` is RayLLM 0's",
+        ),
+        (
+            "aviary_private_endpoints.backend.server.run:router_application",
+            {},
+            "use `rayllm:app`, with all models in `args.llm_configs`",
+        ),
         (
             OUR_APP,
             {"llm_configs": [CURRENT], "router": {"num_replica": 1}},
@@ -357,13 +268,13 @@ def test_what_cannot_be_carried_over_is_refused(
 def test_every_fault_of_every_file_is_told(old: Path, tmp_path: Path) -> None:
     write(old / "bad.yaml", EARLY | {"x": 1})
     file = serve(old, RAY_APP, {"llm_configs": ["bad.yaml", "none.yaml"]})
-    files = [file, old / "bad.yaml", write(old / "worse.yaml", {"engine_config": {"model_id": "m", "speed": 1}})]
+    files = [file, old / "bad.yaml", write(old / "worse.yaml", CURRENT | {"y": 1})]
     with pytest.raises(ConfigError) as raised:
         convert_files(files, Target(folder=tmp_path))
     error = raised.value.message
     assert "none.yaml" in error
     assert "bad.yaml: x: unknown key" in error
-    assert "worse.yaml: engine_config.speed: unknown key" in error
+    assert "worse.yaml: y: unknown key" in error
 
 
 def test_two_files_do_not_become_one(old: Path, tmp_path: Path) -> None:
@@ -374,8 +285,7 @@ def test_two_files_do_not_become_one(old: Path, tmp_path: Path) -> None:
 
 def test_several_files_need_a_folder(old: Path, tmp_path: Path) -> None:
     listing = serve(old, OUR_APP, {"llm_configs": ["today.yaml"]})
-    models, with_adapter = ("today.yaml", "models/embed.yaml"), ("models/chat.yaml", "adapters/sql.yaml")
-    for files in ([listing], *([old / name for name in names] for names in (models, with_adapter))):
+    for files in ([listing], [old / "today.yaml", old / "plain.yaml"]):
         for target in (Target(), Target(file=tmp_path / "x.yaml")):
             with pytest.raises(FolderNeededError):
                 convert_files(files, target)

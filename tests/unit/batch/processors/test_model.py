@@ -99,8 +99,10 @@ def test_an_argument_wins_over_its_other_name(
 
 def test_an_old_file_keeps_what_is_not_said(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
-    engine = {"model_id": "m", "engine_kwargs": {"seed": 1, "max_num_seqs": 3}, "runtime_env": {"pip": ["x"]}}
-    path.write_text(yaml.safe_dump({"engine_config": engine, "scaling_config": {}}))
+    loading, kwargs = {"model_id": "m"}, {"seed": 1, "max_num_seqs": 3, "tokenizer_pool_size": 2}
+    path.write_text(
+        yaml.safe_dump({"model_loading_config": loading, "engine_kwargs": kwargs, "runtime_env": {"pip": ["x"]}})
+    )
     model = model_config(path, engine_kwargs={"seed": 2}, runtime_env={"env_vars": {"A": "1"}})
     assert model.engine_kwargs == {"seed": 2, "max_num_seqs": 3}
     assert model.runtime_env == {"pip": ["x"], "env_vars": {"A": "1"}}

@@ -14,15 +14,13 @@ from rayllm.config import load_model
 from rayllm.errors import RayLLMError
 
 OLD = {
-    "engine_config": {
-        "model_id": "org/chat.v1",
-        "max_total_tokens": 4096,
-        "runtime_env": {"env_vars": {"HF_TOKEN": "hf_secretsecretsecret"}},
-        "generation": {
-            "prompt_format": {"system": "{instruction}\n", "user": "{instruction}", "assistant": "{instruction}"}
-        },
+    "model_loading_config": {"model_id": "org/chat.v1"},
+    "max_request_context_length": 4096,
+    "runtime_env": {"env_vars": {"HF_TOKEN": "hf_secretsecretsecret"}},
+    "generation": {
+        "prompt_format": {"system": "{instruction}\n", "user": "{instruction}", "assistant": "{instruction}"}
     },
-    "scaling_config": {"num_workers": 1, "num_cpus_per_worker": 8},
+    "input_modality": "text",
 }
 
 
@@ -53,8 +51,8 @@ def test_one_file_goes_to_standard_output_and_notes_beside_it(old: Path) -> None
     # A text of several lines stands on one, as prompt formats are written.
     assert '    system: "{instruction}\\n"\n' in done.stdout
     notes = done.stderr.splitlines()
-    assert "old.yaml: engine_config.max_total_tokens: is now `max_request_context_length`" in notes
-    assert "old.yaml: scaling_config.num_cpus_per_worker: is not carried over: it has no meaning any more" in notes
+    assert "old.yaml: generation: is now `generation_config`" in notes
+    assert any(note.startswith("old.yaml: input_modality: is not carried over: ") for note in notes)
     assert all(line.startswith("old.yaml: ") for line in notes)
     assert "hf_secret" not in done.output
     assert files_below(old.parent) == ["new.yaml", "old.yaml"]
@@ -67,7 +65,7 @@ def test_one_file_goes_into_a_file(old: Path) -> None:
 
 
 def test_files_go_into_a_folder(old: Path) -> None:
-    listed = {"import_path": "rayllm.backend:router_application", "args": {"models": ["./old.yaml"]}}
+    listed = {"import_path": "rayllm:app", "args": {"llm_configs": ["./old.yaml"]}}
     write(old.parent / "serve.yaml", {"applications": [listed]})
     done = convert("serve.yaml", "--output", "new")
     assert done.exit_code == 0, done.output
@@ -80,9 +78,9 @@ def test_json_says_what_became_of_each_file(old: Path) -> None:
     done = convert("old.yaml", "-o", "new", "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     [file] = json.loads(done.stdout)["files"]
-    assert (file["from"], file["form"], file["to"]) == ("old.yaml", "rayllm-0", "new/model_config/org--chat_v1.yaml")
-    assert {note["kind"] for note in file["notes"]} == {"renamed", "not_carried", "secret"}
-    renamed = {"key": "engine_config.model_id", "kind": "renamed", "text": "is now `model_loading_config.model_id`"}
+    assert (file["from"], file["form"], file["to"]) == ("old.yaml", "rayllm-1", "new/model_config/org--chat_v1.yaml")
+    assert {note["kind"] for note in file["notes"]} == {"added", "renamed", "not_carried", "secret"}
+    renamed = {"key": "generation", "kind": "renamed", "text": "is now `generation_config`"}
     assert renamed in file["notes"]
 
 
@@ -109,7 +107,7 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(old: Path) -> None:
     [
         ("a: [1", "bad.yaml: not valid YAML: line 1"),
         ("a: 1", "bad.yaml: is neither a model nor a serve config of a known format.\nhint: a model has"),
-        ("engine_config: {model_id: m, speed: 1}", "bad.yaml: engine_config.speed: unknown key"),
+        ("engine_config: {model_id: m}", "bad.yaml: engine_config: this is a model's file of RayLLM 0"),
     ],
 )
 def test_nothing_is_written_if_one_file_is_at_fault(text: str, expected: str, old: Path) -> None:

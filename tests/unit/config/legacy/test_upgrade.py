@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayllm.config import HubSource, ModelConfig, model_from
+from rayllm.config import ModelConfig, load_serve_file, model_from
 from rayllm.config.legacy import Changes, upgrade
 from rayllm.errors import ConfigError
 
@@ -43,56 +44,13 @@ FUNCTION_CALLING_TEMPLATE: dict[str, Any] = {
     "lora_config": None,
 }
 
-ENGINE_CONFIG_GENERATION: dict[str, Any] = {
-    "deployment_config": {
-        "autoscaling_config": {
-            "min_replicas": 1,
-            "initial_replicas": 1,
-            "max_replicas": 8,
-            "target_num_ongoing_requests_per_replica": 24,
-            "metrics_interval_s": 10.0,
-            "look_back_period_s": 30.0,
-            "smoothing_factor": 0.5,
-            "downscale_delay_s": 300.0,
-            "upscale_delay_s": 15.0,
-        },
-        "max_concurrent_queries": 64,
-        "ray_actor_options": {"resources": {"accelerator_type_a10": 0.01}},
-    },
-    "engine_config": {
-        "model_id": "meta-llama/Llama-2-7b-chat-hf",
-        "hf_model_id": "meta-llama/Llama-2-7b-chat-hf",
-        "type": "VLLMEngine",
-        "engine_kwargs": {"trust_remote_code": True, "max_num_seqs": 64, "gpu_memory_utilization": 0.9},
-        "max_total_tokens": 4096,
-        "generation": {
-            "prompt_format": {
-                "system": "<<SYS>>\n{instruction}\n<</SYS>>\n\n",
-                "assistant": " {instruction} </s><s>",
-                "trailing_assistant": "",
-                "user": "[INST] {system}{instruction} [/INST]",
-                "system_in_user": True,
-                "default_system_message": "",
-            },
-            "stopping_sequences": [],
-        },
-    },
-    "scaling_config": {
-        "num_workers": 2,
-        "num_gpus_per_worker": 1,
-        "num_cpus_per_worker": 8,
-        "placement_strategy": "STRICT_PACK",
-        "resources_per_worker": {"accelerator_type_a10": 0.01},
-    },
-}
-
 
 def load(raw: dict[str, Any], caplog: pytest.LogCaptureFixture) -> tuple[ModelConfig, str]:
     with caplog.at_level("WARNING"):
         return model_from(raw, "old.yaml", ()), caplog.text
 
 
-def test_a_file_of_the_last_generation(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_rayllm_1(caplog: pytest.LogCaptureFixture) -> None:
     config, warnings = load(FUNCTION_CALLING_TEMPLATE, caplog)
     assert config.max_model_len == 8192
     assert config.max_ongoing_requests == 64
@@ -101,27 +59,6 @@ def test_a_file_of_the_last_generation(caplog: pytest.LogCaptureFixture) -> None
         "`input_modality` is ignored",
         "`json_mode` is ignored",
         "`engine_kwargs.tokenizer_pool_size` is ignored",
-    ):
-        assert expected in warnings
-
-
-def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> None:
-    config, warnings = load(ENGINE_CONFIG_GENERATION, caplog)
-    assert config.source == HubSource(repo_id="meta-llama/Llama-2-7b-chat-hf")
-    assert config.tensor_parallel_size == 2
-    assert config.accelerator_type == "A10G"
-    assert config.max_model_len == 4096
-    assert config.max_ongoing_requests == 64
-    scaling = config.deployment_config.autoscaling_config
-    assert scaling is not None
-    assert (scaling.target_ongoing_requests, scaling.upscaling_factor, scaling.max_replicas) == (24, 0.5, 8)
-    assert config.generation_config.prompt_format is not None
-    assert config.deployment_config.ray_actor_options.resources == {}
-    for expected in (
-        "`engine_config.hf_model_id` is now `model_loading_config.model_source`",
-        "`deployment_config.max_ongoing_requests`",
-        "smoothing_factor",
-        "num_cpus_per_worker",
     ):
         assert expected in warnings
 
@@ -143,14 +80,14 @@ def test_a_file_of_the_first_generation(caplog: pytest.LogCaptureFixture) -> Non
             "`engine_kwargs.speculative_model` is now `engine_kwargs.speculative_config.method`",
         ),
         (
-            {"generation_config": {"stopping_sequences": ["x", 2, [3]]}},
-            "`generation_config.stopping_sequences` is now `generation_config.stopping_tokens`",
-        ),
-        (
             {"runtime_env": {"env_vars": {"ANYSCALE_VLLM_USE_V2": "1"}}},
             "`runtime_env.env_vars.ANYSCALE_VLLM_USE_V2` is ignored",
         ),
-        ({"standalone_function_calling_model": True}, "`standalone_function_calling_model` is ignored"),
+        (
+            {"deployment_config": {"autoscaling_config": {"max_replicas": 1, "smoothing_factor": 0.5}}},
+            "`deployment_config.autoscaling_config.smoothing_factor` is now "
+            "`deployment_config.autoscaling_config.upscaling_factor`",
+        ),
     ],
 )
 def test_each_renaming_is_told(raw: dict[str, Any], expected: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,32 +114,39 @@ def test_tools_of_an_early_prompt_format(caplog: pytest.LogCaptureFixture) -> No
     assert "`generation.prompt_format.tools_list_in_last_user` is ignored" in warnings
 
 
-@pytest.mark.parametrize(
-    ("resource", "accelerator"),
-    [("accelerator_type_a10", "A10G"), ("accelerator_type:L4", "L4"), ("accelerator_type_a100_80g_aws", "A100-80G")],
-)
-def test_an_accelerator_was_a_resource(resource: str, accelerator: str, caplog: pytest.LogCaptureFixture) -> None:
-    scaling = {"num_workers": 1, "resources_per_worker": {resource: 0.01}}
-    config, _ = load(ENGINE_CONFIG_GENERATION | {"scaling_config": scaling}, caplog)
-    assert config.accelerator_type == accelerator
-    assert config.placement_group_config is None
-
-
 @pytest.mark.parametrize("junk", ["x", 3, [1], {"ray_actor_options": "x"}])
 def test_nonsense_is_a_fault_and_no_crash(junk: Any) -> None:
     with pytest.raises(ConfigError, match="deployment_config"):
-        model_from(ENGINE_CONFIG_GENERATION | {"deployment_config": junk}, "old.yaml", ())
+        model_from(FUNCTION_CALLING_TEMPLATE | {"deployment_config": junk}, "old.yaml", ())
 
 
-def test_what_no_generation_knew_is_still_refused() -> None:
-    raw = ENGINE_CONFIG_GENERATION | {"engine_config": {"model_id": "m", "speed": 3}}
-    with pytest.raises(ConfigError, match=r"engine_config\.speed: unknown key"):
-        model_from(raw, "old.yaml", ())
+@pytest.mark.parametrize(
+    "key", ["engine_config", "scaling_config", "multiplex_config", "model_config", "base_model_id"]
+)
+def test_older_files_are_refused_by_name(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^old\.yaml: {key}: this is an? .* of .*Private Endpoints, .* instead"):
+        model_from({key: {}}, "old.yaml", ())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "rayllm.backend:router_application",
+        "aviary.backend:router_application",
+        "aviary_private_endpoints.backend.server.run:router_application",
+        "rayllm.frontend.app:app",
+    ],
+)
+def test_older_applications_are_refused_by_name(path: str, tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"applications: [{{import_path: '{path}', args: {{models: [./models]}}}}]")
+    with pytest.raises(ConfigError, match=rf"serve\.yaml: applications\.0\.import_path: `{path}` is RayLLM 0's"):
+        load_serve_file(file)
 
 
 def test_the_callers_mapping_is_left_as_it_is() -> None:
     import copy
 
-    before = copy.deepcopy(ENGINE_CONFIG_GENERATION)
-    upgrade(ENGINE_CONFIG_GENERATION, Changes())
-    assert before == ENGINE_CONFIG_GENERATION
+    before = copy.deepcopy(FUNCTION_CALLING_TEMPLATE)
+    upgrade(FUNCTION_CALLING_TEMPLATE, Changes())
+    assert before == FUNCTION_CALLING_TEMPLATE
