@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from starlette.datastructures import Headers
 
-from rayllm.config import HookConfig, RouterConfig
+from rayllm.config import RouterConfig
 from rayllm.errors import HookError, RefusedError, RequestError
-from rayllm.hooks import HookRequest, HookUsage
+from rayllm.hooks import HookUsage
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.router.hooks.pool import HookPool
-from rayllm.serving.router.hooks.process import Call, Result
+from rayllm.serving.router.hooks.process import HookProcess
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import JsonPayload, Payload
-from rayllm.serving.router.requests.record import RequestRecord
 
 logger = logging.getLogger(__name__)
 ReadBody = Callable[[bytes], Awaitable[Payload]]
@@ -37,7 +35,7 @@ class RequestHooks:
     """Calls the configured hooks. Without any there is no process."""
 
     def __init__(self) -> None:
-        self._pool: HookPool | None = None
+        self._process: HookProcess | None = None
         self._reports = 0
         # Most calls are for requests, which wait for them.
         self._reports_at_once = asyncio.Semaphore(_REPORTS_AT_ONCE)
@@ -48,25 +46,25 @@ class RequestHooks:
         Raises:
             ConfigError: one cannot be imported; the former ones stay.
         """
-        former = self._pool
+        former = self._process
         if former and (former.hooks, former.max_bytes) == (config.hooks, config.max_body_bytes):
             return
-        wanted = HookPool(config.hooks, config.max_body_bytes) if config.hooks else None
+        wanted = HookProcess(config.hooks, config.max_body_bytes) if config.hooks else None
         if wanted:
             await wanted.start()
-        self._pool = wanted
+        self._process = wanted
         if former:
             in_background(former.stop(_LAST_CALLS_S))
 
     async def stop(self) -> None:
         """Wait for the calls in progress, some seconds at most, and end the process."""
-        if self._pool:
-            await self._pool.stop(_LAST_CALLS_S)
+        if self._process:
+            await self._process.stop(_LAST_CALLS_S)
 
     @property
     def see_requests(self) -> bool:
         """Whether a hook sees requests before they are routed."""
-        return self._pool is not None and bool(_those("request", self._pool))
+        return self._process is not None and any(_those("request", self._process))
 
     async def apply(self, client: ClientRequest, payload: Payload, read: ReadBody) -> Payload:
         """Ask the hooks in order about a request; each gets what the one before has made of it.
@@ -80,98 +78,85 @@ class RequestHooks:
             RefusedError: a hook refuses it.
             HookError: a hook fails, and `on_error` is `refuse`.
         """
-        if self._pool is None:
+        process = self._process
+        if process is None:
             return payload
         started = time.perf_counter()
+        process.users += 1
         try:
-            with self._pool.in_use() as pool:
-                for index, hook in _those("request", pool):
-                    payload = await _asked(pool, index, hook, client, payload, read)
+            for index, name in _those("request", process):
+                try:
+                    payload = await _asked(process, index, client, payload, read)
+                except HookError as error:
+                    logger.warning("%s failed on the request %s: %s", name, client.record.request_id, error)
+                    if process.hooks[index].on_error == "refuse":
+                        message = "A policy hook of this service failed; the router's log says why."
+                        raise HookError(message) from None
         finally:
+            process.users -= 1
             client.record.hooks_s += time.perf_counter() - started
         return payload
 
     def report(self, client: ClientRequest) -> None:
         """Tell the hooks that want it about a request that has ended, in the background."""
-        if self._pool is None:
+        process = self._process
+        if process is None:
             return
-        for index, hook in _those("usage", self._pool):
+        for index, name in _those("usage", process):
             if self._reports >= _MAX_REPORTS:
-                logger.error("%s is too slow: the usage of %s is lost.", _name(index, hook), client.record.request_id)
+                logger.error("%s is too slow: the usage of %s is lost.", name, client.record.request_id)
                 continue
-            head = {"when": "usage", "request": asdict(_usage(client.record, client.caller.tenant)), "has_body": False}
             self._reports += 1
-            in_background(self._report(self._pool, Call(index, hook.timeout_s, head)))
+            process.users += 1
+            in_background(self._report(process, index, name, _usage(client)))
 
-    async def _report(self, pool: HookPool, call: Call) -> None:
-        hook = pool.hooks[call.hook]
+    async def _report(self, process: HookProcess, index: int, name: str, usage: dict[str, Any]) -> None:
         try:
-            with pool.in_use():
-                async with self._reports_at_once:
-                    _check(await pool.run(call), hook)
+            async with self._reports_at_once:
+                await _run(process, index, {"when": "usage", "request": usage, "has_body": False})
         except (HookError, RefusedError) as error:
-            request_id = call.head["request"]["id"]
-            logger.warning("%s failed on the usage of the request %s: %s", _name(call.hook, hook), request_id, error)
+            logger.warning("%s failed on the usage of the request %s: %s", name, usage["id"], error)
         finally:
             self._reports -= 1
+            process.users -= 1
 
 
-def _those(when: str, pool: HookPool) -> list[tuple[int, HookConfig]]:
-    return [(index, hook) for index, hook in enumerate(pool.hooks) if hook.when == when]
+def _those(when: str, process: HookProcess) -> Iterator[tuple[int, str]]:
+    """The hooks that are called then: their indices, and their names in the log."""
+    for index, hook in enumerate(process.hooks):
+        if hook.when == when:
+            yield index, f"The hook `{hook.callable}` (router.hooks.{index})"
 
 
-async def _asked(
-    pool: HookPool, index: int, hook: HookConfig, client: ClientRequest, payload: Payload, read: ReadBody
-) -> Payload:
-    """The request after a hook has seen it, or as it was if that fails and may."""
-    is_json = isinstance(payload, JsonPayload)
-    head = {"when": "request", "request": _request(client, payload.model), "has_body": is_json}
+async def _asked(process: HookProcess, index: int, client: ClientRequest, payload: Payload, read: ReadBody) -> Payload:
+    """The request after a hook has seen it."""
+    request = {
+        "id": client.record.request_id,
+        "path": client.path,
+        "model": payload.model,
+        "key": client.caller.name,
+        "tenant": client.caller.tenant,
+        "headers": shown_headers(client.request.headers),
+    }
+    body = payload.raw if isinstance(payload, JsonPayload) else None
+    head = {"when": "request", "request": request, "has_body": body is not None}
+    changed = await _run(process, index, head, body or b"")
+    if changed is None:
+        return payload
     try:
-        result = await pool.run(Call(index, hook.timeout_s, head, payload.raw if is_json else b""))
-        _check(result, hook)
-        return await _changed(result, read) if result.head["result"] == "change" else payload
-    except HookError as error:
-        logger.warning("%s failed on the request %s: %s", _name(index, hook), client.record.request_id, error)
-        if hook.on_error == "allow":
-            return payload
-        raise HookError("A policy hook of this service failed; the router's log says why.") from None
-
-
-async def _changed(result: Result, read: ReadBody) -> Payload:
-    try:
-        return await read(result.body)
+        return await read(changed)
     except RequestError as error:
         raise HookError(f"the body that it returned is invalid: {error}") from None
 
 
-def _check(result: Result, hook: HookConfig) -> None:
-    """Raise what a hook has answered, unless it allows the request."""
-    head = result.head
-    if head["result"] == "refuse":
-        raise RefusedError(head["message"], None, head["code"], head["status"])
-    if head["result"] == "fault":
-        raise HookError(head["message"])
-    if head["result"] == "timeout":
-        raise HookError(f"it took more than {hook.timeout_s:g} s (timeout_s)")
-
-
-def _name(index: int, hook: HookConfig) -> str:
-    return f"The hook `{hook.callable}` (router.hooks.{index})"
-
-
-def _request(client: ClientRequest, model: str) -> dict[str, Any]:
-    """The fields of a HookRequest without its body."""
-    request = HookRequest(
-        client.record.request_id,
-        client.path,
-        model,
-        client.caller.name,
-        client.caller.tenant,
-        shown_headers(client.request.headers),
-    )
-    fields = asdict(request)
-    del fields["body"]
-    return fields
+async def _run(process: HookProcess, index: int, head: dict[str, Any], body: bytes = b"") -> bytes | None:
+    """Call a hook; returns the body that it has made of the request's, if it has."""
+    result, changed = await process.run(index, head, body)
+    if result["result"] == "refuse":
+        raise RefusedError(result["message"], None, result["code"], result["status"])
+    if result["result"] == "fault":
+        raise HookError(result["message"])
+    return changed if result["result"] == "change" else None
 
 
 def shown_headers(headers: Headers) -> dict[str, str]:
@@ -184,17 +169,7 @@ def shown_headers(headers: Headers) -> dict[str, str]:
     }
 
 
-def _usage(record: RequestRecord, tenant: str) -> HookUsage:
-    written = record.as_json()
-    return HookUsage(
-        id=record.request_id,
-        path=record.endpoint,
-        tenant=tenant,
-        **{
-            name: written[name]
-            for name in (
-                *("model", "adapter", "key", "status", "error", "finish_reason", "prompt_tokens", "cached_tokens"),
-                *("completion_tokens", "created", "total_s", "first_token_s"),
-            )
-        },
-    )
+def _usage(client: ClientRequest) -> dict[str, Any]:
+    """The fields of a HookUsage."""
+    known = {**client.record.as_json(), "path": client.record.endpoint, "tenant": client.caller.tenant}
+    return {field.name: known[field.name] for field in fields(HookUsage)}

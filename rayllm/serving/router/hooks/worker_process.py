@@ -1,8 +1,7 @@
-"""The process in which hooks run: reads calls from stdin, and writes results to stdout.
+"""The program of the hooks' process: reads calls from stdin, and writes results to stdout.
 
 The first message has the names of the functions; its answer has the fault of each, or null. Then each call is answered
-by `{"id", "started": true}` when its function begins, and by one result. Functions run side by side: coroutine
-functions in the event loop, others in threads.
+by one result. Functions run side by side: coroutine functions in the event loop, others in threads.
 """
 
 from __future__ import annotations
@@ -13,18 +12,29 @@ import json
 import logging
 import os
 import resource
+import struct
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from rayllm.hooks import HookRequest, HookUsage, Refuse
-from rayllm.serving.router.hooks.frames import LENGTHS, message
 from rayllm.serving.router.hooks.functions import import_fault, import_function
 
-_THREADS = 64
+MOST_CALLS = 256
+"""Calls at once."""
+LENGTHS = struct.Struct("!II")
+"""Begins a message: lengths of its JSON object and of the bytes after that."""
+# Threads that run on after their time limit; with this many, the process ends, as they cannot be stopped.
+_MOST_STUCK = 64
 logger = logging.getLogger("rayllm.hooks")
+
+
+def message(head: dict[str, Any], body: bytes = b"") -> bytes:
+    """A message: a JSON object, and bytes that stay as they are."""
+    encoded = json.dumps(head).encode()
+    return LENGTHS.pack(len(encoded), len(body)) + encoded + body
 
 
 class Worker:
@@ -40,43 +50,53 @@ class Worker:
         self._functions = functions
         self._max_bytes = max_bytes
         self._answer = answer
-        self._threads = ThreadPoolExecutor(_THREADS, "hook")
-        # Calls that find no thread have not begun.
-        self._free_threads = asyncio.Semaphore(_THREADS)
+        self._threads = ThreadPoolExecutor(MOST_CALLS + _MOST_STUCK, "hook")
+        self._stuck: set[Future[Any]] = set()
 
     async def run(self, call: dict[str, Any], body: bytes) -> None:
         """Call a hook, and send its result."""
-        result, changed = await self._result(call, body)
-        self._answer(message({"id": call["id"], **result}, changed))
-
-    async def _result(self, call: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        function = self._functions[call["hook"]]
+        changed = b""
         try:
-            argument = _argument(call, body)
-            if inspect.iscoroutinefunction(function):
-                returned = await self._in_time(call, function, argument)
-            else:
-                async with self._free_threads:
-                    returned = await self._in_time(call, self._in_thread, function, argument)
-            return self._verdict(call, returned)
-        except _TookTooLongError:
-            # The thread goes on, and cannot be stopped.
-            return {"result": "timeout", "is_stuck": not inspect.iscoroutinefunction(function)}, b""
+            async with asyncio.timeout(call["timeout_s"]) as deadline:
+                returned = await self._returned(self._functions[call["hook"]], _argument(call, body))
+            changed = self._body(call, returned)
+            result: dict[str, Any] = {"result": "change" if changed else "allow"}
         except Refuse as refusal:
             shown = {"message": refusal.message, "status": refusal.status, "code": refusal.code}
-            return {"result": "refuse", **shown}, b""
+            result = {"result": "refuse", **shown}
         except BaseException as error:
-            logger.error("A hook failed on the request %s", call["request"]["id"], exc_info=error)
-            return {"result": "fault", "message": f"{type(error).__name__}: {error}"[:500]}, b""
+            said = f"{type(error).__name__}: {error}"[:500]
+            if isinstance(error, TimeoutError) and deadline.expired():
+                said = f"it took more than {call['timeout_s']:g} s (timeout_s)"
+            else:
+                logger.error("A hook failed on the request %s", call["request"]["id"], exc_info=error)
+            result = {"result": "fault", "message": said}
+        self._answer(message({"id": call["id"], **result}, changed))
 
-    def _verdict(self, call: dict[str, Any], returned: Any) -> tuple[dict[str, Any], bytes]:
-        """The result of a function that has returned.
+    async def _returned(self, function: Callable[..., Any], argument: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(argument)
+        thread = self._threads.submit(function, argument)
+        try:
+            returned = await asyncio.wrap_future(thread)
+        except asyncio.CancelledError:
+            self._stuck.add(thread)
+            thread.add_done_callback(self._stuck.discard)
+            if len(self._stuck) >= _MOST_STUCK:
+                logger.error("%d threads of hooks hang: the process ends", _MOST_STUCK)
+                os._exit(1)
+            raise
+        # An object whose `__call__` is a coroutine function is none itself.
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def _body(self, call: dict[str, Any], returned: Any) -> bytes:
+        """The changed body that a function has returned, empty for none.
 
         Raises:
             TypeError, ValueError: it returned neither None nor a body.
         """
         if returned is None or call["when"] == "usage":
-            return {"result": "allow"}, b""
+            return b""
         if not isinstance(returned, dict):
             raise TypeError(f"a hook must return None or the changed body as a dict, not {type(returned).__name__}")
         if not call["has_body"]:
@@ -84,26 +104,7 @@ class Worker:
         changed = json.dumps(returned, allow_nan=False).encode()
         if len(changed) > self._max_bytes:
             raise ValueError(f"the returned body has more than {self._max_bytes} bytes (router.max_body_bytes)")
-        return {"result": "change"}, changed
-
-    async def _in_time(self, call: dict[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
-        self._answer(message({"id": call["id"], "started": True}))
-        try:
-            async with asyncio.timeout(call["timeout_s"]) as deadline:
-                return await function(*arguments)
-        except TimeoutError:
-            if deadline.expired():
-                raise _TookTooLongError from None
-            raise
-
-    async def _in_thread(self, function: Callable[..., Any], argument: Any) -> Any:
-        returned = await asyncio.get_running_loop().run_in_executor(self._threads, function, argument)
-        # An object whose `__call__` is a coroutine function is none itself.
-        return await returned if inspect.isawaitable(returned) else returned
-
-
-class _TookTooLongError(Exception):
-    pass
+        return changed
 
 
 def _argument(call: dict[str, Any], body: bytes) -> HookRequest | HookUsage:
