@@ -22,8 +22,7 @@ from rayllm.endpoints import (
     RESPONSES,
     TOKENIZE,
 )
-from rayllm.serving.batch_api.objects.batch import Batch
-from rayllm.serving.batch_api.objects.file import File
+from rayllm.serving.batch_api.objects import Batch, File
 from rayllm.serving.router.access.keys_api import KeyDescription
 from rayllm.serving.router.description import PATH as OPENAPI
 from rayllm.serving.router.requests.record import RequestRecord

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         RequestProcessorConfig,
         VLLMProcessorConfig,
     )
-    from rayllm.batch.processors.builder import ProcessorBuilder, build_llm_processor
-    from rayllm.batch.processors.http import build_http_request_processor
-    from rayllm.batch.processors.processor import Processor
-    from rayllm.batch.processors.request import build_request_processor
-    from rayllm.batch.processors.vllm import build_vllm_processor
+    from rayllm.batch.processors.kinds import (
+        build_http_request_processor,
+        build_request_processor,
+        build_vllm_processor,
+    )
+    from rayllm.batch.processors.processor import Processor, ProcessorBuilder, build_llm_processor
     from rayllm.batch.stages.stage import ActorStage, Stage
 
 _MODULES = {
@@ -35,15 +36,15 @@ _MODULES = {
     "Checkpoint": "config",
     "HTTPRequestProcessorConfig": "config",
     "Processor": "processors.processor",
-    "ProcessorBuilder": "processors.builder",
+    "ProcessorBuilder": "processors.processor",
     "ProcessorConfig": "config",
     "RequestProcessorConfig": "config",
     "Stage": "stages.stage",
     "VLLMProcessorConfig": "config",
-    "build_http_request_processor": "processors.http",
-    "build_llm_processor": "processors.builder",
-    "build_request_processor": "processors.request",
-    "build_vllm_processor": "processors.vllm",
+    "build_http_request_processor": "processors.kinds",
+    "build_llm_processor": "processors.processor",
+    "build_request_processor": "processors.kinds",
+    "build_vllm_processor": "processors.kinds",
 }
 __all__ = [
     "ActorStage",

@@ -22,8 +22,7 @@ from rayllm.batch.execution.callback import StoppedError, stop
 from rayllm.batch.files.datasource import LineSource, open_lines
 from rayllm.batch.files.jsonl import Fault, Line, check, read
 from rayllm.batch.files.results import PARTS, Counts, ResultCounter, write_results
-from rayllm.batch.processors.request import STAGE, RequestProcessor
-from rayllm.config import ModelConfig
+from rayllm.batch.processors.kinds import REQUEST_STAGE, RequestProcessor
 from rayllm.errors import ClusterError, ConfigError, RayLLMError, StorageError
 from rayllm.storage import Folder, open_folder
 
@@ -37,17 +36,8 @@ _EXTRA_CPUS = 2
 Executor = RequestProcessorConfig
 
 
-def deployed(app_name: str, concurrency: int, caller: Caller = ANYONE) -> Executor:
-    """Send requests to a running application, `concurrency` at once, on behalf of `caller`."""
-    return _executor(concurrency, caller, app_name=app_name)
-
-
-def engines(model: ModelConfig, concurrency: int, caller: Caller = ANYONE) -> Executor:
-    """Send requests to an engine of the job's own, `concurrency` at once, on behalf of `caller`."""
-    return _executor(concurrency, caller, model=model)
-
-
-def _executor(concurrency: int, caller: Caller, **target: Any) -> Executor:
+def executor(concurrency: int, caller: Caller = ANYONE, **target: Any) -> Executor:
+    """Send requests to the application `app_name` or to an engine for `model`, some at once, on behalf of a caller."""
     return RequestProcessorConfig(max_pending_requests=concurrency, show_progress=False, caller=caller, **target)
 
 
@@ -145,7 +135,7 @@ class Job:
 
     def _cpu_limit(self) -> float:
         """CPUs of the whole job: reading and writing lines is little work, and others need some too."""
-        options = self._processor.get_stage_by_name(STAGE).map_kwargs
+        options = self._processor.get_stage_by_name(REQUEST_STAGE).map_kwargs
         return float(pool_size(options["concurrency"])[1] * options.get("num_cpus", 0) + _EXTRA_CPUS)
 
     def _report(self, on_progress: Callable[[Counts], None]) -> None:

@@ -3,6 +3,6 @@
 Importing the package registers the builder of each kind of configuration.
 """
 
-from rayllm.batch.processors import http, request, vllm
+from rayllm.batch.processors import kinds
 
-__all__ = ["http", "request", "vllm"]
+__all__ = ["kinds"]

@@ -9,9 +9,8 @@ from starlette.responses import JSONResponse, Response
 
 from rayllm.access import Caller, caller_of
 from rayllm.errors import ObjectNotFoundError, RequestError
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
-from rayllm.serving.batch_api.objects.ids import BATCH
-from rayllm.serving.batch_api.objects.page import Cursor
+from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest
+from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.quota import StorageQuota
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
 from rayllm.serving.router.requests.body import parse_body, read_body

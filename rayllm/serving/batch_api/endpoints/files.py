@@ -12,9 +12,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from rayllm.access import caller_of
 from rayllm.errors import ConflictError
 from rayllm.serving.batch_api.endpoints.upload import Upload, read_form
-from rayllm.serving.batch_api.objects.file import File
-from rayllm.serving.batch_api.objects.ids import FILE
-from rayllm.serving.batch_api.objects.page import Cursor
+from rayllm.serving.batch_api.objects import FILE, File
+from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.quota import StorageQuota
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
 
@@ -41,8 +40,8 @@ class FilesApi:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/files`"""
-        async with self._quota.upload() as share:
-            form = await read_form(request, self._max_file_bytes, share.grow)
+        async with self._quota.upload() as grow:
+            form = await read_form(request, self._max_file_bytes, grow)
             try:
                 upload = Upload.of(form, self._max_file_bytes)
                 file = await in_thread(

@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from rayllm.errors import BodyTooLargeError, RequestError, UnavailableError
-from rayllm.serving.batch_api.objects.expiry import Expiry
-from rayllm.serving.batch_api.objects.file import CLIENTS_PURPOSES
+from rayllm.serving.batch_api.objects import CLIENTS_PURPOSES, Expiry
 
 logger = logging.getLogger(__name__)
 

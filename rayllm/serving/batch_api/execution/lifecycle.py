@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 from rayllm.errors import RayLLMError, StorageError
-from rayllm.serving.batch_api.objects.batch import Batch, BatchError, Errors, RequestCounts
-from rayllm.serving.batch_api.objects.ids import FILE, new_id
+from rayllm.serving.batch_api.objects import FILE, Batch, BatchError, Errors, RequestCounts, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
 
@@ -30,7 +29,9 @@ _CHECK_S = _SAVE_S = 2.0
 MAX_ATTEMPTS = 3
 """Runners that may die on a batch without progress before it fails."""
 
-_EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
+_EXPIRED = BatchError(
+    code="batch_expired", message="This request could not be executed before the completion window expired."
+)
 
 
 class Job(Protocol):
@@ -49,7 +50,7 @@ class Job(Protocol):
         """Make `run` return soon."""
 
     def finish(self, unfinished: Any = None) -> Any:
-        """Write the answers to files; unanswered requests get the fault `unfinished`. Returns the counts."""
+        """Write the answers to files; unanswered requests get the error `unfinished`. Returns the counts."""
 
 
 class BatchLifecycle:
@@ -60,7 +61,6 @@ class BatchLifecycle:
         batches: store of its state.
         files: store of its output files.
         open_job: creates its job.
-        fault: creates a job's fault from a code and a message.
         attempt: number of this runner since the batch last made progress.
     """
 
@@ -70,14 +70,12 @@ class BatchLifecycle:
         batches: BatchStore,
         files: FileStore,
         open_job: Callable[[Batch], Job],
-        fault: Callable[[str, str], Any],
         attempt: int = 1,
     ) -> None:
         self._batch = batch
         self._batches = batches
         self._files = files
         self._open_job = open_job
-        self._fault = fault
         self._attempt = attempt
         self._saving = threading.Lock()
         self._saved_at = float("-inf")
@@ -139,12 +137,8 @@ class BatchLifecycle:
 
     def _gather(self, job: Job, failure: BatchError | None) -> None:
         """Write the output files."""
-        batch, unfinished = self._batch, None
-        if self._stopped_for == "expired":
-            unfinished = self._fault(*_EXPIRED)
-        elif failure:
-            unfinished = self._fault(failure.code, failure.message)
-        elif not self._stopped_for:
+        batch, unfinished = self._batch, _EXPIRED if self._stopped_for == "expired" else failure
+        if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
         # The ids are saved first, so that a repetition after a crash creates no second files.
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
@@ -167,15 +161,7 @@ class BatchLifecycle:
     def _end(self, status: Ending, errors: list[BatchError]) -> None:
         batch = self._batch
         batch.status, batch.errors = status, Errors(data=errors) if errors else None
-        match status:
-            case "completed":
-                batch.completed_at = self._now()
-            case "failed":
-                batch.failed_at = self._now()
-            case "expired":
-                batch.expired_at = self._now()
-            case "cancelled":
-                batch.cancelled_at = self._now()
+        setattr(batch, f"{status}_at", self._now())
         self._batches.save(batch)
 
     def _save_counts(self, counts: Any) -> None:

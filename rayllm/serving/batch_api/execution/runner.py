@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import ray
@@ -14,10 +15,10 @@ from rayllm.cluster.ray_internals import session_log_folder
 from rayllm.config import AppConfig
 from rayllm.errors import ObjectNotFoundError, StorageError
 from rayllm.observability.logs import set_up_logging
-from rayllm.serving.batch_api.execution.jobs import Jobs
+from rayllm.serving.batch_api.execution.jobs import open_job
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.execution.runner_log import RunnerLog
-from rayllm.serving.batch_api.objects.batch import Batch
+from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import open_stores
 from rayllm.settings import settings
 
@@ -94,8 +95,6 @@ class Runner:
         self._me.exit.remote()
 
     def _work(self) -> None:
-        from rayllm.batch.files.jsonl import Fault
-
         options = self._config.router.batches
         assert options is not None  # noqa: S101  (batches need them)
         files, batches = stores = open_stores(options.storage)
@@ -108,8 +107,8 @@ class Runner:
             if self._attempt is None:
                 self._attempt = batches.begin(batch)
                 self._log.announce(f"{batch.id}: started; its log is {self._log.path}")
-            jobs = Jobs(self._app_name, self._config, options, stores)
-            BatchLifecycle(batch, batches, files, jobs.open, Fault, self._attempt).run()
+            opener = partial(open_job, self._app_name, self._config, options, stores)
+            BatchLifecycle(batch, batches, files, opener, self._attempt).run()
             self._log.announce(f"{batch.id}: {_summary(batch)}")
         batches.close(batch)
 

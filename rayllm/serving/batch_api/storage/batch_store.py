@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rayllm.access import ANYONE, Caller
 from rayllm.errors import ConflictError, ObjectNotFoundError
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
-from rayllm.serving.batch_api.objects.ids import BATCH, created_at, is_id, new_id
-from rayllm.serving.batch_api.objects.page import Cursor, Page
+from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, created_at, is_id, new_id
+from rayllm.serving.batch_api.page import Cursor, Page
 from rayllm.storage import Folder
 
 # Age from which a mark without a batch is stale: the router died while creating the batch.
 _CREATION_S = 60
 
 
-@dataclass(frozen=True)
-class Unfinished:
+class Unfinished(NamedTuple):
     """An unfinished batch, and when it expires, in seconds since the epoch."""
 
     id: str
@@ -31,11 +30,6 @@ class Attempts:
 
     count: int = 0
     answered: int = 0
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a runner died without progress."""
-        return self.count > 1
 
 
 class BatchStore:
@@ -161,7 +155,7 @@ class BatchStore:
         ending = [entry for entry in unfinished if entry.id in cancelled or entry.expires_at <= self.now()]
         working = [entry for entry in unfinished if entry not in ending]
         attempts = self._attempts()
-        failing = [entry for entry in working if attempts.get(entry.id, Attempts()).has_failed]
+        failing = [entry for entry in working if attempts.get(entry.id, Attempts()).count > 1]
         if len(failing) < len(working):
             left_out = failing[max(1, most - 1) :]
             working = [entry for entry in working if entry not in left_out]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from rayllm.access import ANYONE, Caller
 from rayllm.errors import ObjectNotFoundError, StorageError
-from rayllm.serving.batch_api.objects.file import File
-from rayllm.serving.batch_api.objects.ids import FILE, is_id, new_id
-from rayllm.serving.batch_api.objects.page import Cursor, Page
+from rayllm.serving.batch_api.objects import FILE, File, is_id, new_id
+from rayllm.serving.batch_api.page import Cursor, Page
 from rayllm.storage import Folder
 
 if TYPE_CHECKING:
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 _UPLOAD_S = 6 * 3600
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Number and bytes of stored files, uploads in progress included."""
 
     files: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from rayllm.config import BatchesConfig
@@ -32,33 +32,31 @@ class StorageQuota:
         self._arrived = Usage(0, 0)
 
     @asynccontextmanager
-    async def upload(self) -> AsyncIterator[Upload]:
-        """Reserve quota for an upload as it grows; released at the end of the block.
+    async def upload(self) -> AsyncIterator[Callable[[int], None]]:
+        """Reserve quota for an upload, by calls with the number of bytes received; released at the end of the block.
 
         Raises:
-            QuotaError: there are too many files.
+            QuotaError: there are too many files, or, by such a call, too many bytes.
         """
-        kept, before = await in_thread(self._files.usage), self._arrived
+        kept, before, size = await in_thread(self._files.usage), self._arrived, 0
         if kept.files + self._uploads + self._arrived.files - before.files >= self._config.max_files:
             raise self._too_many_files()
-        upload = Upload(self, kept.bytes - before.bytes)
+
+        def grow(more: int) -> None:
+            nonlocal size
+            stored = kept.bytes - before.bytes + self._arrived.bytes
+            if stored + self._arriving + more > self._config.max_total_bytes:
+                raise self._too_many_bytes()
+            self._arriving += more
+            size += more
+
         self._uploads += 1
         try:
-            yield upload
-            self._arrived = Usage(self._arrived.files + 1, self._arrived.bytes + upload.size)
+            yield grow
+            self._arrived = Usage(self._arrived.files + 1, self._arrived.bytes + size)
         finally:
             self._uploads -= 1
-            self._arriving -= upload.size
-
-    def take(self, size: int, kept: int) -> None:
-        """Reserve `size` more bytes for an upload that started with `kept` bytes stored, net of completed uploads.
-
-        Raises:
-            QuotaError: the quota is exhausted.
-        """
-        if kept + self._arrived.bytes + self._arriving + size > self._config.max_total_bytes:
-            raise self._too_many_bytes()
-        self._arriving += size
+            self._arriving -= size
 
     def check_batch(self) -> None:
         """Refuse another batch if there is no room for it or its output. Blocks.
@@ -85,21 +83,3 @@ class StorageQuota:
         return QuotaError(
             f"There is no room for more than {most} bytes of files (router.batches.max_total_bytes): {_DELETE}.", "file"
         )
-
-
-class Upload:
-    """The share of one upload; see `StorageQuota.upload`."""
-
-    def __init__(self, quota: StorageQuota, kept: int) -> None:
-        self._quota = quota
-        self._kept = kept
-        self.size = 0
-
-    def grow(self, size: int) -> None:
-        """Reserve quota for more bytes received.
-
-        Raises:
-            QuotaError: the quota is exhausted.
-        """
-        self._quota.take(size, self._kept)
-        self.size += size

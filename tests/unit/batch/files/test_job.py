@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayllm.batch.files.job import Job, deployed
+from rayllm.batch.files.job import Job, executor
 from rayllm.batch.files.jsonl import Fault
 from rayllm.batch.rows import ERROR
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Job:
     ]
     given = tmp_path / "in.jsonl"
     given.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Job(str(given), str(tmp_path / "job"), deployed("app", 1), PATH)
+    return Job(str(given), str(tmp_path / "job"), executor(1, app_name="app"), PATH)
 
 
 @pytest.mark.parametrize("left", [0, 5, 0.5, -3])

@@ -13,10 +13,8 @@ import yaml
 
 from rayllm.batch.processors.model import model_config
 from rayllm.batch.rows import ERROR, Row
-from rayllm.batch.stages.chat_template import ChatTemplateStage
-from rayllm.batch.stages.detokenize import DetokenizeStage
 from rayllm.batch.stages.prompter import Prompter
-from rayllm.batch.stages.tokenize import TokenizeStage
+from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage
 from rayllm.config import ModelConfig, model_from
 from rayllm.errors import ConfigError, SourceError
 from tests.unit.batch.stages.tokenizers import WORDS, write_tokenizer

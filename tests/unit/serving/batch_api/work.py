@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
-from rayllm.serving.batch_api.objects.batch import Batch
+from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.storage import Folder
 
@@ -118,7 +118,7 @@ class Job:
         self._is_stopped = True
         self._stopped.set()
 
-    def finish(self, unfinished: Fault | None = None) -> Counts:
+    def finish(self, unfinished: Any = None) -> Counts:
         self._life.step()
         counts, output, errors = Counts(len(self._lines)), [], []
         for number, line in enumerate(self._lines):
@@ -169,7 +169,7 @@ class Runners:
         files, batches = self.stores
         batch = batches.get(batch_id)
         if not batch.has_ended:
-            BatchLifecycle(batch, batches, files, self._job, Fault, batches.begin(batch)).run()
+            BatchLifecycle(batch, batches, files, self._job, batches.begin(batch)).run()
         batches.close(batch)
 
     def _job(self, batch: Batch) -> Any:

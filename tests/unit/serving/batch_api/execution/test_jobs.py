@@ -11,10 +11,11 @@ import pytest
 
 from rayllm.access import ANYONE, Caller, Key, KeyFile
 from rayllm.access.key import key_hash
-from rayllm.config import ModelConfig, load_app
+from rayllm.batch import RequestProcessorConfig
+from rayllm.config import AppConfig, BatchesConfig, ModelConfig, load_app
 from rayllm.errors import AuthenticationError, ModelNotFoundError, RequestError, StorageError
-from rayllm.serving.batch_api.execution.jobs import Jobs
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
+from rayllm.serving.batch_api.execution.jobs import executor_of, open_job
+from rayllm.serving.batch_api.objects import Batch, BatchRequest
 from rayllm.serving.batch_api.storage.stores import Stores
 
 
@@ -24,7 +25,7 @@ def create(stores: Stores, content: bytes, caller: Caller = ANYONE) -> Batch:
     return stores.batches.create(BatchRequest.parse(asked), caller)
 
 
-def jobs(stores: Stores, storage: str, execution: str, keys: Path | None = None) -> Jobs:
+def options(storage: str, execution: str, keys: Path | None = None) -> tuple[str, AppConfig, BatchesConfig]:
     models = [{"model_loading_config": {"model_id": name}} for name in ("one", "two")]
     router = {
         "model_aliases": {"alias": "two"},
@@ -33,7 +34,13 @@ def jobs(stores: Stores, storage: str, execution: str, keys: Path | None = None)
     }
     config = load_app({"llm_configs": models, "router": router})
     assert config.router.batches is not None
-    return Jobs("app", config, config.router.batches, stores)
+    return "app", config, config.router.batches
+
+
+def executor(
+    stores: Stores, storage: str, execution: str, batch: Batch, keys: Path | None = None
+) -> RequestProcessorConfig:
+    return executor_of(*options(storage, execution, keys), stores, batch)
 
 
 def line(body: Any) -> bytes:
@@ -45,31 +52,31 @@ def test_engines_are_of_the_model_that_the_first_line_names(
     stores: Stores, storage: str, name: str, model_id: str
 ) -> None:
     batch = create(stores, line({"model": name, "input": "x" * 1_000_000}) + line({"model": "three"}))
-    executor = jobs(stores, storage, "engines").executor(batch)
-    assert isinstance(executor.model, ModelConfig)
-    assert (executor.model.model_id, executor.app_name) == (model_id, None)
-    assert executor.max_pending_requests == 64
+    made = executor(stores, storage, "engines", batch)
+    assert isinstance(made.model, ModelConfig)
+    assert (made.model.model_id, made.app_name) == (model_id, None)
+    assert made.max_pending_requests == 64
 
 
 @pytest.mark.parametrize("first", [b"", b"nonsense\n", b"[]\n", b"\xff\n", line([]), line({}), line({"model": 1})])
 def test_a_first_line_without_a_model_is_refused(stores: Stores, storage: str, first: bytes) -> None:
     with pytest.raises(RequestError, match="The first line must be a request with a `model`"):
-        jobs(stores, storage, "engines").executor(create(stores, first))
+        executor(stores, storage, "engines", create(stores, first))
 
 
 def test_an_unknown_model_is_refused(stores: Stores, storage: str) -> None:
     with pytest.raises(ModelNotFoundError, match=r"The model `three` does not exist. Models here: `one`, `two`"):
-        jobs(stores, storage, "engines").executor(create(stores, line({"model": "three"})))
+        executor(stores, storage, "engines", create(stores, line({"model": "three"})))
 
 
 def test_the_running_models_answer_whatever_the_lines_say(stores: Stores, storage: str) -> None:
-    executor = jobs(stores, storage, "deployed").executor(create(stores, b"nonsense\n"))
-    assert (executor.app_name, executor.model, executor.max_pending_requests) == ("app", None, 64)
+    made = executor(stores, storage, "deployed", create(stores, b"nonsense\n"))
+    assert (made.app_name, made.model, made.max_pending_requests) == ("app", None, 64)
 
 
 def test_a_job_works_on_the_file_in_the_folder_of_the_batch(stores: Stores, storage: str) -> None:
     batch = create(stores, line({"model": "one"}) + line({"model": "one"}))
-    job = jobs(stores, storage, "deployed").open(batch)
+    job = open_job(*options(storage, "deployed"), stores, batch)
     assert [(fault.code, fault.line) for fault in job.validate()] == [("duplicate_custom_id", 2)]
 
 
@@ -84,10 +91,10 @@ def keys(tmp_path: Path) -> Path:
 
 def test_requests_are_sent_with_the_key_of_the_batch(stores: Stores, storage: str, keys: Path) -> None:
     batch = create(stores, line({"model": "one"}), Caller("alice", "alice"))
-    assert jobs(stores, storage, "deployed", keys).executor(batch).caller.name == "alice"
-    assert jobs(stores, storage, "engines", keys).executor(batch).caller == Caller("alice", "alice", ("one",))
+    assert executor(stores, storage, "deployed", batch, keys).caller.name == "alice"
+    assert executor(stores, storage, "engines", batch, keys).caller == Caller("alice", "alice", ("one",))
     of_an_administrator = create(stores, line({"model": "one"}), Caller("admin", is_admin=True))
-    assert jobs(stores, storage, "engines", keys).executor(of_an_administrator).caller == ANYONE
+    assert executor(stores, storage, "engines", of_an_administrator, keys).caller == ANYONE
 
 
 def test_a_batch_of_a_revoked_key_fails_and_waits_for_a_file_that_cannot_be_read(
@@ -95,7 +102,7 @@ def test_a_batch_of_a_revoked_key_fails_and_waits_for_a_file_that_cannot_be_read
 ) -> None:
     batch = create(stores, line({"model": "one"}), Caller("gone", "gone"))
     with pytest.raises(AuthenticationError):
-        jobs(stores, storage, "engines", keys).executor(batch)
+        executor(stores, storage, "engines", batch, keys)
     keys.write_text("keys: [")
     with pytest.raises(StorageError):
-        jobs(stores, storage, "engines", keys).executor(batch)
+        executor(stores, storage, "engines", batch, keys)

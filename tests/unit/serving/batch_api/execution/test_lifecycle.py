@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rayllm.errors import ConflictError, ModelNotFoundError, StorageError
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
-from rayllm.serving.batch_api.objects.page import Cursor
+from rayllm.serving.batch_api.objects import Batch, BatchRequest
+from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
 from rayllm.serving.batch_api.storage.stores import Stores, open_stores

@@ -15,7 +15,7 @@ import pytest
 from rayllm.serving.batch_api.execution import scheduler as scheduler_module
 from rayllm.serving.batch_api.execution.lifecycle import MAX_ATTEMPTS
 from rayllm.serving.batch_api.execution.scheduler import BatchScheduler
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest
+from rayllm.serving.batch_api.objects import Batch, BatchRequest
 from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 from tests.unit.serving.batch_api.conftest import Clock
 from tests.unit.serving.batch_api.work import KilledError, Runners

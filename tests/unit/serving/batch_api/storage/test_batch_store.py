@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from rayllm.errors import ConflictError, ObjectNotFoundError, RequestError
-from rayllm.serving.batch_api.objects.batch import Batch, BatchRequest, Status
-from rayllm.serving.batch_api.objects.ids import BATCH, created_at, new_id
-from rayllm.serving.batch_api.objects.page import Cursor
+from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, Status, created_at, new_id
+from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.storage import Folder
 from tests.unit.serving.batch_api.conftest import Clock

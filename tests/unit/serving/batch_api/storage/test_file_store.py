@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rayllm.errors import ObjectNotFoundError, StorageError
-from rayllm.serving.batch_api.objects.file import File
-from rayllm.serving.batch_api.objects.page import Cursor
+from rayllm.serving.batch_api.objects import File
+from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.file_store import Usage
 from rayllm.serving.batch_api.storage.stores import Stores
 from tests.unit.serving.batch_api.conftest import Clock

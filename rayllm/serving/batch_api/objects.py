@@ -1,16 +1,21 @@
-"""OpenAI's batch object, and the request that creates one."""
+"""OpenAI's file and batch objects, and their ids."""
 
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rayllm.endpoints import ENDPOINTS
 from rayllm.errors import RequestError
-from rayllm.serving.batch_api.objects.expiry import Expiry
 
+FILE = "file-"
+BATCH = "batch_"
+CLIENTS_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+"""Purposes that clients may give a file; only `batch` has an effect."""
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 ENDED: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
 
@@ -19,6 +24,51 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_WINDOW_S = 30 * 86400
 _INTERNAL = {"output_lifetime_s", "tenant", "key", "models"}
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
+
+
+def new_id(prefix: str) -> str:
+    """A unique id: the time in milliseconds, then 80 random bits."""
+    return f"{prefix}{time.time_ns() // 10**6:012x}{secrets.token_hex(10)}"
+
+
+def is_id(prefix: str, text: str) -> bool:
+    """Whether `text` is such an id; anything else must never become part of a path."""
+    return re.fullmatch(f"{prefix}[0-9a-f]{{32}}", text) is not None
+
+
+def created_at(name: str) -> float:
+    """When an id was created, in seconds since the epoch."""
+    return int(name[-32:-20], 16) / 1000
+
+
+class Expiry(BaseModel):
+    """`expires_after` of a file. Source: https://platform.openai.com/docs/api-reference/files/create"""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=30 * 86400)
+
+
+class File(BaseModel):
+    """OpenAI's file object, with the tenant that owns it; "" is none.
+
+    Source: https://platform.openai.com/docs/api-reference/files/object
+    """
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    expires_at: int | None = None
+    tenant: str = ""
+
+    def public(self) -> dict[str, Any]:
+        """The file object for clients."""
+        return self.model_dump(mode="json", exclude={"tenant"})
 
 
 class BatchRequest(BaseModel):

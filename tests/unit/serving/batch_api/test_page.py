@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rayllm.errors import RequestError
-from rayllm.serving.batch_api.objects.ids import FILE, created_at, is_id, new_id
-from rayllm.serving.batch_api.objects.page import Cursor, Page
+from rayllm.serving.batch_api.objects import FILE, created_at, is_id, new_id
+from rayllm.serving.batch_api.page import Cursor, Page
 
 IDS = [f"{FILE}{number:032x}" for number in range(300)]
 

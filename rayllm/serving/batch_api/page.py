@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from rayllm.errors import RequestError
-from rayllm.serving.batch_api.objects.ids import is_id
+from rayllm.serving.batch_api.objects import is_id
 
 T = TypeVar("T")
 

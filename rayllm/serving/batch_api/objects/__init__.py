@@ -1,1 +1,0 @@
-"""OpenAI's file and batch objects, their ids and pages of them."""
