@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -109,6 +110,7 @@ def _check_cpus(executor: Any) -> None:
         )
 
 
+@dataclass
 class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
     """Callback of Ray Data for one execution of a processor's dataset.
 
@@ -119,37 +121,34 @@ class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
         execution_id: the id for `stop`.
     """
 
-    def __init__(
-        self, shown: tuple[str, int | None] | None, progress: Any, release: Callable[[], None], execution_id: str
-    ) -> None:
-        self._shown = shown
-        self._progress = progress
-        self._release = release
-        self._execution_id = execution_id
-        self._has_checked_cpus = False
-        self._display: Display | None = None
-        self._polled_at = 0.0
-        self._pending: Any = None
+    shown: tuple[str, int | None] | None
+    progress: Any
+    release: Callable[[], None]
+    execution_id: str
+    _has_checked_cpus: bool = False
+    _display: Display | None = None
+    _polled_at: float = 0.0
+    _pending: Any = None
 
     def before_execution_starts(self, executor: Any) -> None:
         # Totals of an earlier execution, perhaps of a dataset that this one derives from, are obsolete.
-        self._progress.reset.remote()
+        self.progress.reset.remote()
 
     def on_execution_step(self, executor: Any) -> None:
         if not self._has_checked_cpus:
             # Not in `before_execution_starts`: the actors are running by then, and Ray Data would leak them.
             _check_cpus(executor)
             self._has_checked_cpus = True
-        if self._execution_id in _stopped:
+        if self.execution_id in _stopped:
             raise StoppedError("The job was stopped.")
-        if self._shown is None or time.monotonic() - self._polled_at < _PERIOD_S:
+        if self.shown is None or time.monotonic() - self._polled_at < _PERIOD_S:
             return
         # Never block here: it would hold up the whole execution.
         if self._pending is not None and ray.wait([self._pending], timeout=0)[0]:
             self._show(ray.get(self._pending))
             self._pending = None
         if self._pending is None:
-            self._pending, self._polled_at = self._progress.totals.remote(), time.monotonic()
+            self._pending, self._polled_at = self.progress.totals.remote(), time.monotonic()
 
     def after_execution_succeeds(self, executor: Any) -> None:
         self._end()
@@ -158,17 +157,17 @@ class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
         self._end()
 
     def _end(self) -> None:
-        self._release()
-        if self._shown is None:
+        self.release()
+        if self.shown is None:
             return
         with suppress(RayError):
-            self._show(ray.get(self._progress.totals.remote(), timeout=5))
+            self._show(ray.get(self.progress.totals.remote(), timeout=5))
         if self._display is not None:
             self._display.close()
 
     def _show(self, totals: Totals) -> None:
         # Engines start before the first row is done; that time must not count in the rate.
-        if totals.rows and self._display is None and self._shown is not None:
-            self._display = Display(*self._shown)
+        if totals.rows and self._display is None and self.shown is not None:
+            self._display = Display(*self.shown)
         if self._display is not None:
             self._display.show(totals)

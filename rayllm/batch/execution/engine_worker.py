@@ -39,7 +39,12 @@ class EngineWorker:
     """
 
     def __init__(
-        self, model: ModelConfig, workers: Workers, gpu_share: float, max_pending: int | None, engines: int = 1
+        self,
+        model: ModelConfig,
+        workers: Workers,
+        gpu_share: float = 0.0,
+        max_pending: int | None = None,
+        engines: int = 1,
     ) -> None:
         set_up_logging(settings().log_level)
         stops = len(model.generation_config.stopping_sequences)

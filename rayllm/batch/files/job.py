@@ -64,9 +64,9 @@ class Job:
         # A failed request is a result too: it goes into the error file.
         config = executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
         self._processor = RequestProcessor(config, preprocess_fn=_request)
-        self._results = ResultCounter(self._folder)
         self._is_done = threading.Event()
         self.counts = Counts()
+        self._results = ResultCounter(self._folder, self.counts)
 
     def validate(self) -> list[Fault]:
         """Check the file and set `counts.total`; returns its faults.
@@ -120,7 +120,6 @@ class Job:
     def progress(self) -> Counts:
         """Count the results kept so far, whoever runs the job. Those in flight may still be lost."""
         self._results.update()
-        self.counts.completed, self.counts.failed = self._results.completed, self._results.failed
         return self.counts
 
     def _open(self) -> BinaryIO:

@@ -37,13 +37,13 @@ class ResultCounter:
 
     Args:
         folder: the job's folder.
+        counts: the counts to keep.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, counts: Counts) -> None:
         self._folder = folder
+        self._counts = counts
         self._counted: set[str] = set()
-        self.completed = 0
-        self.failed = 0
 
     def update(self) -> None:
         """Count the parts that are new."""
@@ -54,8 +54,8 @@ class ResultCounter:
                 continue  # It is being written, or an interrupted write was cleaned up.
             failed = sum(_has_failed(row) for row in table.to_pylist())
             self._counted.add(name)
-            self.failed += failed
-            self.completed += table.num_rows - failed
+            self._counts.failed += failed
+            self._counts.completed += table.num_rows - failed
 
 
 def write_results(folder: Folder, requests: Iterable[Line], unfinished: Fault | None) -> Counts:

@@ -88,7 +88,13 @@ class Processor(Generic[Config]):
             dataset = dataset.map_batches(SkipWritten(self.config.checkpoint), batch_format="pyarrow", batch_size=None)
         preprocess = Preprocess(self._preprocess, self.takes, column, stop_at_error)
         postprocess = Postprocess(
-            self._postprocess, column, self.hidden, stop_at_error, self.results, self.example, self._output_schema
+            self._postprocess,
+            column,
+            self.hidden,
+            stop_at_error,
+            self.results or {},
+            self.example or {},
+            self._output_schema,
         )
         output = dataset.map_batches(preprocess, batch_format="pyarrow", batch_size=None)
         for name, stage in self.stages.items():

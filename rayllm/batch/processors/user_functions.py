@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _MUTABLE = (list, dict, np.ndarray)
 UserFunction = Callable[[Row], Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
 class Preprocess:
     """Maps input rows to the stages' data.
 
@@ -31,22 +33,19 @@ class Preprocess:
         stop_at_error: end the job at the first row that fails.
     """
 
-    def __init__(
-        self, function: UserFunction | None, takes: Collection[str] | None, column: str, stop_at_error: bool
-    ) -> None:
-        self._function = function
-        self._takes = takes
-        self._column = column
-        self._stop_at_error = stop_at_error
+    function: UserFunction | None
+    takes: Collection[str] | None
+    column: str
+    stop_at_error: bool
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        if table.schema.get_field_index(self._column) >= 0:
-            table = table.drop_columns([self._column])
+        if table.schema.get_field_index(self.column) >= 0:
+            table = table.drop_columns([self.column])
         errors = _errors(table)
         # The errors of an earlier processor are neither for the function nor for the stages.
         inputs = table.drop_columns([ERROR]) if ERROR in table.column_names else table
         rows = [self._row(row, error) for row, error in zip(_rows(inputs), errors, strict=True)]
-        return pack(table, self._column, rows)
+        return pack(table, self.column, rows)
 
     def _row(self, row: Row, error: str | None) -> Row:
         if error is not None:
@@ -54,28 +53,29 @@ class Preprocess:
         try:
             return self._data(row)
         except Exception as problem:
-            if self._stop_at_error:
+            if self.stop_at_error:
                 raise
             return failed({}, problem)
 
     def _data(self, row: Row) -> Row:
-        if self._function is None:
-            return {key: value for key, value in row.items() if self._takes is None or key in self._takes}
+        if self.function is None:
+            return {key: value for key, value in row.items() if self.takes is None or key in self.takes}
         try:
-            data = self._function(row)
+            data = self.function(row)
         except Exception as problem:
             message = f"preprocess raised {reason(problem)}; the row has the columns {', '.join(row)}."
             raise RequestError(message) from problem
         if not isinstance(data, Mapping):
             raise RequestError(f"preprocess must return a mapping, not {type(data).__name__}.")
-        if self._takes is not None:
+        if self.takes is not None:
             # Columns of the input may be returned as they are; any other key is meant for the stages.
-            for key in data.keys() - self._takes - row.keys():
-                hint = did_you_mean(key, self._takes) or f"; known keys: {', '.join(sorted(self._takes))}."
+            for key in data.keys() - self.takes - row.keys():
+                hint = did_you_mean(key, self.takes) or f"; known keys: {', '.join(sorted(self.takes))}."
                 raise RequestError(f"preprocess returned an unknown key `{key}`{hint}")
-        return {key: value for key, value in data.items() if self._takes is None or key in self._takes}
+        return {key: value for key, value in data.items() if self.takes is None or key in self.takes}
 
 
+@dataclass(frozen=True)
 class Postprocess:
     """Maps the stages' data to output columns, beside the input's own.
 
@@ -91,27 +91,17 @@ class Postprocess:
         schema: the columns that a row gets, and no other; None takes all that it has.
     """
 
-    def __init__(
-        self,
-        function: UserFunction | None,
-        column: str,
-        hidden: Collection[str],
-        stop_at_error: bool,
-        results: Row | None = None,
-        example: Row | None = None,
-        schema: pa.Schema | None = None,
-    ) -> None:
-        self._function = function
-        self._column = column
-        self._hidden = hidden
-        self._stop_at_error = stop_at_error
-        self._results = results or {}
-        self._example = {**(example or {}), **self._results}
-        self._schema = schema
+    function: UserFunction | None
+    column: str
+    hidden: Collection[str]
+    stop_at_error: bool
+    results: Row = field(default_factory=dict)
+    example: Row = field(default_factory=dict)
+    schema: pa.Schema | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        data = unpack(table, self._column)
-        table = table.drop_columns([self._column])
+        data = unpack(table, self.column)
+        table = table.drop_columns([self.column])
         inputs = list(_rows(table))
         rows = [
             _changed(self._row(row, result), row, table.slice(index, 1))
@@ -125,20 +115,20 @@ class Postprocess:
     def _row(self, row: Row, data: Row) -> Row:
         if data.get(ERROR) is not None:
             return {ERROR: data[ERROR]}
-        results = {key: value for key, value in data.items() if key not in self._hidden}
-        results = {**dict.fromkeys(self._results), **results}
+        results = {key: value for key, value in data.items() if key not in self.hidden}
+        results = {**dict.fromkeys(self.results), **results}
         try:
-            output = _declared(self._output(row, results), self._schema)
+            output = _declared(self._output(row, results), self.schema)
         except RequestError as problem:
-            if self._stop_at_error:
+            if self.stop_at_error:
                 raise
             return failed({}, problem)
         return output
 
     def _output(self, row: Row, results: Row) -> Row:
-        if self._function is None:
+        if self.function is None:
             return results
-        output = _output(self._function, {**row, **results}, results)
+        output = _output(self.function, {**row, **results}, results)
         return {key: value for key, value in output.items() if key != "_outputs"}
 
     def _arrays(
@@ -147,24 +137,24 @@ class Postprocess:
         """The columns that rows get. A failed row keeps its input columns, so that it can be tried again."""
         types = self._types()
         arrays = _typed(columns(rows, inputs, types), types)
-        if self._schema is not None:
+        if self.schema is not None:
             return {name: _cast(array, types.get(name, array.type)) for name, array in arrays.items()}
         # Neither failed rows nor nulls tell what the function returns.
         is_unknown = all_failed or any(has_nulls_only(array.type) for array in arrays.values())
-        if self._function is None or not self._example or not is_unknown:
+        if self.function is None or not (self.example or self.results) or not is_unknown:
             return arrays
         types = self._types_of_example(table, inputs)
         return _typed(columns(rows, inputs, types), types)
 
     def _types(self) -> dict[str, pa.DataType]:
-        if self._schema is not None:
-            return dict(zip(self._schema.names, self._schema.types, strict=True))
-        return {} if self._function else _types_of(self._results)
+        if self.schema is not None:
+            return dict(zip(self.schema.names, self.schema.types, strict=True))
+        return {} if self.function else _types_of(self.results)
 
     def _types_of_example(self, table: pa.Table, inputs: list[Row]) -> dict[str, pa.DataType]:
         """Types of what the function returns for made-up results, of the first row for which it returns anything."""
         for index, row in enumerate(inputs):
-            example = deepcopy(self._example)
+            example = deepcopy({**self.example, **self.results})
             try:
                 output = self._output(row, example)
             except RequestError:
@@ -197,12 +187,12 @@ def _declared(row: Row, schema: pa.Schema | None) -> Row:
     """What the schema has of a row; refuses a value that does not have the type of its column."""
     if schema is None:
         return row
-    for field in schema:
+    for name, kind in zip(schema.names, schema.types, strict=True):
         try:
-            as_array(field.name, [row.get(field.name)], field.type).cast(field.type)
+            as_array(name, [row.get(name)], kind).cast(kind)
         except pa.ArrowException:
-            kind = type(row[field.name]).__name__
-            raise RequestError(f"`{field.name}` is a {kind}, but `output_schema` has {field.type}.") from None
+            found = type(row[name]).__name__
+            raise RequestError(f"`{name}` is a {found}, but `output_schema` has {kind}.") from None
     return {name: row.get(name) for name in schema.names}
 
 

@@ -10,7 +10,6 @@ from rayllm.asgi import call
 from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
-from rayllm.engine.arguments import Workers
 from rayllm.engine.prompt import Prompt
 from rayllm.errors import EngineError, RequestError
 
@@ -24,30 +23,16 @@ class VLLMEngineStage:
     Args:
         model: the model.
         task: `generate`, `embed`, `classify` or `score`.
-        workers, gpu_share, max_pending, engines: as for `EngineWorker`.
         detokenize: whether the engine detokenizes.
+        options: further arguments of `EngineWorker`.
     """
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        task: str,
-        workers: Workers,
-        gpu_share: float = 0.0,
-        max_pending: int | None = None,
-        engines: int = 1,
-        detokenize: bool = True,
-    ) -> None:
-        self._worker = EngineWorker(model, workers, gpu_share, max_pending, engines)
+    def __init__(self, model: ModelConfig, task: str, detokenize: bool = True, **options: Any) -> None:
+        self._worker = EngineWorker(model, **options)
         self._server = self._worker.server
         self._model = model
         self._detokenize = detokenize
-        self._work = {
-            "generate": self._generate,
-            "embed": self._embed,
-            "classify": self._classify,
-            "score": self._score,
-        }[task]
+        self._work = getattr(self, f"_{task}")
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._worker.map(self._work, rows)

@@ -17,7 +17,6 @@ from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.endpoints import BY_PATH
-from rayllm.engine.arguments import Workers
 from rayllm.errors import ModelNotFoundError, PermissionDeniedError, RequestError
 from rayllm.lora import resolve_adapter
 
@@ -34,22 +33,14 @@ class EngineRequestStage:
 
     Args:
         model: the model.
-        workers, gpu_share, max_pending, engines: as for `EngineWorker`.
         caller: who sends the requests.
+        options: further arguments of `EngineWorker`.
     """
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        workers: Workers,
-        gpu_share: float = 0.0,
-        max_pending: int | None = None,
-        engines: int = 1,
-        caller: Caller = ANYONE,
-    ) -> None:
+    def __init__(self, model: ModelConfig, caller: Caller = ANYONE, **options: Any) -> None:
         self._model = model
         self._caller = caller
-        self._worker = EngineWorker(model, workers, gpu_share, max_pending, engines)
+        self._worker = EngineWorker(model, **options)
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._worker.map(self._request, rows)

@@ -71,7 +71,7 @@ class Worker:
 
     made: Worker
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         Worker.made = self
         self._rows = RowLoop()
         self._rows.limit(4)
@@ -99,7 +99,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stage(task: str = "generate", detokenize: bool = False) -> tuple[VLLMEngineStage, Direct]:
-    made = VLLMEngineStage(MODEL, task, "cpu", detokenize=detokenize)
+    made = VLLMEngineStage(MODEL, task, detokenize=detokenize, workers="cpu")
     return made, Worker.made.server.in_process
 
 
@@ -257,7 +257,7 @@ BODY = {"model": "m", "messages": []}
 
 
 def test_a_request_is_answered_as_by_the_service() -> None:
-    made = EngineRequestStage(MODEL, "cpu")
+    made = EngineRequestStage(MODEL, workers="cpu")
     Worker.made.reply = JSONResponse({"id": 1}, 200)
     row = {"url": CHAT, "body": BODY}
     assert one(made, row) == {**row, "status_code": 200, "response": {"id": 1}}
@@ -270,7 +270,7 @@ def test_a_request_is_answered_as_by_the_service() -> None:
 
 
 def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -> None:
-    made = EngineRequestStage(MODEL, "cpu")
+    made = EngineRequestStage(MODEL, workers="cpu")
     Worker.made.reply = PlainTextResponse("broken", 500)
     assert one(made, {"url": CHAT, "body": BODY})["response"] == "broken"
     assert Worker.made.checks == 1
@@ -280,7 +280,7 @@ def test_an_error_is_an_answer_and_where_it_is_the_engines_that_is_looked_at() -
 
 
 def test_a_request_uses_only_the_models_of_its_caller() -> None:
-    made = EngineRequestStage(MODEL, "cpu", caller=Caller("alice", "alice", ("m:*",)))
+    made = EngineRequestStage(MODEL, workers="cpu", caller=Caller("alice", "alice", ("m:*",)))
     Worker.made.reply = JSONResponse({"id": 1}, 200)
     assert one(made, {"url": CHAT, "body": {**BODY, "model": "m:x"}})["status_code"] == 200
     row = one(made, {"url": CHAT, "body": BODY})
@@ -301,5 +301,5 @@ def test_a_request_uses_only_the_models_of_its_caller() -> None:
     ],
 )
 def test_a_row_that_is_no_request(row: Row, expected: str) -> None:
-    assert expected in one(EngineRequestStage(MODEL, "cpu"), row)[ERROR]
+    assert expected in one(EngineRequestStage(MODEL, workers="cpu"), row)[ERROR]
     assert Worker.made.got == []
