@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rayllm.access.limits import NO_LIMITS, Limits
+from rayllm.access.limits import Amounts
 from rayllm.errors import PermissionDeniedError, RequestError
 from rayllm.headers import PRIORITY
 from rayllm.scheduling import Priority
@@ -26,7 +26,7 @@ class Caller:
     tenant: str = ""
     models: tuple[str, ...] | None = None
     is_admin: bool = False
-    limits: Limits = NO_LIMITS
+    limits: Amounts = field(default_factory=dict, hash=False)
     priority: Priority = Priority.STANDARD
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pydantic import AliasChoices, Field, field_validator
 
 from rayllm.access.caller import Caller
-from rayllm.access.limits import Limits
+from rayllm.access.limits import limits_of
 from rayllm.config.base import Frozen
 from rayllm.scheduling import Priority, PriorityName
 
@@ -107,6 +107,5 @@ class Key(Frozen):
     @property
     def caller(self) -> Caller:
         """Who sends a request with this key."""
-        limits = Limits(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.max_concurrent)
-        priority = Priority.named(self.priority)
+        limits, priority = limits_of(self), Priority.named(self.priority)
         return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits, priority, self.labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 Kind = Literal["requests", "tokens", "tokens_per_day", "concurrent"]
@@ -21,30 +20,15 @@ UNITS: dict[Kind, str] = {
     "concurrent": "requests at once",
 }
 """What each limit is a number of."""
+FIELDS: dict[Kind, str] = {
+    "requests": "requests_per_minute",
+    "tokens": "tokens_per_minute",
+    "tokens_per_day": "tokens_per_day",
+    "concurrent": "max_concurrent",
+}
+"""The field of a key, or of an issuer, with each limit."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a key may use: in any minute, in any 24 hours, and at once. None is no limit."""
-
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    max_concurrent: int | None = None
-
-    def __bool__(self) -> bool:
-        return any(limit is not None for limit in asdict(self).values())
-
-    @property
-    def by_kind(self) -> dict[Kind, int]:
-        """The limits that are set."""
-        limits: dict[Kind, int | None] = {
-            "requests": self.requests_per_minute,
-            "tokens": self.tokens_per_minute,
-            "tokens_per_day": self.tokens_per_day,
-            "concurrent": self.max_concurrent,
-        }
-        return {kind: limit for kind, limit in limits.items() if limit is not None}
-
-
-NO_LIMITS = Limits()
+def limits_of(configured: object) -> dict[Kind, int]:
+    """The limits that a key or an issuer sets."""
+    return {kind: limit for kind, name in FIELDS.items() if (limit := getattr(configured, name)) is not None}

@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 
 from rayllm.access.caller import Caller
-from rayllm.access.limits import Limits
+from rayllm.access.limits import limits_of
 from rayllm.config.oidc import OidcConfig
 from rayllm.errors import AuthenticationError
 from rayllm.scheduling import Priority
@@ -21,11 +21,6 @@ _ALGORITHMS = [f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (2
 # Seconds that clocks may differ.
 _LEEWAY_S = 30
 _NAME = re.compile(r"[\x21-\x7e]{1,128}")
-
-
-def limits_of(config: OidcConfig) -> Limits:
-    """The limits of each name."""
-    return Limits(config.requests_per_minute, config.tokens_per_minute, config.tokens_per_day, config.max_concurrent)
 
 
 def is_token(presented: str) -> bool:

@@ -201,6 +201,6 @@ def _row(key: Key) -> list[str]:
 
     models = "all" if key.models is None else ", ".join(key.models) or "none"
     expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
-    limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.by_kind.items()) or "none"
+    limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.items()) or "none"
     labels = ", ".join(f"{name}={value}" for name, value in key.labels.items()) or "-"
     return [key.name, key.tenant or key.name, models, limits, labels, expires, "yes" if key.admin else "-"]

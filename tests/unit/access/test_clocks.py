@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rayllm.access.instant import Instant
 from rayllm.access.key import Key
+from rayllm.serving.cluster.state.quota_registry import Instant
 
 DAY_S = 86400.0
 JUMPS = pytest.mark.parametrize("jump_s", [-400 * DAY_S, -3600, 3600, 400 * DAY_S])

@@ -7,12 +7,12 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 
-from rayllm.access.instant import Instant
 from rayllm.access.limits import Amounts, Kind
 from rayllm.access.quota import Lease, Quota
 from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
@@ -33,6 +33,7 @@ _SILENT_S = 10.0
 # Seconds that a request waits for the actor, which may be restarting. On a busy machine that takes Ray more than ten.
 _TIMEOUT_S = 30.0
 _RETRY_S = 0.1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Key = tuple[str, str]
 
@@ -44,6 +45,32 @@ class Change(NamedTuple):
     kind: Kind
     amount: int
     age_s: float
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A moment of which another process can tell how long ago it was, even if the clock is set meanwhile.
+
+    `epoch_s` are seconds since the epoch, and `monotonic_s` those of a clock that is never set, which all processes of
+    a machine share until it boots; `boot` names that.
+    """
+
+    epoch_s: float
+    monotonic_s: float
+    boot: str
+
+    @classmethod
+    def now(cls) -> Instant:
+        """This moment."""
+        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+        return cls(time.time(), time.monotonic(), boot)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since then. On another machine or after a reboot, clocks have to be right for that."""
+        now = Instant.now()
+        is_same = bool(self.boot) and self.boot == now.boot
+        return max(0.0, now.monotonic_s - self.monotonic_s if is_same else now.epoch_s - self.epoch_s)
 
 
 class QuotaActor(DetachedActor):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rayllm.access import ANYONE, NO_KEYS, Caller, Keyring
-from rayllm.access.limits import NO_LIMITS
-from rayllm.access.oidc import PREFIX, limits_of
+from rayllm.access.limits import limits_of
+from rayllm.access.oidc import PREFIX
 from rayllm.config import OidcConfig, RouterConfig
 from rayllm.serving.router.access.key_watcher import KeyWatcher
 from rayllm.serving.router.access.token_issuer import TokenIssuer
@@ -23,12 +23,12 @@ class Credentials:
     async def configure(self, config: RouterConfig) -> None:
         """Watch what the configuration names, and nothing else."""
         await self._watch_keys(config.keys)
-        await self._watch_issuer(config.oidc)
+        self._watch_issuer(config.oidc)
 
     async def stop(self) -> None:
         """Stop watching."""
         await self._watch_keys(None)
-        await self._watch_issuer(None)
+        self._watch_issuer(None)
 
     @property
     def keyring(self) -> Keyring:
@@ -42,7 +42,7 @@ class Credentials:
     @property
     def have_limits(self) -> bool:
         """Whether a key in force, or a token, is limited."""
-        are_tokens_limited = self.issuer is not None and bool(limits_of(self.issuer.config).by_kind)
+        are_tokens_limited = self.issuer is not None and bool(limits_of(self.issuer.config))
         return are_tokens_limited or (self._keys is not None and self._keys.has_limits)
 
     def caller_named(self, name: str, models: tuple[str, ...] | None) -> Caller:
@@ -57,21 +57,21 @@ class Credentials:
             UnavailableError: the file of keys has not been valid since the router's start.
         """
         if name.startswith(PREFIX):
-            limits = limits_of(self.issuer.config) if self.issuer else NO_LIMITS
+            limits = limits_of(self.issuer.config) if self.issuer else {}
             return Caller(name, models=models, limits=limits)
         return self._keys.keyring.named(name) if self._keys and name else ANYONE
 
     async def _watch_keys(self, uri: str | None) -> None:
         if self._keys and self._keys.uri != uri:
-            await self._keys.stop()
+            self._keys.stop()
             self._keys = None
         if uri and self._keys is None:
             self._keys = KeyWatcher(uri)
             await self._keys.start()
 
-    async def _watch_issuer(self, config: OidcConfig | None) -> None:
+    def _watch_issuer(self, config: OidcConfig | None) -> None:
         if self.issuer and self.issuer.config != config:
-            await self.issuer.stop()
+            self.issuer.stop()
             self.issuer = None
         if config and self.issuer is None:
             self.issuer = TokenIssuer(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from rayllm.access import KeyFile, Keyring
 from rayllm.errors import ConfigError, StorageError, UnavailableError
@@ -46,19 +45,17 @@ class KeyWatcher:
     @property
     def has_limits(self) -> bool:
         """Whether a key in force is limited."""
-        return self._keyring is not None and any(key.caller.limits.by_kind for key in self._keyring.keys)
+        return self._keyring is not None and any(key.caller.limits for key in self._keyring.keys)
 
     async def start(self) -> None:
         """Read the file, and watch it from now on."""
         await asyncio.to_thread(self.read)
         self._watching = asyncio.create_task(self._watch())
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop watching. The keys stay in force."""
         if self._watching:
             self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
 
     def read(self) -> None:
         """Apply the file if it has changed. Blocks."""

@@ -92,7 +92,7 @@ class RateLimiter:
             RateLimitError: a limit of the key's has been reached.
             UnavailableError: the quotas cannot be reached.
         """
-        limits = caller.limits.by_kind
+        limits = caller.limits
         if not limits:
             return Admission()
         if self._reporting is None:

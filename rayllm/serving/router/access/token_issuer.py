@@ -9,7 +9,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -52,12 +51,10 @@ class TokenIssuer:
         """Fetch the keys, and again from time to time."""
         self._refreshing = asyncio.create_task(self._refresh())
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Fetch no more."""
         if self._refreshing:
             self._refreshing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._refreshing
 
     async def caller(self, token: str) -> Caller:
         """The caller that has a token.

@@ -8,7 +8,6 @@ import pytest
 
 from rayllm.access import ANYONE, Caller, Key, KeyFile
 from rayllm.access.key import key_hash
-from rayllm.access.limits import Limits
 from rayllm.config import RouterConfig
 from rayllm.errors import AuthenticationError
 from rayllm.serving.router.access.credentials import Credentials
@@ -46,7 +45,7 @@ async def test_names_of_tokens_have_the_rights_that_are_given(file: str) -> None
         oidc = {"issuer": issuer.url, "audience": "rayllm", "requests_per_minute": 5}
         credentials = Credentials()
         await credentials.configure(RouterConfig.model_validate({"keys": file, "oidc": oidc}))
-        limits = Limits(requests_per_minute=5)
+        limits = {"requests": 5}
         assert credentials.caller_named("oidc:dora", ("m",)) == Caller("oidc:dora", models=("m",), limits=limits)
         await credentials.stop()
 

@@ -78,4 +78,4 @@ async def test_it_reads_by_itself(file: KeyFile, monkeypatch: pytest.MonkeyPatch
     async with asyncio.timeout(30):
         while len(watcher.keyring.keys) < 2:
             await asyncio.sleep(0.01)
-    await watcher.stop()
+    watcher.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rayllm.access import Caller
-from rayllm.access.limits import Limits
+from rayllm.access.limits import FIELDS
 from rayllm.access.quota import Lease, Quota
 from rayllm.errors import RateLimitError
 from rayllm.request_stats import RequestStats
@@ -68,7 +68,7 @@ class LocalRegistry:
 @pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
 async def test_limits_hold_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
     limiter = RateLimiter(LocalRegistry(time.monotonic, 1).of("0"))
-    caller, at = Caller("alice", limits=Limits(requests_per_minute=2)), time.time
+    caller, at = Caller("alice", limits={"requests": 2}), time.time
     await limiter.admit(caller, 1)
     monkeypatch.setattr(time, "time", lambda: at() + jump_s)
     await limiter.admit(caller, 1)
@@ -100,7 +100,7 @@ def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caller(**limits: int) -> Caller:
-    return Caller("alice", "alice", limits=Limits(**limits))
+    return Caller("alice", "alice", limits={kind: limits[name] for kind, name in FIELDS.items() if name in limits})
 
 
 async def test_a_key_without_limits_costs_no_call() -> None:

@@ -13,7 +13,6 @@ import pytest
 from pydantic import ValidationError
 
 from rayllm.access import Caller
-from rayllm.access.limits import Limits
 from rayllm.access.oidc import is_token
 from rayllm.config import OidcConfig
 from rayllm.errors import AuthenticationError, UnavailableError
@@ -52,7 +51,7 @@ async def test_claims_say_what_it_may_do(issuer: Issuer) -> None:
     claims = {"name_claim": "email", "tenant_claim": "team", "models_claim": "models", "admin_claim": "root"}
     tokens = known(issuer, **claims, jwks_url=f"{issuer.url}/keys", requests_per_minute=5)
     token = issuer.token(email="a@x.org", team="research", models=["llama", "qwen-*"], root=True)
-    limits = Limits(requests_per_minute=5)
+    limits = {"requests": 5}
     assert await tokens.caller(token) == Caller("oidc:a@x.org", "research", ("llama", "qwen-*"), True, limits)
     assert not (await tokens.caller(issuer.token(email="a", team="t", models=[], root="true"))).is_admin
     assert issuer.fetched == ["/keys"]
