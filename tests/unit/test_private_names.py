@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayllm.private_names import missing_names
+from tests.private_names import missing_names
 
 
 class Example:

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from rayllm.engine.vllm.moved_names import MOVED_NAMES, module_of
 from rayllm.engine.vllm.private_names import PRIVATE_NAMES
-from rayllm.private_names import missing_names
+from tests.private_names import missing_names
 
 
 def test_vllm_has_every_private_name_that_is_used() -> None:

@@ -10,7 +10,7 @@ import ray
 
 import rayllm
 from rayllm.cluster.ray_internals import PRIVATE_NAMES, hide_worker_count
-from rayllm.private_names import missing_names
+from tests.private_names import missing_names
 
 _PRIVATE_IMPORT = re.compile(r"(?:from|import) (ray\.(?:serve\.)?_private[\w.]*|ray\.experimental\.internal_kv)")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rayllm.private_names import missing_names
 from rayllm.serving.http.uvicorn_server import PRIVATE_NAMES
+from tests.private_names import missing_names
 
 
 def test_uvicorn_has_every_private_name_that_is_used() -> None:
