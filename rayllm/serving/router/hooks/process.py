@@ -111,9 +111,10 @@ class HookProcess:
             if self.users:
                 await asyncio.sleep(0.05)
         self._has_stopped = True
-        if self._process and self._reading:
-            self._leave(self._process)
-            await self._reading
+        async with self._starting:
+            if self._process and self._reading:
+                self._leave(self._process)
+                await self._reading
 
     async def _running(self) -> asyncio.subprocess.Process:
         async with self._starting:
