@@ -24,7 +24,7 @@ _MEANINGS = {
     "content_policy_violation": "A [guard](hooks.md#guards) blocks the prompt or the answer.",
     "guard_failed": "A guard did not answer, or not with a verdict. See [hooks](hooks.md#guards).",
     "headers_too_large": "The request's headers are too large.",
-    "hook_failed": "A [hook](hooks.md) raised an exception or took too long; the router's log says which.",
+    "hook_failed": "A [hook](hooks.md) failed, took too long or broke its process; the router's log says which.",
     "insufficient_quota": "The storage of [files and batches](batch-api.md) is full; delete some.",
     "invalid_api_key": "There is no key, or it is unknown, revoked or expired. See [API keys](access.md#errors).",
     "keys_unavailable": "The file of keys, or the issuer of tokens, has not been readable since the router's start.",
