@@ -53,6 +53,7 @@ lint: setup ## check style, types, import contracts, dependencies and generated 
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry rayllm
+	@$(BIN)/python scripts/house.py
 	@$(BIN)/python scripts/generate.py --check
 
 format: setup ## format the code

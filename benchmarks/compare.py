@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rayllm.sizing.cpu import this_cpu
+from rayllm.plan.cpu import this_cpu
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 ROUNDS = 5

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.compare import publish, read_options
 from rayllm.config import LocalSource
-from rayllm.sizing.cache_layout import cache_layout
-from rayllm.sizing.cache_settings import CacheSettings
-from rayllm.sizing.measure import measure
+from rayllm.plan.cache_layout import cache_layout
+from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.measure import measure
 from tests.vllm import shapes, specs
 
 _CACHE_BYTES, _TOKENS = 2**30, 256

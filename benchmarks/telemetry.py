@@ -30,8 +30,8 @@ import yaml
 from benchmarks.compare import publish, read_options, rows, take_turns
 from benchmarks.servers import DEMO, Server, rayllm
 from benchmarks.turns import Round, Running, streams_turn
-from rayllm.observability.exposition import Renderer
-from rayllm.request_stats import RequestStats
+from rayllm.core.exposition import Renderer
+from rayllm.core.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests

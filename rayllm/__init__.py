@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rayllm.composition import app, build_app
+    from rayllm.deploy.composition import app, build_app
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "app", "build_app"]
@@ -17,7 +17,7 @@ __all__ = ["__version__", "app", "build_app"]
 
 def __getattr__(name: str) -> Any:
     if name in ("app", "build_app"):
-        from rayllm import composition
+        from rayllm.deploy import composition
 
         return getattr(composition, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

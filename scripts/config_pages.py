@@ -23,7 +23,7 @@ from rayllm.config.app import AppConfig
 from rayllm.config.faults import models_in
 from rayllm.config.model import ModelConfig
 from rayllm.config.source import HubSource
-from rayllm.settings import PREFIX, Settings
+from rayllm.core.settings import PREFIX, Settings
 
 _HEAD = """\
 # Configuration reference

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from rayllm import errors
-from rayllm.errors import RayLLMError
+from rayllm.core import errors
+from rayllm.core.errors import RayLLMError
 
-_PACKAGE = Path(errors.__file__).parent
+_PACKAGE = Path(errors.__file__).parents[1]
 _CLASSES = {
     name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, RayLLMError)
 }

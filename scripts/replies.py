@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, create_model
 
 from rayllm.access.usage import COUNTS, GROUPS
-from rayllm.endpoints import (
+from rayllm.core.endpoints import (
     CHAT,
     CHAT_BATCH,
     CLASSIFY,

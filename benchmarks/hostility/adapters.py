@@ -18,7 +18,7 @@ from hypothesis.strategies import DrawFn
 
 from benchmarks.hostility.corpus import JSON, TEXTS, make_request
 from benchmarks.hostility.judge import Judge
-from rayllm.endpoints import COMPLETIONS
+from rayllm.core.endpoints import COMPLETIONS
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _BASE = "base_model.model."

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from rayllm.endpoints import CHAT, COMPLETIONS, COUNT_TOKENS, DETOKENIZE, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.core.endpoints import CHAT, COMPLETIONS, COUNT_TOKENS, DETOKENIZE, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 
 _USER = {"role": "user", "content": "What is the capital of France?"}
 _BODIES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
 from benchmarks.hostility.corpus import HostileRequest, make_request
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, ENDPOINTS, RESPONSES
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, ENDPOINTS, RESPONSES
 from rayllm.serving.router.description import FILE
 
 _SHORT = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from rayllm.endpoints import (
+from rayllm.core.endpoints import (
     CHAT,
     CHAT_BATCH,
     CLASSIFY,

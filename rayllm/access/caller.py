@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rayllm.access.limits import Amounts
-from rayllm.errors import PermissionDeniedError, RequestError
-from rayllm.headers import PRIORITY
-from rayllm.scheduling import Priority
+from rayllm.core.errors import PermissionDeniedError, RequestError
+from rayllm.core.headers import PRIORITY
+from rayllm.core.priority import Priority
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rayllm.config import RouterConfig
-from rayllm.errors import ConfigError
-from rayllm.hosts import is_loopback
+from rayllm.core.errors import ConfigError
+from rayllm.core.hosts import is_loopback
 
 
 def serves_page(router: RouterConfig, hosts: Iterable[str]) -> bool:

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field, field_validator
 from rayllm.access.caller import Caller
 from rayllm.access.limits import limits_of
 from rayllm.config.base import Frozen
-from rayllm.scheduling import Priority, PriorityName
+from rayllm.core.priority import Priority, PriorityName
 
 PREFIX = "sk-rayllm-"
 LONGEST_KEY = 256

@@ -16,8 +16,8 @@ from rayllm.access.keyring import Keyring
 from rayllm.config.base import Frozen
 from rayllm.config.faults import config_error
 from rayllm.config.yaml import dump_yaml, parse_yaml
-from rayllm.errors import ConfigError, StorageError
-from rayllm.storage import Folder
+from rayllm.core.errors import ConfigError, StorageError
+from rayllm.sources.storage import Folder
 
 _SALT_BYTES = 32
 # Larger files are written as JSON, which is YAML too, and is read a hundred times as fast.

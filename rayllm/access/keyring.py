@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rayllm.access.caller import Caller
 from rayllm.access.key import LONGEST_KEY, Key, key_hash
-from rayllm.errors import AuthenticationError
+from rayllm.core.errors import AuthenticationError
 
 _HINT = "Send a valid key: `Authorization: Bearer <key>`."
 

@@ -11,8 +11,8 @@ import jwt
 from rayllm.access.caller import Caller
 from rayllm.access.limits import limits_of
 from rayllm.config.oidc import OidcConfig
-from rayllm.errors import AuthenticationError
-from rayllm.scheduling import Priority
+from rayllm.core.errors import AuthenticationError
+from rayllm.core.priority import Priority
 
 PREFIX = "oidc:"
 """Begins the names of callers with tokens: no key is called so."""

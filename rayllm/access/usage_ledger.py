@@ -18,7 +18,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from rayllm.access.usage import UsageEntry, day_of
-from rayllm.settings import settings
+from rayllm.core.settings import settings
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rayllm.access.usage import Totals, UsageEntry, today
-from rayllm.errors import StorageError, UnavailableError
-from rayllm.storage import Folder
+from rayllm.core.errors import StorageError, UnavailableError
+from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
 

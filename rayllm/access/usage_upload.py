@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rayllm.access.usage import today
 from rayllm.access.usage_ledger import UsageLedger, oldest_day
-from rayllm.errors import StorageError
-from rayllm.storage import Folder
+from rayllm.core.errors import StorageError
+from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
 

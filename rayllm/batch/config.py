@@ -20,9 +20,9 @@ from pydantic import (
 from rayllm.access import ANYONE, Caller
 from rayllm.config import ModelConfig
 from rayllm.config.faults import config_error
-from rayllm.errors import ConfigError
-from rayllm.headers import PRIORITY
-from rayllm.scheduling import Priority
+from rayllm.core.errors import ConfigError
+from rayllm.core.headers import PRIORITY
+from rayllm.core.priority import Priority
 
 TaskType = Literal["generate", "embed", "classify", "score"]
 Concurrency = int | tuple[int, int]

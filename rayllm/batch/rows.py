@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 
 Row = dict[str, Any]
 

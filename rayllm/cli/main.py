@@ -11,7 +11,7 @@ import click
 from rayllm import __version__
 from rayllm.cli.removed import RemovedError
 from rayllm.cli.shared.terminal import handle_interrupts, was_interrupted
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 
 # Verb → summary. A verb's module is only imported when it is used, to keep `--help` fast.
 _VERBS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rayllm.config import ModelConfig
 from rayllm.config.scaling import Bundle
-from rayllm.sizing.cores import Neighbors, configured_threads
+from rayllm.plan.cores import Neighbors, configured_threads
 
 
 @dataclass(frozen=True)

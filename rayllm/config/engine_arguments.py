@@ -7,7 +7,7 @@ from typing import Any
 
 from rayllm.config import vllm_versions
 from rayllm.config.faults import did_you_mean
-from rayllm.endpoints import CHAT, COMPLETIONS
+from rayllm.core.endpoints import CHAT, COMPLETIONS
 
 # Argument that RayLLM sets itself → key that determines it.
 OWNED = {

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from pydantic import BaseModel, ValidationError
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

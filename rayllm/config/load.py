@@ -19,7 +19,7 @@ from rayllm.config.legacy import Changes, refuse_removed_application, refuse_rem
 from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute, absolute_router, search_folders
 from rayllm.config.yaml import parse_yaml, read_yaml
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import re
 from pydantic import Field, field_validator
 
 from rayllm.config.base import Frozen
-from rayllm.scheduling import PriorityName
+from rayllm.core.priority import PriorityName
 
 
 class OidcConfig(Frozen):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 
 # Paths of the keys whose value may be a path.

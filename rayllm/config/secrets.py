@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 

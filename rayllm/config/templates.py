@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 
 

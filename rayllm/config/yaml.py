@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

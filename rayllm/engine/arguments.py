@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import vllm_names
-from rayllm.errors import ConfigError
-from rayllm.sizing.fit import default_utilization
+from rayllm.core.errors import ConfigError
+from rayllm.plan.fit import default_utilization
 
 _RUNNER = {
     "generate": {"runner": "generate"},

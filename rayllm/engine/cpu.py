@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config import LocalSource, ModelConfig
-from rayllm.errors import ConfigError, SourceError
-from rayllm.settings import settings
-from rayllm.sizing.cores import ALONE, BINDING, THREADS, Cores, Neighbors, core_share, this_machine
-from rayllm.sizing.cpu import Cpu, cpu_dtype, slow_dtype, this_cpu
-from rayllm.sizing.cpu_cache import cache_bytes, free_memory
-from rayllm.sizing.gpus import GIB
-from rayllm.sizing.measure import Measured, measure
+from rayllm.core.errors import ConfigError, SourceError
+from rayllm.core.settings import settings
+from rayllm.plan.cores import ALONE, BINDING, THREADS, Cores, Neighbors, core_share, this_machine
+from rayllm.plan.cpu import Cpu, cpu_dtype, slow_dtype, this_cpu
+from rayllm.plan.cpu_cache import cache_bytes, free_memory
+from rayllm.plan.gpus import GIB
+from rayllm.plan.measure import Measured, measure
 
 logger = logging.getLogger(__name__)
 

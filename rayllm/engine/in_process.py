@@ -16,7 +16,8 @@ from typing import Any
 from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import request_fields
 from rayllm.config.faults import did_you_mean
-from rayllm.endpoints import COMPLETIONS
+from rayllm.core.endpoints import COMPLETIONS
+from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
 from rayllm.engine.middleware.deprecated_fields import DEPRECATED_FIELDS
@@ -24,7 +25,6 @@ from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one
 from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import generation
-from rayllm.errors import RequestError
 from rayllm.lora import resolve_adapter
 
 Body = dict[str, Any]

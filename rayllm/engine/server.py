@@ -17,7 +17,9 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from rayllm.config import ModelConfig
-from rayllm.endpoints import BY_PATH
+from rayllm.core.endpoints import BY_PATH
+from rayllm.core.errors import ConfigError, EngineError
+from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
@@ -47,10 +49,8 @@ from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import sampling_limits as vllm_sampling_limits
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
-from rayllm.errors import ConfigError, EngineError
-from rayllm.settings import settings
-from rayllm.sizing.consistency import find_contradiction
-from rayllm.sizing.cores import ALONE, Neighbors
+from rayllm.plan.consistency import find_contradiction
+from rayllm.plan.cores import ALONE, Neighbors
 from rayllm.sources import LoggedProgress, Progress
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rayllm.config import BucketSource, HubSource
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.lora.names import AdapterName, parse_name
 from rayllm.lora.validation import CONFIG
 from rayllm.sources.stores import BucketStore, HubStore, LocalStore, Store

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rayllm.config import ModelConfig
-from rayllm.errors import ModelNotFoundError
+from rayllm.core.errors import ModelNotFoundError
 
 # Names become paths: no separators, no leading dot, nothing special to a shell or a terminal.
 _ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rayllm.config import GenerationConfig
 from rayllm.config.load import generation_from
-from rayllm.errors import (
+from rayllm.core.errors import (
     ADAPTER_UNAVAILABLE,
     ConfigError,
     RequestError,

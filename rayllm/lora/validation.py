@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.lora.names import AdapterName
 from rayllm.sources.safetensors import Tensor, read_complete_file
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 
 
 class UnreachableError(SourceError):

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 
-from rayllm.buckets import Location
 from rayllm.config import BucketSource, ExtraFile
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Location
 from rayllm.sources.cache import node_cache
 from rayllm.sources.stores import Item, Snapshot, Store, open_store
 from rayllm.sources.transfer import DownloadOptions, Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config import HubSource, LocalSource, Source
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.mistral_format import as_config, usual_names
 from rayllm.sources.safetensors import Tensor, read_header

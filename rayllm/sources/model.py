@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config import BucketSource, HubSource, LocalSource, Source
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources.cache import node_cache
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.extras import StoreWithExtras, install

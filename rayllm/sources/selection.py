@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 CONFIG = "config.json"
 MISTRAL_CONFIG = "params.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayllm.cli.shared.machine import local_gpus
-from rayllm.sizing.cpu import this_cpu
+from rayllm.plan.cpu import this_cpu
 
 
 @dataclass(frozen=True)

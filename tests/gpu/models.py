@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rayllm.sizing.known_models import known_config, outline_tensors
+from rayllm.plan.known_models import known_config, outline_tensors
 from tests.integration.service import DEMO
 
 WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"

@@ -14,7 +14,7 @@ from openai import OpenAI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from rayllm.sizing.cpu import this_cpu
+from rayllm.plan.cpu import this_cpu
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models" / "rayllm-demo.yaml"

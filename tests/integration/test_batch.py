@@ -25,7 +25,7 @@ from rayllm.batch import (
     build_llm_processor,
 )
 from rayllm.batch.rows import ERROR, has_nulls_only
-from rayllm.errors import EngineError
+from rayllm.core.errors import EngineError
 from tests.compatibility.cases import TOOL, WEATHER_QUESTION
 from tests.integration.service import APP, DEMO, Service
 from tests.integration.test_examples import run, written

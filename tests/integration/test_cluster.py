@@ -16,7 +16,7 @@ from rayllm import app, build_app
 from rayllm.config import load_app, load_serve_file
 from rayllm.config.app import AppConfig
 from rayllm.config.scaling import Parallelism
-from rayllm.errors import ClusterError
+from rayllm.core.errors import ClusterError
 
 ROOT = Path(__file__).parents[2]
 LLAMA3 = ROOT / "serve_configs" / "llama3.yaml"

@@ -98,7 +98,7 @@ def url(installed: Installation) -> Iterator[str]:
 
 def bundled(installed: Installation) -> Path:
     """Where its catalog is."""
-    code = "from rayllm.bundled import bundled_folder; print(bundled_folder())"
+    code = "from rayllm.core.bundled import bundled_folder; print(bundled_folder())"
     return Path(installed.run("python", "-c", code).strip())
 
 

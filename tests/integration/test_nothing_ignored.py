@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from benchmarks.hostility.nulls import BODIES, few_requests, fields, refused
-from rayllm.endpoints import CLASSIFY, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES
-from rayllm.headers import IGNORED_TOOLS
+from rayllm.core.endpoints import CLASSIFY, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES
+from rayllm.core.headers import IGNORED_TOOLS
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."

@@ -15,7 +15,7 @@ import pytest
 from ray import serve
 
 from rayllm import build_app
-from rayllm.endpoints import MODERATIONS
+from rayllm.core.endpoints import MODERATIONS
 from tests.integration import models
 from tests.integration.description import check_described
 from tests.integration.service import DEMO

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from starlette.applications import Starlette
 
-from rayllm import asgi
+from rayllm.core import asgi
 from rayllm.serving.router.ui.pages import PATH, page_routes
 from tests.servers.openai import OpenAIServer
 

@@ -110,7 +110,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of this test's own, and few tries so that a test of failing is quick."""
-    from rayllm.settings import settings
+    from rayllm.core.settings import settings
     from rayllm.sources import node_cache
 
     folder = tmp_path / "cache"

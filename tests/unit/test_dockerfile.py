@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.kuberay.cache_volume import MOUNT
-from rayllm.kuberay.pods import USER
+from rayllm.deploy.kuberay.cache_volume import MOUNT
+from rayllm.deploy.kuberay.pods import USER
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

@@ -27,7 +27,7 @@ from rayllm.cli.main import cli
 from rayllm.config import load_app
 from rayllm.config.load import generation_from, model_from
 from rayllm.config.vllm_versions import PINNED
-from rayllm.endpoints import MODERATIONS, RESPONSES
+from rayllm.core.endpoints import MODERATIONS, RESPONSES
 from rayllm.serving.batch_api import service
 from rayllm.serving.router import application, deployment, description
 from rayllm.serving.router.ui.pages import PATH as UI

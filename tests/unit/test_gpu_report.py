@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.config import LocalSource, ModelConfig
-from rayllm.sizing.measure import measure
+from rayllm.plan.measure import measure
 from tests.gpu.device import Device
 from tests.gpu.models import demo, write_shape
 from tests.gpu.report import TABLE, Check, render, title_of, write

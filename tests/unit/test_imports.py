@@ -20,14 +20,14 @@ def test_importing_the_package_loads_neither_ray_nor_an_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["rayllm.serving.router.deployment", "rayllm.composition", "rayllm.cli.commands.run"]
+    "module", ["rayllm.serving.router.deployment", "rayllm.deploy.composition", "rayllm.cli.commands.run"]
 )
 def test_router_and_composition_load_no_engine(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint({"vllm", "torch", "transformers"})
 
 
 def test_the_builder_can_be_named_as_a_serve_config_names_it() -> None:
-    assert "ray" in loaded_by("import rayllm.composition; from rayllm import app; assert callable(app)")
+    assert "ray" in loaded_by("import rayllm.deploy.composition; from rayllm import app; assert callable(app)")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -36,7 +36,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_by(said).isdisjoint(heavy)
 
 
-@pytest.mark.parametrize("module", ["composition", "batch", "serving.batch_api", "cli.main"])
+@pytest.mark.parametrize("module", ["deploy.composition", "batch", "serving.batch_api", "cli.main"])
 def test_extras_are_needed_only_where_they_are_used(module: str) -> None:
     extras = ("PIL", "awscrt", "vllm", "faiss")
     code = f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import rayllm.{module}"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.bundled import bundled_folder, demo_file
-from rayllm.errors import ConfigError
+from rayllm.core.bundled import bundled_folder, demo_file
+from rayllm.core.errors import ConfigError
 from tests.wheel import ROOT, build_wheel
 
 MAX_BYTES = 12_000_000

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rayllm.sizing.architecture import read_architecture
-from rayllm.sizing.state_space import StateCache
+from rayllm.plan.architecture import read_architecture
+from rayllm.plan.state_space import StateCache
 
 Shapes = dict[str, tuple[int, ...]]
 # Families whose checkpoints have other names than transformers' modules. vLLM's configurations replace theirs.

@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from rayllm.engine.vllm.model_inspection import inspected_in_process
-from rayllm.sizing.architecture import read_architecture
-from rayllm.sizing.cache_layout import CacheLayout, cache_layout
-from rayllm.sizing.engine_arguments import engine_settings
-from rayllm.sizing.speculation import own_draft, read_draft
+from rayllm.plan.architecture import read_architecture
+from rayllm.plan.cache_layout import CacheLayout, cache_layout
+from rayllm.plan.engine_arguments import engine_settings
+from rayllm.plan.speculation import own_draft, read_draft
 from tests.vllm.checkpoint_tensors import checkpoint_tensors
 from tests.vllm.spec_cases import CASES, SPARSE_CASES, WITHOUT_INDEX, Case
 

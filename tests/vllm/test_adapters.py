@@ -11,8 +11,8 @@ import torch
 from vllm.config.lora import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
+from rayllm.core.errors import RayLLMError
 from rayllm.engine.vllm.adapters import AdapterSlots, _BrokenAdapterError, _scaling_of
-from rayllm.errors import RayLLMError
 from tests.unit.lora.files import LAYER, SHAPES, adapter, write
 
 WEIGHTS = "adapter_model.safetensors"

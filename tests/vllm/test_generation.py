@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from vllm.sampling_params import RequestOutputKind
 
+from rayllm.core.errors import RayLLMError, RequestError, UnavailableError
 from rayllm.engine.structured_output import Options
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.application import pass_anthropic_errors
 from rayllm.engine.vllm.errors import error_object
 from rayllm.engine.vllm.structured_output import guard_generation
-from rayllm.errors import RayLLMError, RequestError, UnavailableError
 from tests.vllm.test_shipped_parsers import tokenizer
 
 SCHEMA = {"type": "string", "pattern": "a{1,255}"}

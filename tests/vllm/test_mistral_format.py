@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.sizing.architecture import read_architecture
+from rayllm.plan.architecture import read_architecture
 from rayllm.sources.mistral_format import as_config, usual_names
 from tests.vllm.test_shipped_plans import CONFIGS, mistral_params
 from tests.vllm.test_specs import is_locked

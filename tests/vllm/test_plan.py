@@ -15,11 +15,11 @@ import yaml
 from vllm.config import CacheConfig
 
 from rayllm.config import LocalSource
-from rayllm.sizing.cache_layout import cache_layout
-from rayllm.sizing.cache_settings import CacheSettings
-from rayllm.sizing.cpu import this_cpu
-from rayllm.sizing.gpus import GPUS
-from rayllm.sizing.measure import measure
+from rayllm.plan.cache_layout import cache_layout
+from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.cpu import this_cpu
+from rayllm.plan.gpus import GPUS
+from rayllm.plan.measure import measure
 from tests.vllm import shapes
 
 ROOT = Path(__file__).parents[2]

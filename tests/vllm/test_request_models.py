@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
 from benchmarks.hostility.nulls import BODIES, NESTED, without_nulls
-from rayllm.endpoints import BY_PATH, DETOKENIZE
+from rayllm.core.endpoints import BY_PATH, DETOKENIZE
 from rayllm.engine.middleware.request_rewriting import GUARDED_FIELDS, rewrite_request
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import moved_names

@@ -26,12 +26,12 @@ from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
 
-from rayllm.endpoints import COMPLETIONS
+from rayllm.core.endpoints import COMPLETIONS
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.vllm.errors import client_errors
 from rayllm.engine.vllm.per_request import stop_at
 from rayllm.engine.vllm.sampling_limits import SamplingLimits, limit_sampling, sampling_limits
-from rayllm.errors import RequestError
 
 DEMO = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 PROMPT = {"prompt_token_ids": [5, 6, 7, 8]}

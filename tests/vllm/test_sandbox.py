@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
+from rayllm.core.errors import EngineError, RequestError, UnavailableError
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.structured_output import Constraint, Sandbox
-from rayllm.errors import EngineError, RequestError, UnavailableError
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 EXPLODES = "(.*)*" * 60

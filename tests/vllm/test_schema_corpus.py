@@ -13,10 +13,10 @@ import pytest
 from transformers import AutoTokenizer
 from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output import Constraint, ConstraintGate, Options, check_limits
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
 from rayllm.engine.vllm.grammar_backend import _joint_backend, backend_of
-from rayllm.errors import RequestError
 from tests.vllm.sampler import Sampler
 from tests.vllm.schemas import collections
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rayllm.config.vllm_versions import PINNED, installed_version
-from rayllm.sizing.architecture import read_architecture
-from rayllm.sizing.weights import Weights
+from rayllm.plan.architecture import read_architecture
+from rayllm.plan.weights import Weights
 from rayllm.sources.safetensors import Tensor
 from tests.vllm import specs
 from tests.vllm.spec_cases import CASES, SPARSE_CASES

@@ -13,14 +13,14 @@ import pytest
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import SERIES, current_series, names_of
+from rayllm.core.errors import ConfigError
 from rayllm.engine.vllm import engine
-from rayllm.errors import ConfigError
 
 LOAD = """
 import json, sys
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm.engine import make_engine_config
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 try:
     make_engine_config(VllmArguments(engine={"model": sys.argv[1], "skip_tokenizer_init": True}, server={}))
 except ConfigError as error:

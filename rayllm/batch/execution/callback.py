@@ -19,8 +19,8 @@ from rayllm.batch.config import ProcessorConfig
 from rayllm.batch.execution.checkpoints import keep_checkpoints
 from rayllm.batch.execution.progress import Display, JobProgress, Totals
 from rayllm.cluster import nodes
-from rayllm.errors import ClusterError, RayLLMError
-from rayllm.settings import settings
+from rayllm.core.errors import ClusterError, RayLLMError
+from rayllm.core.settings import settings
 
 _PERIOD_S = 0.5
 

@@ -18,8 +18,8 @@ from ray.data import Dataset
 from ray.data.checkpoint import CheckpointConfig, IdColumnCheckpointManager
 
 from rayllm.batch.config import Checkpoint
-from rayllm.errors import ConfigError
-from rayllm.storage import open_folder
+from rayllm.core.errors import ConfigError
+from rayllm.sources.storage import open_folder
 
 # Ray Data's suffix for the ids of writes in progress.
 _PENDING = ".pending.parquet"

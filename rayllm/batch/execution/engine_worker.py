@@ -10,14 +10,14 @@ from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import BrokenWorkerError, Row
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
+from rayllm.core.errors import EngineError
+from rayllm.core.logs import set_up_logging
+from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
 from rayllm.engine.arguments import Workers
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
-from rayllm.errors import EngineError
-from rayllm.observability.logs import set_up_logging
-from rayllm.settings import settings
-from rayllm.sizing.cores import Neighbors
+from rayllm.plan.cores import Neighbors
 from rayllm.sources import fetch
 
 _HEALTH_CHECK_S = 60.0

@@ -12,9 +12,9 @@ from rayllm.cluster.capacity import shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, place
 from rayllm.config import ModelConfig
+from rayllm.core.errors import ClusterError
+from rayllm.core.settings import settings
 from rayllm.engine.arguments import Workers
-from rayllm.errors import ClusterError
-from rayllm.settings import settings
 
 
 class EnginePlacement:

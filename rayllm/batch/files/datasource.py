@@ -10,7 +10,7 @@ import pyarrow as pa
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from rayllm.storage import open_folder
+from rayllm.sources.storage import open_folder
 
 _PIECE_LINES = 512
 

@@ -23,8 +23,8 @@ from rayllm.batch.files.datasource import LineSource, open_lines
 from rayllm.batch.files.jsonl import Fault, Line, check, read
 from rayllm.batch.files.results import PARTS, Counts, ResultCounter, write_results
 from rayllm.batch.processors.kinds import REQUEST_STAGE, RequestProcessor
-from rayllm.errors import ClusterError, ConfigError, RayLLMError, StorageError
-from rayllm.storage import Folder, open_folder
+from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError
+from rayllm.sources.storage import Folder, open_folder
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rayllm.endpoints import BY_PATH
+from rayllm.core.endpoints import BY_PATH
 
 MAX_FAULTS = 100
 """Faults reported for one file."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from rayllm.batch.files.jsonl import Fault, Line, response_line
 from rayllm.batch.rows import ERROR
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 PARTS = "parts"
 """Folder of the parts, within the job's."""

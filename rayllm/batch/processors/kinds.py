@@ -31,7 +31,7 @@ from rayllm.batch.stages.stage import ActorStage, Stage
 from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage
 from rayllm.config import ModelConfig
 from rayllm.config.model import DEFAULT_MAX_NUM_SEQS
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 REQUEST_STAGE = "RequestStage"
 _ENGINE_STAGE, _HTTP_STAGE = "VLLMEngineStage", "HTTPRequestStage"

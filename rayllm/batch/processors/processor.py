@@ -16,7 +16,7 @@ from rayllm.batch.execution.placement import EnginePlacement
 from rayllm.batch.processors.user_functions import Postprocess, Preprocess, UserFunction
 from rayllm.batch.rows import Row
 from rayllm.batch.stages.stage import Stage
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 Config = TypeVar("Config", bound=ProcessorConfig)
 Build = Callable[..., "Processor[Any]"]

@@ -14,7 +14,7 @@ from ray.data.block import BlockAccessor
 
 from rayllm.batch.rows import ERROR, Row, as_array, columns, failed, has_nulls_only, pack, reason, unpack
 from rayllm.config.faults import did_you_mean
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 # Types that a function can change in place.
 _MUTABLE = (list, dict, np.ndarray)

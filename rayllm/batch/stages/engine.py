@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rayllm.asgi import call
 from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
+from rayllm.core.asgi import call
+from rayllm.core.errors import EngineError, RequestError
 from rayllm.engine.prompt import Prompt
-from rayllm.errors import EngineError, RequestError
 
 Logprobs = list[list[dict[str, Any]]]
 """Per position, the candidate tokens with `token_id`, `logprob`, `rank` and `token`."""

@@ -16,7 +16,7 @@ import aiohttp
 
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 _MAX_WAIT_S = 60.0
 _MAX_ERROR_CHARS = 500

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from PIL import Image, ImageOps
 
 from rayllm.batch.rows import Row, failed
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 _CACHE_BYTES = 256 * 2**20
 _THREADS = 16
@@ -156,7 +156,7 @@ def _fetch(uri: str) -> bytes:
 
 
 def _from_bucket(uri: str) -> bytes:
-    from rayllm.storage import open_folder
+    from rayllm.sources.storage import open_folder
 
     filesystem, path = open_folder(uri)
     try:

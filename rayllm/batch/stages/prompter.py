@@ -9,10 +9,10 @@ from typing import Any
 
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
+from rayllm.core.errors import ConfigError, RequestError
 from rayllm.engine.adapters.setup import adapter_store, with_generation
 from rayllm.engine.middleware.request_rewriting import with_one_bos
 from rayllm.engine.request_plan import RequestPlan, plan_requests
-from rayllm.errors import ConfigError, RequestError
 from rayllm.lora import AdapterName, resolve_adapter
 from rayllm.prompt import PromptError, render
 from rayllm.sources import LoggedProgress, fetch, node_cache

@@ -9,15 +9,15 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from rayllm import headers
 from rayllm.access import ANYONE, Caller
-from rayllm.asgi import Response, call
 from rayllm.batch.execution.engine_worker import EngineWorker
 from rayllm.batch.execution.row_loop import RowLoop
 from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
-from rayllm.endpoints import BY_PATH
-from rayllm.errors import ModelNotFoundError, PermissionDeniedError, RequestError
+from rayllm.core import headers
+from rayllm.core.asgi import Response, call
+from rayllm.core.endpoints import BY_PATH
+from rayllm.core.errors import ModelNotFoundError, PermissionDeniedError, RequestError
 from rayllm.lora import resolve_adapter
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from rayllm.batch.config import pool_size
 from rayllm.batch.execution.progress import count
 from rayllm.batch.rows import ERROR, BrokenWorkerError, Row, pack, unpack
-from rayllm.errors import ConfigError, EngineError, RequestError
+from rayllm.core.errors import ConfigError, EngineError, RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from rayllm.batch.rows import Row, failed
 from rayllm.batch.stages.prompter import Prompter
 from rayllm.config import ModelConfig
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 
 class _TextStage:

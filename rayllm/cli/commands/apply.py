@@ -14,7 +14,7 @@ from rayllm.cli.shared.application import MODEL_APPLICATION, inlined_file, inlin
 from rayllm.cli.shared.cluster import connected
 from rayllm.config import AppConfig
 from rayllm.config.yaml import read_yaml
-from rayllm.errors import ClusterError, ConfigError
+from rayllm.core.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from rayllm.cli.shared.apply_plan import Plan
@@ -89,7 +89,7 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
 
 
 def _check_capacity(changes: Plan) -> None:
-    from rayllm.composition import check_capacity
+    from rayllm.deploy.composition import check_capacity
 
     for config in changes.configs:
         check_capacity(config)

@@ -17,7 +17,7 @@ import click
 from rayllm.cli.shared.cluster import connected
 from rayllm.cli.shared.server import Server, server_options
 from rayllm.cli.shared.terminal import interrupt_on_signals
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rayllm.batch.files.job import Job

@@ -13,7 +13,7 @@ from rayllm.cli.shared.application import IMPORT_PATH, inlined_file
 from rayllm.config.yaml import dump_yaml
 
 if TYPE_CHECKING:
-    from rayllm.kuberay import ManifestOptions
+    from rayllm.deploy.kuberay import ManifestOptions
 
 # Command-line options with the same name in ManifestOptions.
 _SAME = (
@@ -90,7 +90,13 @@ def command(file: Path, kuberay: bool, **arguments: Any) -> None:
 def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
     from rayllm.cluster.placement import place
     from rayllm.config import ModelConfig
-    from rayllm.kuberay import local_paths, open_applications, relocate_paths, render_manifest, required_variables
+    from rayllm.deploy.kuberay import (
+        local_paths,
+        open_applications,
+        relocate_paths,
+        render_manifest,
+        required_variables,
+    )
 
     serve_config, on_cpu = inlined_file(file), arguments["engine"] == "cpu"
 
@@ -118,7 +124,13 @@ def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
 
 
 def _options(arguments: dict[str, Any]) -> ManifestOptions:
-    from rayllm.kuberay import ManifestOptions, NodeSelection, parse_cache_volume, parse_selector, parse_toleration
+    from rayllm.deploy.kuberay import (
+        ManifestOptions,
+        NodeSelection,
+        parse_cache_volume,
+        parse_selector,
+        parse_toleration,
+    )
 
     suffix = "-cpu" if arguments["engine"] == "cpu" else ""
     options: dict[str, Any] = {name: arguments[name] for name in _SAME if arguments[name] is not None}

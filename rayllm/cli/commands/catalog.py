@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from rayllm.bundled import bundled_folder
 from rayllm.cli.shared.terminal import table
 from rayllm.config import load_model
 from rayllm.config.faults import did_you_mean
-from rayllm.errors import ConfigError
+from rayllm.core.bundled import bundled_folder
+from rayllm.core.errors import ConfigError
 
 
 @click.command(

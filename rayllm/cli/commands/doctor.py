@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from rayllm.cli.shared.machine import Folder, Machine, read_machine
 from rayllm.config.vllm_versions import SERIES, series_of
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 _MARKS = {"ok": "ok", "warning": "warn", "error": "FAIL"}
 Status = Literal["ok", "warning", "error"]

@@ -11,7 +11,7 @@ import click
 
 from rayllm.cli.shared.cluster import connected
 from rayllm.cli.shared.terminal import table
-from rayllm.errors import ClusterError
+from rayllm.core.errors import ClusterError
 
 PARTS = {
     "router": "reading and routing it",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rayllm.config import LocalSource, ModelConfig, load_model
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.prompt import PromptError, compile_template, render
 
 

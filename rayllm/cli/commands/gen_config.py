@@ -48,10 +48,10 @@ def command(
     force: bool,
     **arguments: Any,
 ) -> None:
-    from rayllm.authoring.rendering import model_config, render_model, render_serve_config
     from rayllm.cli.shared.interview import Interview, Options
     from rayllm.cli.shared.terminal import write_files
     from rayllm.config.named import file_name
+    from rayllm.plan.authoring.rendering import model_config, render_model, render_serve_config
 
     options = Options(**arguments)
     _check(options)

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from rayllm.cli.shared.server import Server, server_options
 from rayllm.cli.shared.terminal import table
-from rayllm.errors import ConfigError
-from rayllm.scheduling import PriorityName
+from rayllm.core.errors import ConfigError
+from rayllm.core.priority import PriorityName
 
 if TYPE_CHECKING:
     from rayllm.access import Key, KeyFile

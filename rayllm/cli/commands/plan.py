@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rayllm.config import ModelConfig, named_model
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from rayllm.sizing.fit import EngineSettings, Fit
-    from rayllm.sizing.gpus import Gpu
-    from rayllm.sizing.measure import Measured
+    from rayllm.plan.fit import EngineSettings, Fit
+    from rayllm.plan.gpus import Gpu
+    from rayllm.plan.measure import Measured
 
 _DEFAULT_TOKENS = 8192
 
@@ -44,9 +44,9 @@ def command(
     as_json: bool,
 ) -> None:
     from rayllm.cli.shared.fit_tables import cpu_line, fit_table, host_line, introduction
-    from rayllm.sizing.engine_arguments import not_counted
-    from rayllm.sizing.gpus import GPUS, find_gpu
-    from rayllm.sizing.offload import host_bytes
+    from rayllm.plan.engine_arguments import not_counted
+    from rayllm.plan.gpus import GPUS, find_gpu
+    from rayllm.plan.offload import host_bytes
 
     config = named_model(model)
     kinds = [find_gpu(name) for name in gpus] or list(GPUS)
@@ -72,8 +72,8 @@ def command(
 
 
 def _measured(config: ModelConfig) -> Measured:
-    from rayllm.sizing.consistency import check_tensors
-    from rayllm.sizing.measure import inspect_or_outline, measure_info
+    from rayllm.plan.consistency import check_tensors
+    from rayllm.plan.measure import inspect_or_outline, measure_info
     from rayllm.sources import UnreachableError
 
     try:
@@ -89,8 +89,8 @@ def _measured(config: ModelConfig) -> Measured:
 
 def _on_cpu(config: ModelConfig, measured: Measured) -> dict[str, Any] | None:
     """What the model takes on this machine's CPU, in bytes; None if the CPU is unknown."""
-    from rayllm.sizing.cores import configured_threads, core_share, this_machine
-    from rayllm.sizing.cpu import memory_bytes, this_cpu
+    from rayllm.plan.cores import configured_threads, core_share, this_machine
+    from rayllm.plan.cpu import memory_bytes, this_cpu
 
     cpu = this_cpu()
     if cpu is None:
@@ -120,7 +120,7 @@ def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int
 def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> EngineSettings:
     from dataclasses import replace
 
-    from rayllm.sizing.engine_arguments import engine_settings, number
+    from rayllm.plan.engine_arguments import engine_settings, number
 
     architecture, element_bytes = measured.architecture, measured.element_bytes
     settings = engine_settings(config.engine_kwargs, architecture, element_bytes, config.gpu_share)
@@ -146,8 +146,8 @@ def _fit(
 ) -> Fit | None:
     from dataclasses import replace
 
-    from rayllm.sizing.fit import fit, split_errors
-    from rayllm.sizing.parallelism import smallest_split
+    from rayllm.plan.fit import fit, split_errors
+    from rayllm.plan.parallelism import smallest_split
 
     if degrees is None:
         return smallest_split(measured.architecture, measured.weights, gpu, setting, tokens)

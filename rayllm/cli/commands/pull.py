@@ -12,7 +12,7 @@ from rich.progress import TransferSpeedColumn as Speed
 
 from rayllm import sources
 from rayllm.config import ModelConfig, named_model
-from rayllm.errors import ConfigError, RayLLMError, SourceError
+from rayllm.core.errors import ConfigError, RayLLMError, SourceError
 from rayllm.lora import AdapterName, AdapterStore
 from rayllm.sources import fetch
 

@@ -28,7 +28,7 @@ from rayllm.cli.shared.application import (
 from rayllm.cli.shared.cluster import find, hide_token_notice
 from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.config import AppConfig
-from rayllm.errors import ClusterError
+from rayllm.core.errors import ClusterError
 
 _PERIOD_S = 0.5
 # Between two lines about one download.
@@ -93,7 +93,7 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
     from ray import serve
 
     from rayllm.cluster.ray_internals import session_log_folder
-    from rayllm.composition import build_app, check_capacity
+    from rayllm.deploy.composition import build_app, check_capacity
 
     # Before the cluster starts, to report configuration errors early.
     built = build_app(application.config)

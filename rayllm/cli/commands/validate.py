@@ -14,7 +14,7 @@ from rayllm.access import check_key_file
 from rayllm.cli.shared.application import is_serve_file
 from rayllm.config import load_app, load_model, load_serve_file, yaml_files
 from rayllm.config.yaml import read_yaml
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.serving.router.hooks.process import check_hooks
 
 

@@ -13,8 +13,8 @@ from rayllm.config.app import AppConfig
 from rayllm.config.paths import absolute_router, search_folders
 from rayllm.config.templates import read_template
 from rayllm.config.yaml import read_yaml
-from rayllm.errors import ClusterError, ConfigError
-from rayllm.hosts import is_loopback, join_address
+from rayllm.core.errors import ClusterError, ConfigError
+from rayllm.core.hosts import is_loopback, join_address
 from rayllm.serving.router.listener.listener import is_kept
 
 IMPORT_PATH = "rayllm:app"
@@ -128,7 +128,7 @@ def inlined_models(config: AppConfig) -> list[dict[str, Any]]:
 def reason(text: str) -> str:
     """The message of our own error in a replica's traceback, else its last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("rayllm.errors.")]
+    ours = [line for line in lines if line.startswith("rayllm.core.errors.")]
     return ours[-1].partition(": ")[2] if ours else "\n".join(lines[-5:])
 
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rayllm.errors import ClusterError
+from rayllm.core.errors import ClusterError
 
 
 @contextmanager

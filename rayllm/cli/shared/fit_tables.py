@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayllm.cli.shared.terminal import table
-from rayllm.sizing.cache_settings import CacheSettings
-from rayllm.sizing.compressed_cache import CompressedIndexCache
-from rayllm.sizing.fit import EngineSettings, Fit
-from rayllm.sizing.gpus import GIB, GPUS, Gpu
-from rayllm.sizing.kv_cache import ChunkedCache, CrossCache, IndexCache, SlidingCache
-from rayllm.sizing.layers import Cache
-from rayllm.sizing.measure import Measured
-from rayllm.sizing.parallelism import smallest_split
-from rayllm.sizing.state_space import StateCache
+from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.compressed_cache import CompressedIndexCache
+from rayllm.plan.fit import EngineSettings, Fit
+from rayllm.plan.gpus import GIB, GPUS, Gpu
+from rayllm.plan.kv_cache import ChunkedCache, CrossCache, IndexCache, SlidingCache
+from rayllm.plan.layers import Cache
+from rayllm.plan.measure import Measured
+from rayllm.plan.parallelism import smallest_split
+from rayllm.plan.state_space import StateCache
 
 
 def introduction(model_id: str, measured: Measured) -> str:

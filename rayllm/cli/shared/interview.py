@@ -7,20 +7,20 @@ from pathlib import Path
 
 import click
 
-from rayllm.authoring import advice
-from rayllm.authoring.answers import Answers, Lora, Scaling
-from rayllm.authoring.profile import ModelProfile, profile_by_name, profile_model
-from rayllm.authoring.rendering import model_config
 from rayllm.cli.shared.fit_tables import introduction, on_every_gpu, summary
 from rayllm.cli.shared.machine import local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
 from rayllm.config.model import canonical_accelerator
-from rayllm.errors import ClusterError, ConfigError, SourceError
-from rayllm.sizing.cpu import memory_bytes, this_cpu
-from rayllm.sizing.fit import Fit
-from rayllm.sizing.gpus import GIB, GPUS, Gpu, find_gpu
-from rayllm.sizing.known_models import known_models
+from rayllm.core.errors import ClusterError, ConfigError, SourceError
+from rayllm.plan.authoring import advice
+from rayllm.plan.authoring.answers import Answers, Lora, Scaling
+from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile_model
+from rayllm.plan.authoring.rendering import model_config
+from rayllm.plan.cpu import memory_bytes, this_cpu
+from rayllm.plan.fit import Fit
+from rayllm.plan.gpus import GIB, GPUS, Gpu, find_gpu
+from rayllm.plan.known_models import known_models
 from rayllm.sources import UnreachableError
 from rayllm.sources.errors import DeniedError
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from rayllm.cli.shared.application import DEFAULT_ADDRESS, Listener, check_free
-from rayllm.errors import ClusterError, ConfigError
-from rayllm.settings import Settings
-from rayllm.sizing.cores import this_machine
-from rayllm.sizing.cpu import Cpu, this_cpu
-from rayllm.sizing.cpu_cache import free_memory
-from rayllm.sizing.gpus import GPUS, Gpu
+from rayllm.core.errors import ClusterError, ConfigError
+from rayllm.core.settings import Settings
+from rayllm.plan.cores import this_machine
+from rayllm.plan.cpu import Cpu, this_cpu
+from rayllm.plan.cpu_cache import free_memory
+from rayllm.plan.gpus import GPUS, Gpu
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
 _SHARED_MEMORY = Path("/dev/shm")

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from rayllm.errors import ConfigError, RayLLMError
-from rayllm.hosts import is_loopback
+from rayllm.core.errors import ConfigError, RayLLMError
+from rayllm.core.hosts import is_loopback
 
 if TYPE_CHECKING:
     from openai import APIConnectionError, APIStatusError, OpenAI

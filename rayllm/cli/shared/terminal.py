@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 
 _interrupted = False
 

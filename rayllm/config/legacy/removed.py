@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from rayllm.config.legacy.nested import Mapping
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 _MODEL = (
     "this is a model's file of RayLLM 0, Aviary or Private Endpoints, which RayLLM no longer reads; write "

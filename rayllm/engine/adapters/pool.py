@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, SourceError, UnavailableError
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, SourceError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore
 from rayllm.sources import node_cache
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from rayllm.config import GenerationConfig, ModelConfig
+from rayllm.core.errors import RequestError
+from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.adapters import AdapterSlots
 from rayllm.engine.vllm.engine import max_lora_rank
-from rayllm.errors import RequestError
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
 from rayllm.prompt import PromptError
-from rayllm.settings import settings
 from rayllm.sources import DownloadOptions, Progress
 
 # Stop texts that an adapter may add to a request; vLLM counts them against its limit on the client's.

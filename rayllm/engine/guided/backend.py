@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rayllm.core.errors import ConfigError, RequestError
 from rayllm.engine.guided.isolation import Isolation, Stepwise
 from rayllm.engine.guided.wheels import unpack
-from rayllm.errors import ConfigError, RequestError
 
 logger = logging.getLogger(__name__)
 

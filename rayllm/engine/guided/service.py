@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rayllm.config.model import GuidedDecoding
+from rayllm.core.errors import ConfigError
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
 from rayllm.engine.guided.serving_hooks import install
 from rayllm.engine.guided.worker_environment import WorkerEnvironment
 from rayllm.engine.vllm import import_shims
-from rayllm.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from contextvars import Context, copy_context
 from http import HTTPStatus
 from typing import Any
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.guided.backend import FIELD, Backend, Backends
 from rayllm.engine.guided.envelope import KEY, Envelope
 from rayllm.engine.guided.failure_reports import Failures, Ticket
-from rayllm.errors import RequestError
 
 logger = logging.getLogger(__name__)
 

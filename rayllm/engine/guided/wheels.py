@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 _READ_SIZE = 1 << 20
 

@@ -1,6 +1,6 @@
 """Environment variables for the engine's workers, which inherit or are given the replica's environment.
 
-The names begin with `_`: they are internal, unlike those in `rayllm.settings`.
+The names begin with `_`: they are internal, unlike those in `rayllm.core.settings`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 PREFIX = "_RAYLLM_GUIDED_"
 # vLLM passes only variables with known prefixes to Ray workers; this variable adds prefixes, separated by commas.

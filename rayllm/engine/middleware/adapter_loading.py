@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm import headers
+from rayllm.core import headers
+from rayllm.core.errors import RayLLMError
 from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.model_name import requested_model
 from rayllm.engine.middleware.request_stats import timing_adapter
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import RayLLMError
 from rayllm.lora import AdapterName
 
 _plan: ContextVar[RequestPlan | None] = ContextVar("adapter_plan", default=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 Body = dict[str, Any]
 

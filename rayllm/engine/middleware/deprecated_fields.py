@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.response_format import with_schema
-from rayllm.errors import RequestError
 
 Body = dict[str, Any]
 

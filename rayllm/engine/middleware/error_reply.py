@@ -6,8 +6,8 @@ import json
 
 from starlette.types import Send
 
-from rayllm.error_shapes import error_body
-from rayllm.errors import RayLLMError
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import RayLLMError
 
 
 async def send_error(send: Send, error: RayLLMError, path: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import vllm_names
-from rayllm.endpoints import (
+from rayllm.core.endpoints import (
     BY_PATH,
     CHAT,
     CHAT_BATCH,
@@ -25,11 +25,8 @@ from rayllm.endpoints import (
     RESPONSES,
     TOKENIZE,
 )
-from rayllm.engine.guided import ERROR_TYPE
-from rayllm.engine.middleware.error_reply import send_error
-from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
-from rayllm.error_shapes import error_event
-from rayllm.errors import (
+from rayllm.core.error_shapes import error_event
+from rayllm.core.errors import (
     ConstraintNotCheckedError,
     EngineError,
     ModelNotFoundError,
@@ -37,6 +34,9 @@ from rayllm.errors import (
     RequestError,
     UnavailableError,
 )
+from rayllm.engine.guided import ERROR_TYPE
+from rayllm.engine.middleware.error_reply import send_error
+from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
 
 logger = logging.getLogger(__name__)
 

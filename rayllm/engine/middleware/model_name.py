@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm import headers
+from rayllm.core import headers
 
 _requested_model: ContextVar[str | None] = ContextVar("requested_model", default=None)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE
-from rayllm.errors import RequestError
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE
+from rayllm.core.errors import RequestError
 
 Body = dict[str, Any]
 

@@ -13,16 +13,16 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import request_fields
-from rayllm.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.errors import RayLLMError, RequestError
+from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
+from rayllm.core.hosted_tools import refuse_hosted_tools
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.structured_output import constrained_by
-from rayllm.errors import RayLLMError, RequestError
-from rayllm.hosted_tools import PATHS as WITH_HOSTED_TOOLS
-from rayllm.hosted_tools import refuse_hosted_tools
 
 Body = dict[str, Any]
 Admit = Callable[[Body], Awaitable[Body]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core.request_stats import RequestStats, StatsSource
 
 _recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 Body = dict[str, Any]
 

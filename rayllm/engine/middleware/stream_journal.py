@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.stream_journal import StreamJournal
+from rayllm.core.stream_journal import StreamJournal
 
 _journal: ContextVar[StreamJournal | None] = ContextVar("journal", default=None)
 

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rayllm.endpoints import BY_PATH, ENDPOINTS
+from rayllm.core.endpoints import BY_PATH, ENDPOINTS
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.error_reply import send_error
-from rayllm.errors import RequestError
 
 
 class TaskMiddleware:

@@ -19,10 +19,10 @@ from multiprocessing import context, popen_forkserver, popen_spawn_posix, reduct
 from pathlib import Path
 from typing import Any
 
+from rayllm.core.errors import ClusterError
+from rayllm.core.sockets import connect_or_start, socket_folder
 from rayllm.engine.process import fork_server
 from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS
-from rayllm.errors import ClusterError
-from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 

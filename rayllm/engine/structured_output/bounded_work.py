@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from rayllm.errors import ConstraintNotCheckedError
+from rayllm.core.errors import ConstraintNotCheckedError
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 Body = dict[str, Any]
 KINDS = ("json", "regex", "choice", "grammar", "structural_tag")

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters, schemas_in
@@ -16,7 +17,6 @@ from rayllm.engine.structured_output.limits import check_limits, check_one, chec
 from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
 from rayllm.engine.structured_output.xgrammar_schema import find_unenforced, rewrite_for_xgrammar
-from rayllm.errors import RequestError
 
 # The field of the current request that a constraint comes from.
 _source: ContextVar[str] = ContextVar("constraint_source", default="structured_outputs")

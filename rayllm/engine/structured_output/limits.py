@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output.constraint import KINDS, Constraint, constrained_by, refusal
 from rayllm.engine.structured_output.json_schema import check_schema, nodes, parse_schema
-from rayllm.errors import RequestError
 
 MAX_CHARACTERS = {"json": 1 << 19, "regex": 1 << 14, "choice": 1 << 19, "grammar": 1 << 16, "structural_tag": 1 << 19}
 MAX_CHOICES = 10_000

@@ -17,10 +17,10 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from rayllm.core.errors import ConstraintNotCheckedError, EngineError, UnavailableError
 from rayllm.engine.structured_output import sandbox_process
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, refusal
-from rayllm.errors import ConstraintNotCheckedError, EngineError, UnavailableError
 
 logger = logging.getLogger(__name__)
 

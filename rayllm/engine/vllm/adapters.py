@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rayllm.core.errors import ADAPTER_UNAVAILABLE, EngineError, RayLLMError, RequestError, UnavailableError
 from rayllm.engine.vllm.errors import one_line
-from rayllm.errors import ADAPTER_UNAVAILABLE, EngineError, RayLLMError, RequestError, UnavailableError
 from rayllm.lora.validation import CONFIG, WEIGHTS, holds_all_experts
 
 logger = logging.getLogger(__name__)

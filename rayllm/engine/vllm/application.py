@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+from rayllm.core.errors import ConfigError
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.vllm import import_shims, moved_names
 from rayllm.engine.vllm.engine import engine_arguments
@@ -14,7 +15,6 @@ from rayllm.engine.vllm.errors import client_errors, describe_exceptions
 from rayllm.engine.vllm.media import refuse_media
 from rayllm.engine.vllm.request_validation import validate_cheaply
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
-from rayllm.errors import ConfigError
 
 
 def make_server_arguments(arguments: VllmArguments) -> Namespace:

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from copy import copy
 from typing import Any
 
+from rayllm.core.stream_journal import StreamJournal, TokenGroup, tokens_of
 from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
-from rayllm.stream_journal import StreamJournal, TokenGroup, tokens_of
 
 # Tokens with a bias that vLLM's runner for GPUs takes in a request.
 _MOST_BIASES = 1024

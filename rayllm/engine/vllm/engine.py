@@ -13,14 +13,14 @@ from typing import Any
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import SERIES, installed_version, other_version
+from rayllm.core.errors import ConfigError, EngineError
+from rayllm.core.settings import settings
 from rayllm.engine.arguments import VllmArguments
 from rayllm.engine.process import forking
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.errors import one_line
 from rayllm.engine.vllm.model_inspection import inspected_in_process
-from rayllm.errors import ConfigError, EngineError
-from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rayllm.core.errors import EngineError, RequestError
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.request_validation import describe_validation_error
-from rayllm.errors import EngineError, RequestError
 
 
 def describe_exceptions() -> None:

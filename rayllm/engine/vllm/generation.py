@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from rayllm.core.errors import EngineError, RequestError
 from rayllm.engine.prompt import Prompt
 from rayllm.engine.vllm.errors import request_errors
 from rayllm.engine.vllm.request_validation import lenient_validator
-from rayllm.errors import EngineError, RequestError
 
 
 def completion_request(body: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
 
 
 def version() -> str:

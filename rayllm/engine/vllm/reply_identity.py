@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from rayllm.stream_journal import StreamJournal
+from rayllm.core.stream_journal import StreamJournal
 
 # The packages of vLLM that make ids, and say when a reply was created.
 _PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from rayllm.core.request_stats import FinishReason, RequestStats
 from rayllm.engine.middleware.request_stats import Recording
-from rayllm.request_stats import FinishReason, RequestStats
 
 
 def collect(engine: Any, sequences: Callable[[], list[Any] | None]) -> None:

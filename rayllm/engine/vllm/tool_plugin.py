@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 
 def load_tool_plugin(path: str, manager: Any) -> None:

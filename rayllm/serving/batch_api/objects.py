@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rayllm.endpoints import ENDPOINTS
-from rayllm.errors import RequestError
+from rayllm.core.endpoints import ENDPOINTS
+from rayllm.core.errors import RequestError
 
 FILE = "file-"
 BATCH = "batch_"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.batch_api.objects import is_id
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rayllm.config import BatchesConfig
-from rayllm.errors import PermissionDeniedError, RequestError, RouteNotFoundError
-from rayllm.hosts import is_loopback
+from rayllm.core.errors import PermissionDeniedError, RequestError, RouteNotFoundError
+from rayllm.core.hosts import is_loopback
 from rayllm.serving.batch_api.endpoints.batches import BatchesApi
 from rayllm.serving.batch_api.endpoints.files import FilesApi
 from rayllm.serving.batch_api.execution.scheduler import BatchScheduler

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
+from rayllm.core.stream_journal import LARGEST_WRITE, StreamJournal
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
-from rayllm.stream_journal import LARGEST_WRITE, StreamJournal
 
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 

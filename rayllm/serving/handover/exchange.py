@@ -11,13 +11,13 @@ from typing import Any
 from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
-from rayllm.error_shapes import error_body
-from rayllm.errors import UnavailableError
-from rayllm.headers import DRAINING, FULL, LOST, PUT_BACK
-from rayllm.request_stats import StatsSource, server_timing
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import UnavailableError
+from rayllm.core.headers import DRAINING, FULL, LOST, PUT_BACK
+from rayllm.core.request_stats import StatsSource, server_timing
+from rayllm.core.stream_journal import JournalError, StreamJournal
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.handover.connection import ClientConnection
-from rayllm.stream_journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 

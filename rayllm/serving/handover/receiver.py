@@ -9,9 +9,9 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
+from rayllm.core.sockets import socket_folder
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
 from rayllm.serving.handover.exchange import Exchange
-from rayllm.sockets import socket_folder
 
 
 class Receiver:

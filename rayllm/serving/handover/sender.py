@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from rayllm.request_stats import RequestStats
+from rayllm.core.request_stats import RequestStats
+from rayllm.core.stream_journal import accepted_bytes
 from rayllm.serving.handover.channel import Channel, Interruption, Kind, Message
-from rayllm.stream_journal import accepted_bytes
 
 logger = logging.getLogger(__name__)
 

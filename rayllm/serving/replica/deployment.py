@@ -19,12 +19,14 @@ from starlette.types import ASGIApp
 from rayllm.access.usage_ledger import UsageLedger
 from rayllm.cluster.gpu_group import configure_on_gpu
 from rayllm.config import ModelConfig
+from rayllm.core.errors import EngineError, SourceError, UnavailableError
+from rayllm.core.logs import set_up_logging
+from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
 from rayllm.engine.process.watchdog import wait_until_lost
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
-from rayllm.errors import EngineError, SourceError, UnavailableError
-from rayllm.observability.logs import set_up_logging
+from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
@@ -36,8 +38,6 @@ from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.usage_meter import UsageMeter
 from rayllm.serving.replica.weights import ReplicaWeights
-from rayllm.settings import settings
-from rayllm.sizing.cores import Neighbors
 from rayllm.sources import node_cache
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm import headers
 from rayllm.cluster.ray_internals import replace_sigterm_exit
+from rayllm.core import headers
 from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.middleware import send_empty
 from rayllm.serving.replica.slots import Slots

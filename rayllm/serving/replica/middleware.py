@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm import headers
 from rayllm.cluster.ray_internals import name_request_in_logs
+from rayllm.core import headers
+from rayllm.core.exposition import Renderer, content_type, wants_openmetrics
+from rayllm.core.priority import Priority
+from rayllm.core.request_stats import StatsSource
 from rayllm.engine.adapters.pool import AdapterPool
-from rayllm.observability.exposition import Renderer, content_type, wants_openmetrics
-from rayllm.request_stats import StatsSource
-from rayllm.scheduling import Priority
 from rayllm.serving.replica.slots import SlotHolder, Slots
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm import headers
-from rayllm.request_stats import StatsSource
+from rayllm.core import headers
+from rayllm.core.request_stats import StatsSource
+from rayllm.core.stream_journal import JournalFile, StreamJournal
 from rayllm.serving.relay import Frame, encode
 from rayllm.serving.replica.middleware import header
-from rayllm.stream_journal import JournalFile, StreamJournal
 
 
 class RelayedReplyMiddleware:

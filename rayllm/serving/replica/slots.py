@@ -15,7 +15,8 @@ from ray import serve
 from ray.serve._private.common import RequestMetadata
 
 from rayllm.cluster.ray_internals import this_replica
-from rayllm.scheduling import FairQueue, Priority, Ticket
+from rayllm.core.priority import Priority
+from rayllm.routing.fair_queue import FairQueue, Ticket
 
 logger = logging.getLogger(__name__)
 

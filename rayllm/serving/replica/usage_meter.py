@@ -9,13 +9,13 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm import headers
 from rayllm.access.usage import UsageEntry
 from rayllm.access.usage_ledger import UsageLedger, UsageWriter
 from rayllm.access.usage_upload import UsageUpload, keep_uploading
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core import headers
+from rayllm.core.request_stats import RequestStats, StatsSource
+from rayllm.core.stream_journal import StreamJournal
 from rayllm.serving.replica.middleware import header
-from rayllm.stream_journal import StreamJournal
 
 
 class UsageMeter:

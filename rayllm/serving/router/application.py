@@ -21,11 +21,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rayllm import asgi, headers
 from rayllm.access import caller_of
 from rayllm.config import AppConfig
-from rayllm.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
-from rayllm.errors import GuardError, RouteNotFoundError, UnavailableError
+from rayllm.core import asgi, headers
+from rayllm.core.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
+from rayllm.core.errors import GuardError, RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate

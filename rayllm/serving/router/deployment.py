@@ -27,13 +27,14 @@ from rayllm.access.exposure import serves_page
 from rayllm.access.usage_ledger import UsageLedger
 from rayllm.access.usage_reader import UsageReader
 from rayllm.access.usage_upload import UsageUpload, keep_uploading
-from rayllm.asgi import call
 from rayllm.config import AppConfig, RouterConfig
-from rayllm.error_shapes import error_body
-from rayllm.errors import RayLLMError
-from rayllm.observability.exposition import Renderer
-from rayllm.observability.logs import log_folder, set_up_logging
-from rayllm.scheduling import Priority
+from rayllm.core.asgi import call
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import RayLLMError
+from rayllm.core.exposition import Renderer
+from rayllm.core.logs import log_folder, set_up_logging
+from rayllm.core.priority import Priority
+from rayllm.core.settings import settings
 from rayllm.serving.batch_api.execution.runner import start_runner
 from rayllm.serving.batch_api.service import BatchService
 from rayllm.serving.cluster.background import in_background
@@ -63,8 +64,7 @@ from rayllm.serving.router.telemetry.request_log import RequestLog
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 from rayllm.serving.router.ui.pages import page_routes
-from rayllm.settings import settings
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from rayllm import headers
 from rayllm.access import Caller
 from rayllm.config import RouterConfig
-from rayllm.endpoints import BY_PATH
-from rayllm.errors import (
+from rayllm.core import headers
+from rayllm.core.endpoints import BY_PATH
+from rayllm.core.errors import (
     GuardError,
     HookError,
     ModelNotFoundError,
@@ -25,7 +25,7 @@ from rayllm.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from rayllm.hosted_tools import PATHS
+from rayllm.core.hosted_tools import PATHS
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry

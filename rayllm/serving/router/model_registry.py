@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from rayllm import headers
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
-from rayllm.errors import ModelNotFoundError
+from rayllm.core import headers
+from rayllm.core.errors import ModelNotFoundError
 from rayllm.lora import AdapterName, parse_name
 from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from rayllm.config import AppConfig
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.start_progress import Start, starts_of
 

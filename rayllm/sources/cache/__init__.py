@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from rayllm.settings import settings
+from rayllm.core.settings import settings
 from rayllm.sources.cache.cache import Cache
 from rayllm.sources.cache.entry import Entry
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 from rayllm.sources.cache import locks
 from rayllm.sources.cache.entry import FILES, JOURNAL, REMOVED, Entry
 from rayllm.sources.errors import ChangedError

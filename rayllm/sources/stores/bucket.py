@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Self
 
-from rayllm.buckets import BucketError, BucketUnreachableError, Location, ObjectChangedError, open_bucket
 from rayllm.config import BucketSource
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import BucketError, BucketUnreachableError, Location, ObjectChangedError, open_bucket
 from rayllm.sources.errors import ChangedError, UnreachableError
 from rayllm.sources.stores.items import Item, checked_path
 

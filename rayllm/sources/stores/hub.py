@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from rayllm.buckets import Checksum, Location
 from rayllm.config import HubSource
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Checksum, Location
 from rayllm.sources.errors import MissingError, UnreachableError
 from rayllm.sources.stores.items import Item, checked_path
 

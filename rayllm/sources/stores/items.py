@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from rayllm.buckets import Checksum
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Checksum
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rayllm.buckets import Location
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Location
 from rayllm.sources.errors import ChangedError
 from rayllm.sources.stores.items import Item, checked_path
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rayllm.buckets import Location
+from rayllm.sources.buckets import Location
 from rayllm.sources.stores.items import Item
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayllm.buckets import Checksum, Location
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Checksum, Location
 from rayllm.sources.stores import Item, Snapshot, Store
 from rayllm.sources.stores.local import SCHEME, read_range
 from rayllm.sources.transfer.checksums import DEFAULT, file_checksum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayllm.settings import settings
+from rayllm.core.settings import settings
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 
-from rayllm.buckets import Location
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
+from rayllm.sources.buckets import Location
 from rayllm.sources.errors import ChangedError, DeniedError, UnreachableError
 from rayllm.sources.stores import Item
 

@@ -9,7 +9,7 @@ import pytest
 from rayllm import build_app
 from rayllm.access.exposure import check_private, serves_page
 from rayllm.config import RouterConfig
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 PUBLIC = [("router.listen", "127.0.0.1"), ("http_options.host", "0.0.0.0")]
 

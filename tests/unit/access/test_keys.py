@@ -15,7 +15,7 @@ import yaml
 from rayllm.access import ANYONE, Caller, Key, KeyFile, caller_of, new_key
 from rayllm.access.key import LONGEST_KEY, MOST_LABELS, PREFIX, key_hash
 from rayllm.access.key_file import KeyList
-from rayllm.errors import AuthenticationError, ConfigError, PermissionDeniedError, StorageError
+from rayllm.core.errors import AuthenticationError, ConfigError, PermissionDeniedError, StorageError
 
 SALT = "5a" * 32
 

@@ -18,8 +18,8 @@ from rayllm.access.usage import COUNTS, Totals, UsageEntry, day_of, today, usage
 from rayllm.access.usage_ledger import DAYS_KEPT, UsageLedger, UsageWriter
 from rayllm.access.usage_reader import UsageReader
 from rayllm.access.usage_upload import UsageUpload
-from rayllm.errors import UnavailableError
-from rayllm.storage import Folder
+from rayllm.core.errors import UnavailableError
+from rayllm.sources.storage import Folder
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 NOW = time.time()

@@ -8,7 +8,7 @@ import pytest
 
 from rayllm.batch import Checkpoint, HTTPRequestProcessorConfig, RequestProcessorConfig, VLLMProcessorConfig
 from rayllm.batch.config import pool_size
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 URL = "http://127.0.0.1/v1"
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rayllm.batch.rows import ERROR, columns, failed, pack, reason, unpack
-from rayllm.errors import EngineError, RequestError
+from rayllm.core.errors import EngineError, RequestError
 
 ROWS: list[dict[str, Any]] = [{"a": 1}, {"b": [b"x", {2: None}]}, {}]
 

@@ -9,7 +9,7 @@ import pytest
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.placement import Bundle, Placement, cpu_neighbors, place
 from rayllm.config import model_from
-from rayllm.sizing.cores import Neighbors
+from rayllm.plan.cores import Neighbors
 
 ACTOR = {"CPU": 1.0}
 A100 = {"GPU": 1.0, "accelerator_type:A100-80G": 0.001}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rayllm.config import BucketSource, HubSource, LocalSource, ModelConfig, load_app, load_model, model_from
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 MINIMAL = {"model_loading_config": {"model_id": "org/name"}}
 OTHER = {"model_loading_config": {"model_id": "other"}}

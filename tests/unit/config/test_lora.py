@@ -10,7 +10,7 @@ import yaml
 
 from rayllm.config import ModelConfig, RouterConfig, load_app, load_model, model_from
 from rayllm.config.load import generation_from
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 
 def model(lora: dict[str, Any], **keys: Any) -> ModelConfig:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rayllm.config import model_from
+from rayllm.core.errors import ConfigError
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.errors import ConfigError
 
 
 def arguments(workers: Workers = "cpu", tokenizer: Path | None = None, **keys: Any) -> VllmArguments:

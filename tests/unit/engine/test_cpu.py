@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rayllm.config import ModelConfig
+from rayllm.core.errors import ConfigError
 from rayllm.engine import cpu as engine_cpu
 from rayllm.engine.cpu import CPU_VARIABLES, check_cpu_limits, engine_threads, with_cpu_defaults
-from rayllm.errors import ConfigError
-from rayllm.sizing.cores import Cores, Neighbors, configured_threads
-from rayllm.sizing.cpu import Cpu
-from rayllm.sizing.gpus import GIB
+from rayllm.plan.cores import Cores, Neighbors, configured_threads
+from rayllm.plan.cpu import Cpu
+from rayllm.plan.gpus import GIB
 
 AVX2 = Cpu("old", frozenset({"avx2"}))
 ZEN = Cpu("new", frozenset({"avx512_bf16"}))

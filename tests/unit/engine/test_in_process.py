@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rayllm.config import model_from
+from rayllm.core.errors import ModelNotFoundError, RequestError
 from rayllm.engine import in_process
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import ModelNotFoundError, RequestError
 from rayllm.lora import AdapterName
 
 Body = dict[str, Any]

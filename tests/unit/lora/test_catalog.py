@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 from rayllm.lora import AdapterName, open_catalog, parse_name
 from rayllm.sources.errors import MissingError
 from rayllm.sources.stores.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.config import GenerationConfig
-from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
+from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
 from rayllm.sources import DownloadOptions, LoggedProgress, node_cache
 from rayllm.sources.transfer import ranges

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.lora import AdapterName
 from rayllm.lora.validation import validate_adapter
 from tests.unit.lora.files import CONFIG, LAYER, SHAPES, adapter, safetensors, write

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
+from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
-from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.replica.slots import SlotHolder, Slots
 from rayllm.serving.router.replicas.dispatcher import Dispatcher

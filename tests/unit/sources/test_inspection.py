@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.config import BucketSource, HubSource, LocalSource
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources.inspection import ModelInfo, inspect_model
 from rayllm.sources.safetensors import FIRST_READ
 from tests.servers.gcs import GcsServer

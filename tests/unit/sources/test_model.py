@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.config import BucketSource, ExtraFile, HubSource, LocalSource, Source
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources import UnreachableError, Version, fetch, find_weights
 from rayllm.sources.stores import BucketStore
 from tests.servers.gcs import GcsServer

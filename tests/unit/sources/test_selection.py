@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.sources.selection import config_path, find_weights, mistral_priority, select_files
 
 OTHERS = ["config.json", "params.json", "tekken.json", "tokenizer.json"]

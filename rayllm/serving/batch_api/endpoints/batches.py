@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.access import Caller, caller_of
-from rayllm.errors import ObjectNotFoundError, RequestError
+from rayllm.core.errors import ObjectNotFoundError, RequestError
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.quota import StorageQuota

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rayllm.access import caller_of
-from rayllm.errors import ConflictError
+from rayllm.core.errors import ConflictError
 from rayllm.serving.batch_api.endpoints.upload import Upload, read_form
 from rayllm.serving.batch_api.objects import FILE, File
 from rayllm.serving.batch_api.page import Cursor

@@ -15,7 +15,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message
 
-from rayllm.errors import BodyTooLargeError, RequestError, UnavailableError
+from rayllm.core.errors import BodyTooLargeError, RequestError, UnavailableError
 from rayllm.serving.batch_api.objects import CLIENTS_PURPOSES, Expiry
 
 logger = logging.getLogger(__name__)

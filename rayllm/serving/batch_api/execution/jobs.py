@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rayllm.access import ANYONE, Caller, KeyFile
 from rayllm.access.oidc import PREFIX
 from rayllm.config import AppConfig, BatchesConfig, ModelConfig
-from rayllm.errors import ConfigError, RequestError, StorageError
+from rayllm.core.errors import ConfigError, RequestError, StorageError
 from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.serving.router.model_registry import ModelRegistry

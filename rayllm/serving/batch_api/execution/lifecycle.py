@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from rayllm.errors import RayLLMError, StorageError
+from rayllm.core.errors import RayLLMError, StorageError
 from rayllm.serving.batch_api.objects import FILE, Batch, BatchError, Errors, RequestCounts, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore

@@ -13,14 +13,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayllm.cluster.ray_internals import session_log_folder
 from rayllm.config import AppConfig
-from rayllm.errors import ObjectNotFoundError, StorageError
-from rayllm.observability.logs import set_up_logging
+from rayllm.core.errors import ObjectNotFoundError, StorageError
+from rayllm.core.logs import set_up_logging
+from rayllm.core.settings import settings
 from rayllm.serving.batch_api.execution.jobs import open_job
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.execution.runner_log import RunnerLog
 from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import open_stores
-from rayllm.settings import settings
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rayllm.access import ANYONE, Caller
-from rayllm.errors import ConflictError, ObjectNotFoundError
+from rayllm.core.errors import ConflictError, ObjectNotFoundError
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, created_at, is_id, new_id
 from rayllm.serving.batch_api.page import Cursor, Page
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 # Age from which a mark without a batch is stale: the router died while creating the batch.
 _CREATION_S = 60

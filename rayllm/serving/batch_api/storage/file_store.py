@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from rayllm.access import ANYONE, Caller
-from rayllm.errors import ObjectNotFoundError, StorageError
+from rayllm.core.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batch_api.objects import FILE, File, is_id, new_id
 from rayllm.serving.batch_api.page import Cursor, Page
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile

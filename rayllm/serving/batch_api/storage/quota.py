@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from rayllm.config import BatchesConfig
-from rayllm.errors import QuotaError
+from rayllm.core.errors import QuotaError
 from rayllm.serving.batch_api.storage.file_store import Usage
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
 

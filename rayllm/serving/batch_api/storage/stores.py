@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from rayllm.errors import StorageError, UnavailableError
+from rayllm.core.errors import StorageError, UnavailableError
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from rayllm.cluster.ray_internals import serve_client, start_serve
 from rayllm.config import AppConfig, load_app
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
 
 _ACTOR = "rayllm-loaded-adapters"

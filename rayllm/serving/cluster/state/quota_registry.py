@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from rayllm.access.limits import Amounts, Kind
 from rayllm.access.quota import Lease, Quota
 from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
 

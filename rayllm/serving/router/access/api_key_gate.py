@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.oidc import is_token
-from rayllm.endpoints import COUNT_TOKENS, MESSAGES
-from rayllm.errors import AuthenticationError, RayLLMError
+from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES
+from rayllm.core.errors import AuthenticationError, RayLLMError
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import error_response

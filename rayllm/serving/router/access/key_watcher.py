@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from rayllm.access import KeyFile, Keyring
-from rayllm.errors import ConfigError, StorageError, UnavailableError
+from rayllm.core.errors import ConfigError, StorageError, UnavailableError
 
 logger = logging.getLogger(__name__)
 

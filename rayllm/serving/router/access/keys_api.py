@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from rayllm.access import Keyring, caller_of
 from rayllm.access.key import Key
-from rayllm.errors import RequestError
-from rayllm.scheduling import PriorityName
+from rayllm.core.errors import RequestError
+from rayllm.core.priority import PriorityName
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _MOST_LISTED = 1000

@@ -14,7 +14,7 @@ from typing import Protocol
 from rayllm.access import Caller
 from rayllm.access.limits import UNITS, Amounts, Kind
 from rayllm.access.quota import Lease
-from rayllm.errors import RateLimitError
+from rayllm.core.errors import RateLimitError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.quota_registry import Change
 

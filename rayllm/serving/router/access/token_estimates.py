@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayllm.request_stats import RequestStats
+from rayllm.core.request_stats import RequestStats
 from rayllm.routing import RoutingRequest
 
 # Before the first request.

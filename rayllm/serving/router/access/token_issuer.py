@@ -17,7 +17,7 @@ import jwt
 from rayllm.access import Caller
 from rayllm.access.oidc import key_id, verify
 from rayllm.config import OidcConfig
-from rayllm.errors import AuthenticationError, UnavailableError
+from rayllm.core.errors import AuthenticationError, UnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from rayllm.access import caller_of
 from rayllm.access.usage import GROUPS, LABEL, Totals, today, usage_rows
 from rayllm.access.usage_reader import UsageReader
-from rayllm.errors import RequestError, StorageError, UnavailableError
+from rayllm.core.errors import RequestError, StorageError, UnavailableError
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _DAYS = 30

@@ -12,15 +12,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from rayllm.endpoints import DETOKENIZE
-from rayllm.errors import (
+from rayllm.core.endpoints import DETOKENIZE
+from rayllm.core.errors import (
     ADAPTER_UNAVAILABLE,
     EngineError,
     ModelNotFoundError,
     RequestError,
     UnavailableError,
 )
-from rayllm.headers import ADAPTER_RELOAD
+from rayllm.core.headers import ADAPTER_RELOAD
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, RegisteredAdapter

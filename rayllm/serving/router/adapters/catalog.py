@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 from rayllm.lora import AdapterName
 from rayllm.serving.cluster.background import in_background
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from rayllm.errors import UnavailableError
-from rayllm.headers import ADAPTERS_PATH
+from rayllm.core.errors import UnavailableError
+from rayllm.core.headers import ADAPTERS_PATH
 from rayllm.lora import AdapterName, adapter_not_found
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.router.replicas.errors import ReplicaError

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rayllm.access import Caller
-from rayllm.asgi import Response
 from rayllm.config import GuardConfig
-from rayllm.endpoints import CHAT, CLASSIFY
-from rayllm.errors import GuardError, RateLimitError, RequestError
+from rayllm.core.asgi import Response
+from rayllm.core.endpoints import CHAT, CLASSIFY
+from rayllm.core.errors import GuardError, RateLimitError, RequestError
 from rayllm.serving.router.guard.verdict import Verdict, of_answer, of_probabilities
 
 # Of one text: more are far beyond the context of any model.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
-from rayllm import headers
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
-from rayllm.errors import GuardError, RefusedError
+from rayllm.core import headers
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.core.errors import GuardError, RefusedError
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.stream import GuardedStream
 from rayllm.serving.router.guard.verdict import Verdict

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from rayllm import headers
-from rayllm.endpoints import MODERATIONS
-from rayllm.errors import GuardError, RequestError, RouteNotFoundError
+from rayllm.core import headers
+from rayllm.core.endpoints import MODERATIONS
+from rayllm.core.errors import GuardError, RequestError, RouteNotFoundError
 from rayllm.serving.router.guard.guard import Guard
 from rayllm.serving.router.guard.guards import as_guard_caller, question_headers
 from rayllm.serving.router.guard.verdict import Verdict, as_moderation

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayllm.config import GuardConfig
-from rayllm.errors import GuardError
+from rayllm.core.errors import GuardError
 
 # OpenAI's name of each category that a guard has, where there is one.
 # Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama-guard-3/

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from rayllm.config import HookConfig
-from rayllm.errors import ConfigError, HookError
+from rayllm.core.errors import ConfigError, HookError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.router.hooks.worker_process import LENGTHS, MOST_CALLS, message
 

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from rayllm.config import RouterConfig
-from rayllm.errors import HookError, RefusedError, RequestError
+from rayllm.core.errors import HookError, RefusedError, RequestError
 from rayllm.hooks import HookUsage
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.router.hooks.process import HookProcess

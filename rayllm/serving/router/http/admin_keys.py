@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from rayllm.access import ANYONE, caller_of
-from rayllm.errors import AuthenticationError, PermissionDeniedError
+from rayllm.core.errors import AuthenticationError, PermissionDeniedError
 
 
 class AdminKeys:

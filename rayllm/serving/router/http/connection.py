@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
+from rayllm.core.stream_journal import JournalError, StreamJournal
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
-from rayllm.stream_journal import JournalError, StreamJournal
 
 CONNECTION = "rayllm.connection"
 """Key in the extensions of an ASGI scope: the client's `Connection`, if no proxy is in front of the router."""

@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from rayllm.error_shapes import error_body
-from rayllm.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
-from rayllm.observability.logs import printable
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
+from rayllm.core.logs import printable
 from rayllm.serving.router.http.paths import path_of
 
 logger = logging.getLogger(__name__)

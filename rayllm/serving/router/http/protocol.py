@@ -13,7 +13,7 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rayllm.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
+from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve_client
 from rayllm.config import RouterConfig
-from rayllm.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
-from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID
-from rayllm.observability.logs import printable
+from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
+from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
+from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive
 
-from rayllm.errors import RequestTimeoutError
+from rayllm.core.errors import RequestTimeoutError
 from rayllm.serving.router.http.client_limits import MIN_BYTES_PER_SECOND, ClientLimits
 
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rayllm.errors import ClusterError
+from rayllm.core.errors import ClusterError
+from rayllm.core.sockets import connect_or_start, socket_folder
 from rayllm.serving.router.listener import socket_keeper
 from rayllm.serving.router.listener.socket_keeper import GONE, REFUSED
-from rayllm.sockets import connect_or_start, socket_folder
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
-from rayllm.errors import EngineError, UnavailableError
+from rayllm.core.errors import EngineError, UnavailableError
+from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
-from rayllm.scheduling import Priority
 from rayllm.serving.router.replicas.errors import (
     ReplicaFailedError,
     ReplicaFullError,

@@ -12,8 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.headers import DRAINING, FRAMES, FULL, KEY, LOST, PUT_BACK, STATS
-from rayllm.request_stats import RequestStats
+from rayllm.core.headers import DRAINING, FRAMES, FULL, KEY, LOST, PUT_BACK, STATS
+from rayllm.core.request_stats import RequestStats
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFullError,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from rayllm.errors import QuarantineError
+from rayllm.core.errors import QuarantineError
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from rayllm.core.priority import Priority
 from rayllm.routing import Candidate
-from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.handover import Sender
 from rayllm.serving.router.replicas.outlier_detection import ReplyRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
-from rayllm.scheduling import Priority
 
 HIGHER_CLASS = "requests of a higher class"
 

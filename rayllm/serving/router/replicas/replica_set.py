@@ -13,9 +13,11 @@ import ray
 from ray.serve.handle import DeploymentHandle
 
 from rayllm.config import RouterConfig
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
+from rayllm.core.priority import Priority
 from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
-from rayllm.scheduling import FairQueue, Priority, ServiceRate, Ticket
+from rayllm.routing.fair_queue import FairQueue, Ticket
+from rayllm.routing.service_rate import ServiceRate
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,

@@ -12,8 +12,9 @@ import aiohttp
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from rayllm import headers
-from rayllm.errors import ADAPTER_UNAVAILABLE, ConstraintNotCheckedError, EngineError, UnavailableError
+from rayllm.core import headers
+from rayllm.core.errors import ADAPTER_UNAVAILABLE, ConstraintNotCheckedError, EngineError, UnavailableError
+from rayllm.core.stream_journal import JournalError, StreamJournal
 from rayllm.serving.handover import Handover, Interruption, Message, Outcome, ReplicaGoneError, Sender
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
@@ -29,7 +30,6 @@ from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.stream_relay import StreamRelay, interrupted_event
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import Payload
-from rayllm.stream_journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from rayllm.error_shapes import error_event
-from rayllm.errors import EngineError
-from rayllm.request_stats import RequestStats
+from rayllm.core.error_shapes import error_event
+from rayllm.core.errors import EngineError
+from rayllm.core.request_stats import RequestStats
+from rayllm.core.stream_journal import JournalError, StreamJournal
 from rayllm.serving.relay import Frame, FrameReader
 from rayllm.serving.router.replicas.errors import ReplicaLostError
 from rayllm.serving.router.replicas.http_transport import Reply
 from rayllm.serving.router.requests.client_request import ClientRequest
-from rayllm.stream_journal import JournalError, StreamJournal
 
 logger = logging.getLogger(__name__)
 

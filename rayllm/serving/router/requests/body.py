@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rayllm.errors import BodyTooLargeError, RequestError, UnavailableError
+from rayllm.core.errors import BodyTooLargeError, RequestError, UnavailableError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rayllm.errors import ModelNotFoundError, RequestError
+from rayllm.core.errors import ModelNotFoundError, RequestError
 from rayllm.routing.request import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body import parse_body
 from rayllm.serving.router.requests.tools import Tools

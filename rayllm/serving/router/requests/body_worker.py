@@ -11,7 +11,7 @@ import resource
 import sys
 from collections.abc import Callable
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.router.requests.body_summary import summarize
 from rayllm.serving.router.requests.texts import texts_of
 

@@ -15,15 +15,15 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from rayllm.access import caller_of
-from rayllm.error_shapes import error_event, event_of
-from rayllm.errors import EngineError, RayLLMError
-from rayllm.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
-from rayllm.request_stats import server_timing
+from rayllm.core.error_shapes import error_event, event_of
+from rayllm.core.errors import EngineError, RayLLMError
+from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
+from rayllm.core.request_stats import server_timing
+from rayllm.core.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 
 if TYPE_CHECKING:
     from rayllm.serving.router.guard.guards import ReplyGuard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from rayllm import headers
+from rayllm.core import headers
 
 # An allow-list: a client could otherwise disable deadlines, or choose replicas, by a header of Ray Serve's.
 _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)

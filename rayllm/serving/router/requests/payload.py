@@ -18,8 +18,8 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from rayllm.errors import RequestError, UnavailableError
-from rayllm.hosted_tools import HostedTool
+from rayllm.core.errors import RequestError, UnavailableError
+from rayllm.core.hosted_tools import HostedTool
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayllm.request_stats import RequestStats
+from rayllm.core.request_stats import RequestStats
 
 CLIENT_LEFT = 499
 """Status of requests whose client left before the reply began; nginx has it, too."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.router.requests.body import parse_body
 
 # Where requests to generate have what the model reads.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rayllm.errors import RequestError
-from rayllm.hosted_tools import ON_TOOL_SERVERS, HostedTool, called_tools, check_called, hosted_tools
+from rayllm.core.errors import RequestError
+from rayllm.core.hosted_tools import ON_TOOL_SERVERS, HostedTool, called_tools, check_called, hosted_tools
 
 # Replicas refuse more.
 _MAX_TOOLS = 1_000

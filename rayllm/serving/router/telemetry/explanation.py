@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rayllm.request_stats import RequestStats
+from rayllm.core.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
 
 

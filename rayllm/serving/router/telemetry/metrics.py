@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 from rayllm.serving.cluster.metrics import Metrics, Series
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.router.replicas.replica_set import ReplicaSet

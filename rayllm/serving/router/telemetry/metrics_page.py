@@ -10,8 +10,8 @@ import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rayllm.headers import METRICS_PATH
-from rayllm.observability.exposition import content_type, merge, wants_openmetrics
+from rayllm.core.exposition import content_type, merge, wants_openmetrics
+from rayllm.core.headers import METRICS_PATH
 from rayllm.serving.router.replicas.errors import ReplicaError
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica

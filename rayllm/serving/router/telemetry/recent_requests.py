@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.access import caller_of
-from rayllm.errors import ObjectNotFoundError, RequestError
-from rayllm.headers import LONGEST_REQUEST_ID
+from rayllm.core.errors import ObjectNotFoundError, RequestError
+from rayllm.core.headers import LONGEST_REQUEST_ID
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain

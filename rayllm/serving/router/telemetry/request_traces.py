@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from rayllm.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 from rayllm.serving.router.requests.record import RequestRecord
 
 _OPERATIONS = {

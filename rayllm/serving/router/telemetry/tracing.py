@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any
 
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rayllm.serving.router.telemetry.request_traces import Tracing

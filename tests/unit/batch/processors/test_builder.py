@@ -19,7 +19,7 @@ from rayllm.batch import (
     VLLMProcessorConfig,
     build_llm_processor,
 )
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 DEMO = Path(__file__).parents[4] / "models/rayllm-demo.yaml"
 

@@ -11,7 +11,7 @@ import yaml
 from rayllm.batch.processors.model import model_config
 from rayllm.config import load_model
 from rayllm.config.source import BucketSource, HubSource, LocalSource
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 MODELS = Path(__file__).parents[4] / "models"
 DEMO = MODELS / "rayllm-demo.yaml"

@@ -15,7 +15,7 @@ from ray.data.block import BlockAccessor
 from rayllm.batch.processors.user_functions import Postprocess, Preprocess
 from rayllm.batch.rows import ERROR, Row, has_nulls_only, pack, unpack
 from rayllm.batch.stages.examples import ENGINE
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 
 WORK = "__data"
 TAKES = frozenset({"messages", "sampling_params"})

@@ -23,9 +23,9 @@ from rayllm.batch.stages.engine import VLLMEngineStage
 from rayllm.batch.stages.examples import ENGINE as EXAMPLES
 from rayllm.batch.stages.request import EngineRequestStage
 from rayllm.config import model_from
-from rayllm.endpoints import CHAT
+from rayllm.core.endpoints import CHAT
+from rayllm.core.errors import ModelNotFoundError
 from rayllm.engine.prompt import Prompt
-from rayllm.errors import ModelNotFoundError
 
 MODEL = model_from({"model_loading_config": {"model_id": "m"}, "lora_config": {}}, "m", ())
 TOKEN = SimpleNamespace(logprob=-0.5, rank=1, decoded_token="a")

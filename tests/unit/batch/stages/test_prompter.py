@@ -16,7 +16,7 @@ from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages.prompter import Prompter
 from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage
 from rayllm.config import ModelConfig, model_from
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from tests.unit.batch.stages.tokenizers import WORDS, write_tokenizer
 
 DEMO = Path(__file__).parents[4] / "models/rayllm-demo.yaml"

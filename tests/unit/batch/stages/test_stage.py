@@ -10,7 +10,7 @@ import pytest
 
 from rayllm.batch.rows import ERROR, Row, pack, unpack
 from rayllm.batch.stages.stage import StageCall
-from rayllm.errors import ConfigError, RequestError
+from rayllm.core.errors import ConfigError, RequestError
 
 WORK = "__data"
 

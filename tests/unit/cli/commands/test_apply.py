@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.apply import command
 from rayllm.config import load_app
-from rayllm.errors import ClusterError, ConfigError, RayLLMError
+from rayllm.core.errors import ClusterError, ConfigError, RayLLMError
 from rayllm.serving.cluster.deployment import deployed
 
 
@@ -176,7 +176,7 @@ def test_a_runtime_environment_for_all_starts_all_anew(cluster: Cluster, tmp_pat
 
 
 def test_a_failure_is_told_with_the_replicas_own_reason(cluster: Cluster, tmp_path: Path) -> None:
-    trace = "Traceback\n  File x\nrayllm.errors.EngineError: model `a`: vLLM refuses it: no such dtype.\n"
+    trace = "Traceback\n  File x\nrayllm.core.errors.EngineError: model `a`: vLLM refuses it: no such dtype.\n"
     bad = Deployment("DEPLOY_FAILED", trace, {"STARTING": 1})
     cluster.will_be = [
         {"llm": Status("DEPLOYING", deployments={"a": Deployment("UPDATING", "", {"STARTING": 1})})},

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rayllm.cli.commands.catalog import command
 from rayllm.config import load_model
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 MODELS = Path(__file__).parents[4] / "models"
 

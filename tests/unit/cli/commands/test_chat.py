@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.chat import command
 from rayllm.cli.shared.server import ServerError
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from tests.servers.openai import CALL, OpenAIServer, Script, chunk
 from tests.servers.process import free_port
 

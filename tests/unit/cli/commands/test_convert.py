@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from rayllm.cli.commands.convert import command
 from rayllm.config import load_model
-from rayllm.errors import RayLLMError
+from rayllm.core.errors import RayLLMError
 
 OLD = {
     "model_loading_config": {"model_id": "org/chat.v1"},

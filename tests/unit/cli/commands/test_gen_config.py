@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import AppConfig, ModelConfig, load_app, load_model, load_serve_file
-from rayllm.sizing.known_models import known_config, outline_tensors
+from rayllm.plan.known_models import known_config, outline_tensors
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from rayllm.access import KeyFile
 from rayllm.cli.commands.keys import command
-from rayllm.errors import AuthenticationError, ConfigError
+from rayllm.core.errors import AuthenticationError, ConfigError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from rayllm.cli.commands.pull import command, progress
-from rayllm.errors import ConfigError, SourceError
+from rayllm.core.errors import ConfigError, SourceError
 from tests.servers.s3 import S3Server
 
 DEMO = Path(__file__).parents[4] / "models/rayllm-demo.yaml"

@@ -10,8 +10,8 @@ import pytest
 from rayllm.access.exposure import check_private
 from rayllm.cli.shared.application import Application, check_free, letting_anyone_in, listeners, reach, with_address
 from rayllm.config import load_app
-from rayllm.errors import ClusterError, ConfigError
-from rayllm.hosts import is_loopback
+from rayllm.core.errors import ClusterError, ConfigError
+from rayllm.core.hosts import is_loopback
 
 
 def application(listen: str | None = None, **keys: Any) -> Application:

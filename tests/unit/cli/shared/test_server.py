@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.cli.shared.server import Model, Server, ServerError, parse_address
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from tests.servers.openai import OpenAIServer, Script, chunk
 from tests.servers.process import free_port
 

@@ -12,8 +12,8 @@ import pytest
 
 from rayllm.cli.shared import interview
 from rayllm.cli.shared.interview import single_model
-from rayllm.errors import ClusterError, ConfigError
-from rayllm.sizing import cpu as sizing_cpu
+from rayllm.core.errors import ClusterError, ConfigError
+from rayllm.plan import cpu as sizing_cpu
 
 WEIGHTS = Path(__file__).parents[4] / "models" / "rayllm-demo" / "weights"
 

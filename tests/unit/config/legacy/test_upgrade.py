@@ -9,7 +9,7 @@ import pytest
 
 from rayllm.config import ModelConfig, load_serve_file, model_from
 from rayllm.config.legacy import Changes, upgrade
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 
 FUNCTION_CALLING_TEMPLATE: dict[str, Any] = {
     "runtime_env": {"env_vars": {"HUGGING_FACE_HUB_TOKEN": "${env:HF_TOKEN}"}},

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 from rayllm.engine.adapters import pool as module
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import ModelNotFoundError, RayLLMError, RequestError, UnavailableError
 from rayllm.lora import AdapterFiles, AdapterName
 from rayllm.sources import UnreachableError
 from rayllm.sources.cache import Entry

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rayllm.config import GenerationConfig, ModelConfig, model_from
+from rayllm.core.errors import RequestError
 from rayllm.engine.adapters.setup import MAX_STOPS, _plan
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import RequestError
 from rayllm.lora import AdapterFiles, AdapterName
 from rayllm.prompt import PromptError
 from rayllm.sources.cache import Entry

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rayllm.core.errors import ConfigError, RequestError
 from rayllm.engine.guided.backend import Backends
-from rayllm.errors import ConfigError, RequestError
 
 GOOD = "async def get_custom_guided_decoding_logits_processor(request, tokenizer):\n    return request, tokenizer\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rayllm.config.model import GuidedDecoding
+from rayllm.core.errors import ConfigError
 from rayllm.engine.guided import chosen_folder
-from rayllm.errors import ConfigError
 
 NIM = {"NIM_TRUST_CUSTOM_CODE": "1", "NIM_CUSTOM_GUIDED_DECODING_BACKENDS": "/b", "NIM_GUIDED_DECODING_BACKEND": "mine"}
 

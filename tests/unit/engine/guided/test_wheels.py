@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rayllm.core.errors import ConfigError
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.wheels import unpack
-from rayllm.errors import ConfigError
 
 # Everything a backend may do with its wheels: at load, lazily, relatively, by importlib, and across an await.
 BACKEND = """

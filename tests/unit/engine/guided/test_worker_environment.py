@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rayllm.core.errors import ConfigError
+from rayllm.core.settings import Settings
 from rayllm.engine.guided.envelope import Envelope
 from rayllm.engine.guided.worker_environment import WorkerEnvironment
-from rayllm.errors import ConfigError
-from rayllm.settings import Settings
 
 
 def test_a_worker_reads_what_the_replica_set(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from rayllm.endpoints import CHAT
+from rayllm.core.endpoints import CHAT
+from rayllm.core.errors import ModelNotFoundError
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
 from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.errors import ModelNotFoundError
 from rayllm.lora import AdapterName
 
 PLAN = RequestPlan(stop=("END",))

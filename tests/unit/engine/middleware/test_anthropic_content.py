@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
-from rayllm.errors import RequestError
 
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "Gold is in the hold."}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
-from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, MESSAGES, RESPONSES
+from rayllm.core.endpoints import CHAT, MESSAGES, RESPONSES
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import ConstraintNotCheckedError
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
-from rayllm.error_shapes import error_body
-from rayllm.errors import ConstraintNotCheckedError
 
 
 async def reply(*bodies: bytes, status: int = 200, path: str = CHAT) -> tuple[int, dict[str, str], list[bytes]]:

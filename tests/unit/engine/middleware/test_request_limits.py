@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.request_limits import (
     MAX_BAD_WORDS_CHARACTERS,
     MAX_FIELDS,
@@ -16,7 +17,6 @@ from rayllm.engine.middleware.request_limits import (
     MAX_TOOLS,
     check_limits,
 )
-from rayllm.errors import RequestError
 
 USER = {"role": "user", "content": "Hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}

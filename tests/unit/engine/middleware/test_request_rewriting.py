@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rayllm.config.model import ModelConfig, ModelLoadingConfig
-from rayllm.endpoints import BY_PATH, CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import BY_PATH, CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.request_rewriting import RequestRewriter, rewrite_request
 from rayllm.engine.request_plan import RequestPlan, plan_requests
-from rayllm.errors import RequestError
 
 PLAN = RequestPlan(stop=("END",), stop_token_ids=(7,), defaults={"temperature": 0.5, "max_tokens": 9})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.request_stats import RequestStats, StatsSource
 from rayllm.engine.middleware.request_stats import (
     Recording,
     RequestStatsMiddleware,
@@ -16,7 +17,6 @@ from rayllm.engine.middleware.request_stats import (
 )
 from rayllm.engine.vllm import request_stats as module
 from rayllm.engine.vllm.request_stats import collect, summarize
-from rayllm.request_stats import RequestStats, StatsSource
 
 
 def sequence(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.middleware.response_format import with_schema
-from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output import (
     Constraint,
     ConstraintGate,
@@ -17,7 +18,6 @@ from rayllm.engine.structured_output import (
 )
 from rayllm.engine.structured_output.constraint import forced_parameters
 from rayllm.engine.structured_output.schema_rewriting import COMPACT
-from rayllm.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rayllm.core.errors import ConfigError
 from rayllm.engine.vllm.tool_plugin import load_tool_plugin
-from rayllm.errors import ConfigError
 
 HEAD = "from tests.unit.engine.vllm.test_tool_plugin import Manager, Parser\n"
 

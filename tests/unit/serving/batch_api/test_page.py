@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.batch_api.objects import FILE, created_at, is_id, new_id
 from rayllm.serving.batch_api.page import Cursor, Page
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rayllm import headers
 from rayllm.config import RouterConfig
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core import headers
+from rayllm.core.request_stats import RequestStats, StatsSource
 from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, exchange, sender
 from rayllm.serving.handover.connection import ClientConnection
 from rayllm.serving.router.http.client_limits import ClientLimits

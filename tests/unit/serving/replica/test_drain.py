@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rayllm.asgi import call
+from rayllm.core.asgi import call
 from rayllm.serving.replica.drain import DrainGate
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from rayllm.headers import METRICS_PATH
+from rayllm.core.headers import METRICS_PATH
 from rayllm.serving.replica.middleware import MetricsGate
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from rayllm.headers import FRAMES, JOURNAL, STATS
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core.headers import FRAMES, JOURNAL, STATS
+from rayllm.core.request_stats import RequestStats, StatsSource
+from rayllm.core.stream_journal import JournalFile, StreamJournal, TokenGroup
 from rayllm.serving.relay import Frame, FrameReader, encode
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
-from rayllm.stream_journal import JournalFile, StreamJournal, TokenGroup
 
 FOUND = RequestStats(3, 1, 5)
 EVENTS = "text/event-stream; charset=utf-8"

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from rayllm.scheduling import Priority
+from rayllm.core.priority import Priority
 from rayllm.serving.replica import slots as slots_module
 from rayllm.serving.replica.slots import SlotHolder, Slots
 

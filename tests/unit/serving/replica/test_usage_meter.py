@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rayllm import headers
 from rayllm.access.usage_ledger import UsageLedger
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core import headers
+from rayllm.core.request_stats import RequestStats, StatsSource
+from rayllm.core.stream_journal import JournalFile
 from rayllm.serving.replica.usage_meter import UsageMeter
-from rayllm.stream_journal import JournalFile
 
 STATS = RequestStats(prompt_tokens=3, generated_tokens=5)
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from rayllm.core.stream_journal import JournalFile, StreamJournal, TokenGroup, tokens_of
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas import request_sender
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.stream_journal import JournalFile, StreamJournal, TokenGroup, tokens_of
 from tests.unit.serving.router import test_forwarder
 from tests.unit.serving.router.test_forwarder import PATH, Answer, Replica, service, until
 

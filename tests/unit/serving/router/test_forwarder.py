@@ -22,13 +22,14 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rayllm import headers
-from rayllm.asgi import call
 from rayllm.config import RouterConfig, load_app
-from rayllm.endpoints import COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
-from rayllm.error_shapes import error_body
-from rayllm.errors import RequestError
-from rayllm.request_stats import RequestStats, StatsSource
+from rayllm.core import headers
+from rayllm.core.asgi import call
+from rayllm.core.endpoints import COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
+from rayllm.core.error_shapes import error_body
+from rayllm.core.errors import RequestError
+from rayllm.core.request_stats import RequestStats, StatsSource
+from rayllm.core.sockets import socket_folder
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
@@ -59,7 +60,6 @@ from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
-from rayllm.sockets import socket_folder
 
 PATH = "/v1/chat/completions"
 FORM_PATH = "/v1/audio/transcriptions"

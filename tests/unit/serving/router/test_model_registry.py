@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import load_app
-from rayllm.errors import ModelNotFoundError
+from rayllm.core.errors import ModelNotFoundError
 from rayllm.lora import AdapterName
 from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel

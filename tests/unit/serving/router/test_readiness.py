@@ -11,7 +11,7 @@ import pytest
 from ray.exceptions import RayError
 
 from rayllm.config import load_app
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.state.start_progress import Start
 from rayllm.serving.router import readiness
 from rayllm.serving.router.readiness import Deployments, Readiness

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.errors import SourceError
-from rayllm.settings import settings
+from rayllm.core.errors import SourceError
+from rayllm.core.settings import settings
 from rayllm.sources import node_cache
 from rayllm.sources.cache import Cache, Entry
 from rayllm.sources.cache import cache as module

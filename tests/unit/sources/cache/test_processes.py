@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.config import BucketSource
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 from rayllm.sources import fetch, node_cache
 from rayllm.sources.cache import Cache
 from tests.servers.faults import FaultProxy

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants, snapshot_download
 
 from rayllm.config import HubSource
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 from rayllm.sources import fetch
 from tests.servers.faults import FaultProxy
 from tests.servers.hub import HubServer
@@ -145,7 +145,7 @@ def test_pinned_replicas_do_not_follow_a_branch(
 
 def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the cache of another node."""
-    from rayllm.settings import settings
+    from rayllm.core.settings import settings
     from rayllm.sources import node_cache
 
     monkeypatch.setenv("RAYLLM_CACHE_DIR", str(folder))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import BucketSource
-from rayllm.errors import SourceError
+from rayllm.core.errors import SourceError
 from rayllm.sources import fetch
 from rayllm.sources.transfer import ranges
 from tests.servers.faults import FaultProxy
@@ -139,7 +139,7 @@ def test_failure_ends_backoff_of_other_parts(
 def test_listing_fails(
     s3_proxy: FaultProxy, uri: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, message: str
 ) -> None:
-    monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 2)
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 2)
     s3_proxy.fault("status", "list-type", value=status)
     with pytest.raises(SourceError, match=message):
         fetch(BucketSource(bucket_uri=uri), "m")
@@ -151,7 +151,7 @@ def test_listing_fails(
 
 
 def test_failing_head_requests_are_bounded(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rayllm.buckets.s3._ATTEMPTS", 2)
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 2)
     s3_proxy.fault("status", method="HEAD")
     with pytest.raises(SourceError, match="answers 500"):
         fetch_entry(uri)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.errors import ConflictError, ModelNotFoundError, StorageError
+from rayllm.core.errors import ConflictError, ModelNotFoundError, StorageError
 from rayllm.serving.batch_api.objects import Batch, BatchRequest
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.batch_store import BatchStore

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import ConflictError, ObjectNotFoundError, RequestError
+from rayllm.core.errors import ConflictError, ObjectNotFoundError, RequestError
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, Status, created_at, new_id
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.stores import Stores
-from rayllm.storage import Folder
+from rayllm.sources.storage import Folder
 from tests.unit.serving.batch_api.conftest import Clock
 
 ASKED = {"input_file_id": "file-x", "endpoint": "/v1/chat/completions", "completion_window": "24h"}

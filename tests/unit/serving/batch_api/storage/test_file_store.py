@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.errors import ObjectNotFoundError, StorageError
+from rayllm.core.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batch_api.objects import File
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.file_store import Usage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.state import adapter_registry
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, AdapterRegistryActor, RegisteredAdapter
 

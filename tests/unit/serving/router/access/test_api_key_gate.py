@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from rayllm import asgi
 from rayllm.access import Caller, Key, Keyring, caller_of
 from rayllm.access.key import key_hash
-from rayllm.endpoints import CHAT, COUNT_TOKENS, MESSAGES
-from rayllm.errors import RayLLMError, UnavailableError
+from rayllm.core import asgi
+from rayllm.core.endpoints import CHAT, COUNT_TOKENS, MESSAGES
+from rayllm.core.errors import RayLLMError, UnavailableError
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys

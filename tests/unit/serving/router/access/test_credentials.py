@@ -9,7 +9,7 @@ import pytest
 from rayllm.access import ANYONE, Caller, Key, KeyFile
 from rayllm.access.key import key_hash
 from rayllm.config import RouterConfig
-from rayllm.errors import AuthenticationError
+from rayllm.core.errors import AuthenticationError
 from rayllm.serving.router.access.credentials import Credentials
 from tests.issuer import listening
 

@@ -10,7 +10,7 @@ import pytest
 
 from rayllm.access import Key, KeyFile
 from rayllm.access.key import key_hash
-from rayllm.errors import AuthenticationError, UnavailableError
+from rayllm.core.errors import AuthenticationError, UnavailableError
 from rayllm.serving.router.access import key_watcher
 from rayllm.serving.router.access.key_watcher import KeyWatcher
 

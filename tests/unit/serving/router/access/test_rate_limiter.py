@@ -13,8 +13,8 @@ import pytest
 from rayllm.access import Caller
 from rayllm.access.limits import FIELDS
 from rayllm.access.quota import Lease, Quota
-from rayllm.errors import RateLimitError
-from rayllm.request_stats import RequestStats
+from rayllm.core.errors import RateLimitError
+from rayllm.core.request_stats import RequestStats
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.quota_registry import Change
 from rayllm.serving.router.access.rate_limiter import RateLimiter

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rayllm.access import Caller
 from rayllm.access.oidc import is_token
 from rayllm.config import OidcConfig
-from rayllm.errors import AuthenticationError, UnavailableError
+from rayllm.core.errors import AuthenticationError, UnavailableError
 from rayllm.serving.router.access import token_issuer
 from rayllm.serving.router.access.token_issuer import TokenIssuer
 from tests.issuer import Issuer, listening

@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 
 from rayllm.config import load_app
-from rayllm.errors import RayLLMError, RequestError, UnavailableError
+from rayllm.core.errors import RayLLMError, RequestError, UnavailableError
 from rayllm.routing.request import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import RegisteredAdapter
 from rayllm.serving.router.adapters.admin import AdapterAdmin

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from rayllm.errors import UnavailableError
+from rayllm.core.errors import UnavailableError
 from rayllm.serving.router.adapters import catalog as adapter_index
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 

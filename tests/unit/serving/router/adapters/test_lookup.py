@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rayllm.errors import ModelNotFoundError, UnavailableError
+from rayllm.core.errors import ModelNotFoundError, UnavailableError
 from rayllm.lora import AdapterName
 from rayllm.serving.router.adapters import lookup as module
 from rayllm.serving.router.adapters.lookup import AdapterLookup

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.endpoints import CHAT, COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
+from rayllm.core.endpoints import CHAT, COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
 from rayllm.serving.router.guard.guard import parts_of
 from tests.unit.serving.router.guard.test_stream import chat
 from tests.unit.serving.router.test_forwarder import Answer, Replica, RouterApplication, service, until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import GuardConfig
-from rayllm.errors import GuardError
+from rayllm.core.errors import GuardError
 from rayllm.serving.router.guard.verdict import as_moderation, of_answer, of_probabilities
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rayllm.config import HookConfig
-from rayllm.errors import ConfigError, HookError
+from rayllm.core.errors import ConfigError, HookError
 from rayllm.serving.router.hooks.process import HookProcess, check_hooks
 
 FILE = Path(__file__).parent / "policies.py"

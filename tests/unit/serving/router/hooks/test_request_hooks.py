@@ -12,7 +12,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from rayllm.config import RouterConfig, load_app
-from rayllm.errors import ConfigError
+from rayllm.core.errors import ConfigError
 from rayllm.serving.router.hooks.request_hooks import shown_headers
 from tests.unit.serving.router.test_forwarder import (
     FORM_PATH,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from rayllm.errors import QuarantineError
+from rayllm.core.errors import QuarantineError
 from rayllm.serving.router.replicas import quarantine as module
 from rayllm.serving.router.replicas.quarantine import Quarantine
 

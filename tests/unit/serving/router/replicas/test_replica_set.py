@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayllm.errors import EngineError, UnavailableError
+from rayllm.core.errors import EngineError, UnavailableError
+from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
-from rayllm.scheduling import Priority
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.router.replicas import replica as replica_module
 from rayllm.serving.router.replicas.dispatcher import Dispatcher

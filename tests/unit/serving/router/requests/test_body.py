@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from rayllm.errors import BodyTooLargeError, RequestError
+from rayllm.core.errors import BodyTooLargeError, RequestError
 from rayllm.serving.router.requests.body import MAX_DEPTH, MAX_PLAIN_BYTES, is_light, parse_body, read_body
 from tests.unit.serving.router.requests.bodies import SHAPES
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.router.requests import body_reader
 from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_reader import BodyReader

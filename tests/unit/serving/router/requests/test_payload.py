@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from rayllm.errors import RequestError, UnavailableError
+from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.serving.router.requests.body_summary import summarize
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload
 from tests.unit.serving.router.requests.bodies import gaps, large_form

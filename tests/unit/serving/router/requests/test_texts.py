@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import RequestError
+from rayllm.core.errors import RequestError
 from rayllm.serving.router.requests.texts import reply_texts, request_texts
 
 PICTURE = "data:image/png;base64," + "A" * 100

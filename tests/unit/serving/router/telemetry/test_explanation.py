@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rayllm.cli.commands.explain import PARTS
-from rayllm.request_stats import RequestStats, server_timing
+from rayllm.core.request_stats import RequestStats, server_timing
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests

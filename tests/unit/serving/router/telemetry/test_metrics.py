@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rayllm.errors import RequestTimeoutError
-from rayllm.observability.exposition import Renderer
-from rayllm.request_stats import RequestStats
+from rayllm.core.errors import RequestTimeoutError
+from rayllm.core.exposition import Renderer
+from rayllm.core.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry import metrics as module
 from rayllm.serving.router.telemetry.metrics import RouterMetrics

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, SamplingResult, StaticSampler
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rayllm.endpoints import CHAT
-from rayllm.errors import ConfigError
-from rayllm.request_stats import RequestStats
+from rayllm.core.endpoints import CHAT
+from rayllm.core.errors import ConfigError
+from rayllm.core.request_stats import RequestStats
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.request_traces import HashedResource, Tracing
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment

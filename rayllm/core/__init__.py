@@ -1,0 +1,1 @@
+"""What all rooms share: errors, shapes of replies, endpoints, headers, settings, logs and statistics."""

@@ -1,0 +1,34 @@
+"""Files that come with RayLLM: the demo model with its adapters, its serve config, and the catalog of model files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rayllm.core.errors import ConfigError
+
+_DEMO = Path("serve_configs", "demo.yaml")
+
+
+def bundled_folder(package: Path = Path(__file__).parents[1]) -> Path:
+    """The folder that holds `models` and `serve_configs`: `rayllm/data` of an installed wheel, or the root of a clone.
+
+    Args:
+        package: folder of the package.
+
+    Raises:
+        ConfigError: neither has them.
+    """
+    candidates = (package / "data", package.parent)
+    for folder in candidates:
+        if (folder / _DEMO).is_file():
+            return folder
+    raise ConfigError(f"no {_DEMO} in {' or '.join(map(str, candidates))}: reinstall RayLLM.")
+
+
+def demo_file() -> Path:
+    """The serve config of the demo.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    return bundled_folder() / _DEMO

@@ -1,0 +1,113 @@
+"""What an engine did for one request, as replicas tell routers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from starlette.types import Scope
+
+FinishReason = Literal["stop", "length", "abort", ""]
+_EXTENSION = "rayllm.core.request_stats"
+
+
+@dataclass(frozen=True)
+class RequestStats:
+    """Tokens of a request, and where its time in the replica went.
+
+    `prompt_tokens` counts each prompt once, however many answers it has; `cached_tokens` are those of them that were
+    found in the KV cache; `generated_tokens` are those of all `answers`. The seconds follow one another: `adapter_s`
+    until its adapter is loaded, `prepare_s` until the engine has the prompt's tokens, `queued_s` until the first
+    sequence is scheduled, `prefill_s` until the first token, `decode_s` until the last, `deliver_s` until the client's
+    socket has taken all of the reply. `finish_reason` is the last answer's, "abort" for an unfinished one, and "" if
+    nothing is generated. Besides, `blocked_s` is how long the reply waited for a client that did not read, `held_s` how
+    long the replica had no slot for the request, `slowest_gap_s` the longest time between two tokens, and `preemptions`
+    counts how often the engine took the request out of its batch for want of KV cache.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    finish_reason: FinishReason = ""
+    answers: int = 0
+    adapter_s: float = 0.0
+    prepare_s: float = 0.0
+    deliver_s: float = 0.0
+    blocked_s: float = 0.0
+    slowest_gap_s: float = 0.0
+    preemptions: int = 0
+    held_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and of all answers."""
+        return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def total_s(self) -> float:
+        """From the replica's first sight of the request to the end of the reply."""
+        return sum(seconds for _, seconds in self.parts)
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """The phases in the replica by name, in seconds and in order."""
+        return [
+            ("adapter", self.adapter_s),
+            ("prepare", self.prepare_s),
+            ("queue", self.queued_s),
+            ("prefill", self.prefill_s),
+            ("decode", self.decode_s),
+            ("deliver", self.deliver_s),
+        ]
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Mean time between two tokens of an answer; None if no answer has two."""
+        gaps = self.generated_tokens / self.answers - 1 if self.answers else 0.0
+        return self.decode_s / gaps if gaps > 0 else None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RequestStats:
+        """Read what `as_json` wrote; keys of another version are ignored."""
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+
+    def as_json(self) -> dict[str, Any]:
+        """The values by name, as JSON."""
+        return asdict(self)
+
+
+def server_timing(parts: Iterable[tuple[str, float]]) -> str:
+    """The value of a `Server-Timing` header. Source: https://www.w3.org/TR/server-timing/
+
+    Args:
+        parts: names and seconds; those that took no time are left out.
+    """
+    return ", ".join(f"{name};dur={1000 * seconds:.3f}" for name, seconds in parts if seconds)
+
+
+class StatsSource:
+    """Where a server of an ASGI application finds the stats of a request, once the application has started on it."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], RequestStats | None] = lambda: None
+        self.held_s = 0.0
+
+    @property
+    def stats(self) -> RequestStats | None:
+        """The stats; None if the application has done nothing for the request."""
+        stats = self.read()
+        return replace(stats, held_s=self.held_s) if stats and self.held_s else stats
+
+    def add_to(self, scope: Scope) -> None:
+        """Offer this source to the application."""
+        scope["extensions"] = {**scope.get("extensions", {}), _EXTENSION: self}
+
+    @staticmethod
+    def of(scope: Scope) -> StatsSource | None:
+        """The source that the server offers; None if it wants no stats."""
+        source: StatsSource | None = scope.get("extensions", {}).get(_EXTENSION)
+        return source

@@ -1,0 +1,1 @@
+"""From configurations to what runs them: the Serve application, KubeRay's manifests, and others' files converted."""

@@ -1,0 +1,104 @@
+"""Move or drop arguments in `engine_kwargs` that have another key now, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayllm.config.engine_arguments import OWNED, known_arguments, settable_arguments
+from rayllm.config.faults import did_you_mean
+from rayllm.config.legacy import Changes
+from rayllm.config.legacy.nested import Mapping
+from rayllm.deploy.conversion.keys.secrets import refer
+
+MOVED = {
+    "tokenizer": ("model_loading_config", "tokenizer_source"),
+    "revision": ("model_loading_config", "revision"),
+    "chat_template": ("chat_template",),
+    "default_chat_template_kwargs": ("chat_template_kwargs",),
+    "tool_call_parser": ("tool_calling", "parser"),
+    "tool_parser_plugin": ("tool_calling", "plugin"),
+    "enable_auto_tool_choice": ("tool_calling", "auto"),
+    "reasoning_parser": ("reasoning_parser",),
+    "lora_modules": ("lora_config", "lora_modules"),
+    "task": ("task",),
+}
+"""Argument → path of the key that replaces it."""
+DROPPED = {
+    "distributed_executor_backend": "it follows from where the workers are placed",
+    "data_parallel_size": "replicas are what RayLLM multiplies; set `deployment_config.num_replicas`",
+}
+"""Argument without a replacement → why."""
+_TASKS = {"embedding": "embed", **{name: name for name in ("generate", "embed", "score", "classify")}}
+
+
+def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
+    """Move or drop what does not belong in `engine_kwargs`."""
+    arguments = config.get("engine_kwargs")
+    if not isinstance(arguments, dict):
+        return
+    for name in list(arguments):
+        key = f"engine_kwargs.{name}"
+        if arguments[name] is None:
+            del arguments[name]
+            changes.dropped(key, "null leaves it to vLLM")
+        elif name in MOVED:
+            _move(config, name, arguments.pop(name), changes)
+        elif name in DROPPED:
+            del arguments[name]
+            changes.dropped(key, DROPPED[name])
+        elif name == "hf_token":
+            _token(config, arguments.pop(name), changes)
+        elif name not in known_arguments():
+            del arguments[name]
+            hint = did_you_mean(name, settable_arguments()).rstrip("?")
+            changes.dropped(key, f"the current vLLM has no such argument{hint}")
+        elif name not in settable_arguments() and name not in OWNED:
+            del arguments[name]
+            changes.dropped(key, "it is an option of vLLM's own server; the router and Ray Serve answer clients")
+    _tool_choice(config, changes)
+
+
+def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
+    path, key = MOVED[name], f"engine_kwargs.{name}"
+    if name == "task":
+        value = _TASKS.get(value)
+        if value is None:
+            changes.dropped(key, "vLLM detects the model's task")
+            return
+    holder = config
+    for step in path[:-1]:
+        # The value may be null, or of a wrong type, which validation reports.
+        holder[step] = holder.get(step) or {}
+        holder = holder[step]
+    if not isinstance(holder, dict):
+        return
+    if path[-1] in holder and holder[path[-1]] is not None:
+        changes.dropped(key, f"`{'.'.join(path)}` is given too, and counts")
+        return
+    holder[path[-1]] = _modules(value) if name == "lora_modules" else value
+    changes.renamed(key, ".".join(path))
+
+
+def _modules(value: Any) -> Any:
+    """Adapters with only their name and path."""
+    if not isinstance(value, list):
+        return value
+    keys = ("name", "path")
+    return [{key: each.get(key) for key in keys} if isinstance(each, dict) else each for each in value]
+
+
+def _token(config: Mapping, value: Any, changes: Changes) -> None:
+    """vLLM takes a token, or true for the one stored by the hub's client."""
+    if isinstance(value, str):
+        refer(config, ["HF_TOKEN"])
+        changes.secret("engine_kwargs.hf_token", "HF_TOKEN")
+    else:
+        changes.dropped("engine_kwargs.hf_token", "the hub's client finds its stored token")
+
+
+def _tool_choice(config: Mapping, changes: Changes) -> None:
+    """Keep vLLM's default: without `enable_auto_tool_choice` models may not choose tools, in RayLLM they may."""
+    tools = config.get("tool_calling")
+    if isinstance(tools, dict) and "auto" not in tools:
+        tools["auto"] = False
+        changes.added("tool_calling.auto", "is written as false, vLLM's default without `enable_auto_tool_choice`")

@@ -1,0 +1,179 @@
+"""Convert one model's mapping."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rayllm.config import GenerationConfig, ModelConfig, model_from
+from rayllm.config.app import Routing
+from rayllm.config.legacy import Change, Changes, upgrade
+from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
+from rayllm.config.scaling import DeploymentConfig
+from rayllm.core.errors import ConfigError
+from rayllm.deploy.conversion.formats import Format, format_of
+from rayllm.deploy.conversion.keys.defaults import note_lost_refusal, write_defaults
+from rayllm.deploy.conversion.keys.deployment import carry_deployment
+from rayllm.deploy.conversion.keys.engine_arguments import carry_engine_arguments
+from rayllm.deploy.conversion.keys.generation import carry_sampling
+from rayllm.deploy.conversion.keys.ray_serve_llm import carry_keys
+from rayllm.deploy.conversion.keys.secrets import refer, take_secrets
+from rayllm.deploy.conversion.keys.sources import carry_sources
+from rayllm.deploy.conversion.relative_paths import relocate
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A model to convert.
+
+    `prefix` is the model's path in `file`, with a trailing dot. Relative paths are looked up in `folders`. A serve
+    config that lists the model (`is_listed`) adds its format (`known`) and the environment `variables` that its
+    processes need.
+    """
+
+    file: Path
+    raw: Any
+    folders: tuple[Path, ...]
+    prefix: str = ""
+    is_listed: bool = False
+    known: Format | None = None
+    variables: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in errors."""
+        return f"{self.file}: {self.prefix.rstrip('.')}" if self.prefix else str(self.file)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A model in the current schema.
+
+    `config` is the mapping for its file, `resolved` the same with absolute paths, `model` the loaded configuration.
+    `routing` is the routing it requests, which is now an option of the serve config.
+    """
+
+    form: Format
+    config: Mapping
+    resolved: Mapping
+    model: ModelConfig
+    changes: tuple[Change, ...]
+    routing: Routing | None
+
+
+def convert_model(draft: Draft, place: Path | None) -> Converted:
+    """Convert a model.
+
+    Args:
+        draft: the model.
+        place: the folder of the result; None leaves relative paths as they are.
+
+    Raises:
+        ConfigError: it cannot be converted, or the result would not load; lists every fault by the key of the file.
+    """
+    form = format_of(draft.raw, draft.name, draft.known)
+    changes = Changes(draft.prefix)
+    config, routing = copied(draft.raw), None
+    if form is not Format.CURRENT:
+        config, routing = _carry(config, form, draft.is_listed, changes)
+    refer(config, draft.variables)
+    take_secrets(config, changes)
+    if form is not Format.CURRENT:
+        _tidy(config)
+    config, resolved = relocate(config, draft.folders, place, changes)
+    model = _load(resolved, draft, changes)
+    return Converted(form, config, resolved, model, tuple(changes.all), routing)
+
+
+def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> tuple[Mapping, Routing | None]:
+    """Convert the keys of an older format; returns the mapping and the routing that it requests."""
+    raw = config
+    if form is Format.RAY_SERVE_LLM:
+        carry_keys(config, changes)
+    config = upgrade(config, changes)
+    if form is Format.EARLY:
+        note_lost_refusal(raw, changes)
+    carry_engine_arguments(config, changes)
+    carry_sources(config, changes)
+    carry_sampling(config, changes)
+    routing = carry_deployment(config, is_listed, changes)
+    _canonical(config, changes)
+    write_defaults(config, form, changes)
+    return config, routing
+
+
+def _canonical(config: Mapping, changes: Changes) -> None:
+    accelerator, engine = config.get("accelerator_type"), config.get("llm_engine")
+    try:
+        name = canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
+    except ValueError:
+        return  # Validation reports what is wrong.
+    if name != accelerator:
+        config["accelerator_type"] = name
+        changes.rewritten("accelerator_type", f"is `{name}` now, as Ray spells it")
+    if engine in ("VLLM", "VLLMEngine", "vllm"):
+        config["llm_engine"] = "vLLM"
+        changes.rewritten("llm_engine", "is `vLLM` now")
+
+
+# Mappings in which a null key equals a missing one.
+_WITH_NULLS: dict[tuple[str, ...], type[BaseModel]] = {
+    (): ModelConfig,
+    ("model_loading_config",): ModelLoadingConfig,
+    ("generation_config",): GenerationConfig,
+    ("deployment_config",): DeploymentConfig,
+}
+# Mappings that mean nothing if empty, inner ones first. An empty `lora_config` does mean something.
+_DROPPED_IF_EMPTY = (
+    ("runtime_env", "env_vars"),
+    ("runtime_env",),
+    ("generation_config", "generate_kwargs"),
+    ("generation_config",),
+    ("engine_kwargs",),
+    ("placement_group_config",),
+    ("deployment_config", "ray_actor_options", "runtime_env", "env_vars"),
+    ("deployment_config", "ray_actor_options", "runtime_env"),
+    ("deployment_config", "ray_actor_options", "resources"),
+    ("deployment_config", "ray_actor_options"),
+    ("deployment_config",),
+)
+
+
+def _tidy(config: Mapping) -> None:
+    """Drop nulls and empty mappings that mean nothing."""
+    for path, model in _WITH_NULLS.items():
+        holder = at(config, *path)
+        for key in [key for key in holder if holder[key] is None and key in model.model_fields]:
+            del holder[key]
+    for path in _DROPPED_IF_EMPTY:
+        holder = at(config, *path[:-1])
+        if holder.get(path[-1]) == {}:
+            del holder[path[-1]]
+
+
+def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
+    """Load the result.
+
+    Raises:
+        ConfigError: lists all faults, including those of the conversion.
+    """
+    faults, name = [f"{draft.file}: {fault}" for fault in changes.faults], "result"
+    try:
+        model = model_from(resolved, name, draft.folders)
+    except ConfigError as error:
+        lines = (line.removeprefix(f"{name}: ") for line in error.message.splitlines())
+        faults += [f"{draft.file}: {draft.prefix}{_with_original_key(line, changes)}" for line in lines]
+    if faults:
+        raise ConfigError("\n".join(dict.fromkeys(faults)))
+    return model
+
+
+def _with_original_key(line: str, changes: Changes) -> str:
+    """A fault with the key of the older file."""
+    match = re.match(r"([\w.]+)(: .*)", line)
+    return changes.original(match[1]) + match[2] if match else line

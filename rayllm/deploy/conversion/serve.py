@@ -1,0 +1,221 @@
+"""Read serve configs, and rewrite their applications' `args`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayllm.config.legacy import Changes, refuse_removed_application
+from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.paths import kept_in
+from rayllm.core.errors import ConfigError
+from rayllm.deploy.conversion.entries import Entry, expand
+from rayllm.deploy.conversion.formats import Format
+from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
+from rayllm.deploy.conversion.relative_paths import from_place
+
+IMPORT_PATH = "rayllm:app"
+_RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
+_BUILDER = "build_openai_app"
+# Other builder of ray.serve.llm → what to do instead.
+_REFUSED = {
+    "build_pd_openai_app": "prefill and decode are not split; list the model once",
+    "build_dp_openai_app": "there are no data-parallel groups; use `deployment_config.num_replicas`",
+}
+# Keys of Ray Serve's own config; others are for the platform that reads the file.
+SERVE_KEYS = {
+    "applications",
+    "controller_options",
+    "grpc_options",
+    "http_options",
+    "logging_config",
+    "proxy_location",
+    "target_capacity",
+    "tracing_config",
+}
+_PLATFORM_KEY = "query_auth_token_enabled"
+"""In every serve config of RayLLM 1, for Anyscale's services."""
+INGRESS_OPTIONS = {
+    "num_replicas": "num_replicas",
+    "max_ongoing_requests": "max_ongoing_requests",
+    "max_queued_requests": "max_queued_requests",
+}
+"""Option of `ray.serve.llm`'s ingress → key of `args.router`."""
+
+
+@dataclass
+class Served:
+    """An application that serves models.
+
+    `where` is its path in the serve config, with a trailing dot. `entries` are its models. `router` becomes
+    `args.router`; `variables` are environment variables that its processes need.
+    """
+
+    where: str
+    form: Format
+    raw: Mapping
+    entries: list[Entry] = field(default_factory=list)
+    router: Any = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> Format | None:
+        """The format of its models, for those whose keys are ambiguous."""
+        return None if self.form is Format.CURRENT else self.form
+
+
+@dataclass
+class ServeDraft:
+    """A serve config to convert; `around` are the keys beside `applications`."""
+
+    file: Path
+    raw: Mapping
+    around: Mapping
+    changes: Changes
+    applications: list[Served | Mapping]
+
+    @property
+    def served(self) -> list[Served]:
+        """The applications that serve models."""
+        return [each for each in self.applications if isinstance(each, Served)]
+
+    @property
+    def form(self) -> Format:
+        """The format of its first application."""
+        return self.served[0].form
+
+
+def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
+    """Read a parsed serve config and the models that it lists.
+
+    Args:
+        file: its file.
+        raw: the parsed file.
+        place: the folder of the result; None leaves relative paths as they are.
+
+    Raises:
+        ConfigError: no application serves models, or one cannot be converted.
+    """
+    listed, changes = raw.get("applications"), Changes()
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise ConfigError(f"{file}: applications: must be a list of applications, as `serve run` takes it.")
+    folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
+    is_early = _PLATFORM_KEY in raw
+    applications = list(_applications(listed, is_early, folders, place, changes))
+    draft = ServeDraft(file, raw, _around(raw, changes), changes, applications)
+    if not draft.served and not changes.faults:
+        known = f"`{IMPORT_PATH}` or `ray.serve.llm:{_BUILDER}`"
+        changes.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
+    if changes.faults:
+        raise ConfigError("\n".join(f"{file}: {fault}" for fault in changes.faults))
+    return draft
+
+
+def _around(raw: Mapping, changes: Changes) -> Mapping:
+    for key in raw.keys() - SERVE_KEYS:
+        changes.dropped(key, "it is not a key of Ray Serve; a platform that reads it has its own config")
+    return {key: copied(value) for key, value in raw.items() if key in SERVE_KEYS}
+
+
+def _applications(
+    listed: list[Mapping], is_early: bool, folders: tuple[Path, ...], place: Path | None, changes: Changes
+) -> Iterator[Served | Mapping]:
+    for index, application in enumerate(listed):
+        where, path = f"applications.{index}.", str(application.get("import_path"))
+        form, builder = _form(path, is_early), _RAY_SERVE_LLM.fullmatch(path)
+        try:
+            refuse_removed_application(path, where.rstrip("."))
+            if builder and builder[1] != _BUILDER:
+                why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
+                changes.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
+            elif form is None:
+                yield _other(copied(application), where, changes)
+            else:
+                yield _served(Served(where, form, copied(application)), folders, place, changes)
+        except ConfigError as error:
+            changes.faults += error.message.splitlines()
+
+
+def _form(import_path: str, is_early: bool) -> Format | None:
+    """The format of an application that serves models; None for others."""
+    if _RAY_SERVE_LLM.fullmatch(import_path):
+        return Format.RAY_SERVE_LLM
+    if import_path == IMPORT_PATH:
+        return Format.EARLY if is_early else Format.CURRENT
+    return None
+
+
+def _other(application: Mapping, where: str, changes: Changes) -> Mapping:
+    """Another application, without the secrets in its environment."""
+    variables = at(application, "runtime_env", "env_vars")
+    for name in take_from_variables(variables, f"{where}runtime_env.env_vars", changes):
+        del variables[name]
+        key = f"{where}runtime_env.env_vars.{name}"
+        changes.dropped(key, "Ray Serve does not expand references; set it on the nodes")
+    return application
+
+
+def _served(served: Served, folders: tuple[Path, ...], place: Path | None, changes: Changes) -> Served:
+    where, raw = served.where, served.raw
+    args = raw.get("args")
+    args = dict(args) if isinstance(args, dict) else {}
+    served.variables = tuple(_variables(raw, where, changes))
+    served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
+    if served.form is Format.RAY_SERVE_LLM:
+        _ingress(served, args, changes)
+        changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
+        why = "deployments have other names; put the options into the models' `deployment_config`"
+        changes.drop_from(raw, "deployments", why, where)
+    else:
+        served.router = _router(args.pop("router", None) or {}, folders, place)
+    # Unknown arguments stay; validation reports them.
+    raw["args"] = args
+    return served
+
+
+def _variables(raw: Mapping, where: str, changes: Changes) -> list[str]:
+    """Move references and secrets from an application's environment to its models', where they are expanded."""
+    environment = raw.get("runtime_env")
+    variables = at(raw, "runtime_env", "env_vars")
+    take_from_variables(variables, f"{where}runtime_env.env_vars", changes)
+    names = references_in(variables)
+    for name in names:
+        del variables[name]
+        how = "is now in `runtime_env.env_vars` of each model, where references are expanded at deploy time"
+        changes.rewritten(f"{where}runtime_env.env_vars.{name}", how)
+    if isinstance(environment, dict) and names and not variables:
+        del environment["env_vars"]
+        if not environment:
+            del raw["runtime_env"]
+    return names
+
+
+def _ingress(served: Served, args: Mapping, changes: Changes) -> None:
+    where = f"{served.where}args."
+    ingress = args.pop("ingress_cls_config", None)
+    if isinstance(ingress, dict):
+        for key in ingress:
+            changes.dropped(f"{where}ingress_cls_config.{key}", "the router is RayLLM's own; see `args.router`")
+    options = args.pop("ingress_deployment_config", None)
+    for key, value in (options if isinstance(options, dict) else {}).items():
+        path = f"{where}ingress_deployment_config.{key}"
+        if key in INGRESS_OPTIONS and isinstance(value, int) and value > 0:
+            served.router[INGRESS_OPTIONS[key]] = value
+            changes.renamed(path, f"args.router.{INGRESS_OPTIONS[key]}")
+        elif key == "autoscaling_config":
+            changes.dropped(path, "the number of routers is fixed: `args.router.num_replicas`")
+        else:
+            changes.dropped(path, "a router has no such option")
+
+
+def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:
+    """`args.router` with its relative paths rewritten for the folder `place`."""
+    batches = router.get("batches") if isinstance(router, dict) else None
+    storage = batches.get("storage") if isinstance(batches, dict) else None
+    if place and isinstance(storage, str) and "://" not in storage and not storage.startswith(("/", "~")):
+        where = from_place(place, storage, Path(kept_in(storage, folders)))
+        return {**router, "batches": {**at(router, "batches"), "storage": where}}
+    return router

@@ -1,0 +1,141 @@
+"""Groups of identical worker pods, sized for the models' replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rayllm.core.errors import ConfigError
+from rayllm.deploy.kuberay.demand import Demand
+
+HEAD, CPU, ROUTER = "head", "cpu", "router"
+"""Kinds of pods without GPU: the head, a model's, and routers only."""
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Identical worker pods.
+
+    Args:
+        kind: Ray's accelerator type, `cpu` or `router`; None is any GPU.
+        gpus: GPUs per pod.
+        hosts: pods per replica, created and deleted together (KubeRay's `numOfHosts`).
+        min_size, initial_size, max_size: number of pods, in units of `hosts`.
+        cpus: minimum CPUs per pod.
+        custom: custom resources per pod.
+    """
+
+    kind: str | None
+    gpus: int
+    hosts: int
+    min_size: int
+    initial_size: int
+    max_size: int
+    cpus: int = 0
+    custom: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Accelerator and GPUs per pod: `a10g-1`; `h100-8x2` for two pods per replica; `cpu` without GPU."""
+        gpus = f"-{self.gpus}" if self.gpus else ""
+        hosts = f"x{self.hosts}" if self.hosts > 1 else ""
+        return f"{(self.kind or 'gpu').lower().replace('_', '-')}{gpus}{hosts}"
+
+    @property
+    def resource(self) -> str:
+        """Custom resource that only this group's pods have, to pin a model to them."""
+        return f"group:{self.name}"
+
+    def is_compatible(self, other: WorkerGroup) -> bool:
+        """Whether both can be merged."""
+        return (self.kind, self.gpus, self.hosts) == (other.kind, other.gpus, other.hosts)
+
+    def merge(self, other: WorkerGroup) -> WorkerGroup:
+        """One group with the pods of both."""
+        names = self.custom | other.custom
+        return replace(
+            self,
+            cpus=max(self.cpus, other.cpus),
+            custom={name: max(self.custom.get(name, 0), other.custom.get(name, 0)) for name in names},
+            min_size=self.min_size + other.min_size,
+            initial_size=self.initial_size + other.initial_size,
+            max_size=self.max_size + other.max_size,
+        )
+
+
+def worker_groups(demands: Sequence[Demand], gpus_per_node: int) -> tuple[list[WorkerGroup], list[WorkerGroup]]:
+    """The groups for all replicas, and the group of each demand.
+
+    The groups are in the order of the models: KubeRay adds groups at the end to a running cluster, and starts a new
+    cluster for any other change.
+
+    Args:
+        demands: the models.
+        gpus_per_node: GPUs of the largest node.
+
+    Raises:
+        ConfigError: a replica needs more GPUs on one node than that.
+    """
+    groups: list[WorkerGroup] = []
+    indexes: list[int] = []
+    for demand in demands:
+        own = worker_group(demand, gpus_per_node)
+        index = next((index for index, group in enumerate(groups) if group.is_compatible(own)), len(groups))
+        if index == len(groups):
+            groups.append(own)
+        else:
+            groups[index] = groups[index].merge(own)
+        indexes.append(index)
+    return groups, [groups[index] for index in indexes]
+
+
+def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
+    """The group for a single model; raises as `worker_groups`."""
+    gpus, hosts = _layout(demand, gpus_per_node)
+    per_pod = _replicas_per_pod(demand, gpus, hosts)
+    spread = demand.strategy == "STRICT_SPREAD"
+    cpus = demand.largest("CPU") if spread else demand.total("CPU")
+    custom = {name: math.ceil(per_pod * demand.total(name)) for name in demand.custom}
+
+    def pods_for(replicas: int) -> int:
+        return math.ceil(replicas / per_pod)
+
+    kind = demand.accelerator if gpus else CPU
+    return WorkerGroup(
+        kind,
+        gpus,
+        hosts,
+        min_size=pods_for(demand.min_replicas),
+        initial_size=pods_for(demand.initial_replicas),
+        max_size=pods_for(demand.max_replicas),
+        cpus=math.ceil(per_pod * cpus),
+        custom=custom,
+    )
+
+
+def _layout(demand: Demand, gpus_per_node: int) -> tuple[int, int]:
+    """GPUs per pod, and pods per replica."""
+    gpus = demand.total("GPU")
+    if demand.strategy == "STRICT_SPREAD":
+        return math.ceil(demand.largest("GPU")), len(demand.bundles)
+    if gpus <= gpus_per_node:
+        return math.ceil(gpus), 1
+    stages = demand.model.pipeline_parallel_size
+    stage_gpus = gpus / stages
+    if demand.strategy == "STRICT_PACK" or stage_gpus > gpus_per_node:
+        on_one_node = gpus if demand.strategy == "STRICT_PACK" else stage_gpus
+        raise ConfigError(
+            f"model `{demand.model.model_id}`: one replica needs {on_one_node:g} GPUs on one node, and --gpus-per-node "
+            f"is {gpus_per_node}.\nhint: raise it, or split the model into stages (pipeline_parallelism.degree)."
+        )
+    # The workers of a stage communicate in every layer, so they share a pod; stages may be on different nodes.
+    stages_per_pod = int(gpus_per_node // stage_gpus)
+    hosts = math.ceil(stages / stages_per_pod)
+    return math.ceil(stage_gpus * math.ceil(stages / hosts)), hosts
+
+
+def _replicas_per_pod(demand: Demand, gpus: int, hosts: int) -> int:
+    """Replicas per pod: several if each uses a fraction of a GPU."""
+    share = demand.total("GPU")
+    return max(1, int(gpus / share)) if hosts == 1 and share else 1

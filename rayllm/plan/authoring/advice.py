@@ -1,0 +1,137 @@
+"""Recommendations for what the user leaves open: GPU, split, context length, batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rayllm.core.errors import ConfigError
+from rayllm.plan.authoring.profile import ModelProfile
+from rayllm.plan.fit import EngineSettings, Fit, fit, split_errors
+from rayllm.plan.gpus import GIB, GPUS, Gpu
+from rayllm.plan.measure import Measured
+from rayllm.plan.parallelism import smallest_split
+
+TOKENS = 8192
+"""Default length of a sequence that the GPUs must hold, in tokens."""
+
+# So many sequences of full length should fit at once: with one, all others would wait.
+_MIN_CONCURRENCY = 2
+# Never recommended: they support neither bfloat16 nor vLLM's fast attention kernels.
+_LEGACY = ("T4", "V100")
+# Typical length of a request in tokens; and vLLM's default limit of sequences on most GPUs.
+_TYPICAL_TOKENS, _MAX_SEQUENCES = 2048, 256
+
+
+def required_tokens(measured: Measured, requested: int | None) -> int:
+    """Length of a sequence that must fit, in tokens."""
+    return min(requested or TOKENS, measured.architecture.context)
+
+
+def recommended_gpu(measured: Measured, settings: EngineSettings, tokens: int) -> Gpu | None:
+    """The GPU model that holds the model with the least total memory; None if none does."""
+    candidates = (_smallest_split(measured, gpu, settings, tokens) for gpu in GPUS if gpu.name not in _LEGACY)
+    fits = [room for room in candidates if room]
+    return min(fits, key=lambda room: room.gpu.memory * room.settings.gpus).gpu if fits else None
+
+
+def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, tokens: int) -> tuple[int, int] | None:
+    """The smallest tensor and pipeline parallelism that fit; None if none do."""
+    room = _smallest_split(measured, gpu, settings, tokens)
+    return (room.settings.tensor_parallel, room.settings.pipeline_parallel) if room else None
+
+
+def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
+    """Refuse a split that vLLM would refuse, on GPUs and on CPUs.
+
+    Of an unmeasured model, the heads and layers that its config.json gives are checked.
+
+    Args:
+        profile: the model.
+        tensor: tensor parallelism.
+        stages: pipeline parallelism.
+
+    Raises:
+        ConfigError: the model cannot be split like that.
+    """
+
+    def errors_of(tensor: int, stages: int) -> list[str]:
+        if profile.measured:
+            return split_errors(profile.measured.architecture, EngineSettings(tensor, stages))
+        return list(_faults_of_shape(profile, tensor, stages))
+
+    if errors := errors_of(tensor, stages):
+        degrees = f"tensor parallelism {tensor}" + (f", pipeline parallelism {stages}" if stages > 1 else "")
+        possible = ", ".join(str(degree) for degree in range(1, 9) if not errors_of(degree, 1))
+        hint = f"\nhint: --tensor-parallelism may be {possible}." if errors_of(tensor, 1) else ""
+        raise ConfigError(f"{degrees}: {errors[0]}.{hint}")
+
+
+def _faults_of_shape(profile: ModelProfile, tensor: int, stages: int) -> Iterator[str]:
+    heads, shared, layers = profile.heads, profile.key_value_heads, profile.layers
+    if heads and heads % tensor:
+        yield f"{heads} attention heads cannot be shared by {tensor} GPUs"
+    elif shared and shared % tensor and tensor % shared:
+        yield f"{shared} key-value heads cannot be shared by {tensor} GPUs"
+    if layers and stages > layers:
+        yield f"{layers} layers make no {stages} stages"
+
+
+def checked_fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:
+    """Estimate the memory of a split.
+
+    Raises:
+        ConfigError: the model does not fit; the message says which split does.
+    """
+    room = fit(measured.architecture, measured.weights, gpu, settings)
+    if room.cache <= room.layout.bytes_of(1, 1):
+        usage = f"{room.weights / GIB:.1f} of {gpu.memory_gib:.1f} GiB are weights"
+        raise ConfigError(
+            f"{gpu.name} × {settings.gpus}: the model does not fit: {usage}.\n"
+            f"hint: {_alternative(measured, gpu, settings)}"
+        )
+    return room
+
+
+def check_context(room: Fit, tokens: int) -> None:
+    """Refuse a context length that cannot fit even if the estimate is off by its whole uncertainty.
+
+    Raises:
+        ConfigError: no sequence of `tokens` fits; the message says what does.
+    """
+    if room.cache + room.uncertainty < room.bytes_of(tokens):
+        raise ConfigError(
+            f"--max-model-len: no sequence of {tokens:,} tokens fits {room.gpu.name} × {room.settings.gpus}.\n"
+            f"hint: {room.longest_sequence(tokens):,} tokens do; so does a higher --tensor-parallelism."
+        )
+
+
+def _alternative(measured: Measured, gpu: Gpu, settings: EngineSettings) -> str:
+    better = recommended_split(measured, gpu, settings, required_tokens(measured, None))
+    if better is None:
+        return f"no number of {gpu.name} holds it; `rayllm plan` shows what does."
+    tensor, stages = better
+    return f"--tensor-parallelism {tensor}" + (f" --pipeline-parallelism {stages}" if stages > 1 else "") + " does."
+
+
+def recommended_context(room: Fit, limit: int) -> int:
+    """The longest context of which several sequences fit at once, as a power of two or the limit.
+
+    Args:
+        room: the estimate.
+        limit: the model's own limit, in tokens.
+    """
+    powers = [1024 << power for power in range(32) if 1024 << power < limit]
+    for tokens in (limit, *reversed(powers)):
+        if room.sequences_of(tokens) >= _MIN_CONCURRENCY:
+            return tokens
+    return max(1, room.longest_sequence(limit))
+
+
+def recommended_sequences(room: Fit, tokens: int) -> int:
+    """Number of sequences of typical length that fit at once, at most vLLM's default."""
+    count = min(_MAX_SEQUENCES, int(room.sequences_of(min(tokens, _TYPICAL_TOKENS))))
+    return count // 8 * 8 if count > 8 else max(1, count)
+
+
+def _smallest_split(measured: Measured, gpu: Gpu, settings: EngineSettings, tokens: int) -> Fit | None:
+    return smallest_split(measured.architecture, measured.weights, gpu, settings, tokens, _MIN_CONCURRENCY)

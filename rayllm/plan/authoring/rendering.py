@@ -1,0 +1,147 @@
+"""Renders the YAML files that serve a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+from rayllm.config import BucketSource, HubSource, ModelConfig
+from rayllm.config.load import model_from
+from rayllm.config.yaml import dump_yaml
+from rayllm.plan.authoring.answers import Answers
+from rayllm.plan.authoring.profile import ModelProfile
+from rayllm.plan.fit import Fit
+from rayllm.plan.gpus import GIB
+
+_TYPICAL_TOKENS = 2048
+_SERVE_HEADING = """# {}, for this machine only. To serve others set 0.0.0.0, behind something that checks who calls.
+# The routers listen themselves. On several nodes, or beside other applications, leave the first line out.
+"""
+_Section = dict[str, Any]
+
+
+def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> str:
+    """Render the model's file.
+
+    Args:
+        profile: the model.
+        answers: the user's decisions.
+        room: the memory estimate; None if there is none.
+    """
+    heading = "".join(f"# {line}\n" for line in _heading(profile, answers, room))
+    return heading + "\n".join(dump_yaml(section) for section in _sections(profile, answers) if section)
+
+
+def model_config(profile: ModelProfile, answers: Answers) -> ModelConfig:
+    """Build the configuration that `render_model` writes.
+
+    Raises:
+        ConfigError: the decisions contradict each other.
+    """
+    keys = {key: value for section in _sections(profile, answers) for key, value in section.items()}
+    return model_from(keys, profile.model.model_id, (Path.cwd(),))
+
+
+def _sections(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
+    yield _loading(profile)
+    yield from _prompting(profile)
+    yield from _hardware(profile, answers)
+    yield from _running(profile, answers)
+
+
+def render_serve_config(profile: ModelProfile, model_file: PurePath) -> str:
+    """Render the serve config of one model.
+
+    Args:
+        profile: the model.
+        model_file: its file, relative to the serve config's folder.
+    """
+    config = {
+        "proxy_location": "Disabled",
+        "http_options": {"host": "127.0.0.1", "port": 8000},
+        "applications": [
+            {
+                "name": "rayllm",
+                "route_prefix": "/",
+                "import_path": "rayllm:app",
+                "args": {"llm_configs": [f"./{model_file.as_posix()}"]},
+            }
+        ],
+    }
+    return _SERVE_HEADING.format(profile.model.model_id) + dump_yaml(config)
+
+
+def _heading(profile: ModelProfile, answers: Answers, room: Fit | None) -> Iterator[str]:
+    family = f": {profile.family.name}" if profile.family else ""
+    yield f"{profile.model.model_id}{family}. Written by `rayllm gen-config`."
+    if room is None:
+        yield "Its memory was not estimated" + (f": {profile.unmeasured}" if profile.unmeasured else ".")
+        return
+    sizes = (room.weights, room.adapters, room.activations, room.overhead)
+    weights, adapters, activations, overhead = (f"{size / GIB:.1f}" for size in sizes)
+    with_adapters = f"adapters {adapters}, " if room.adapters else ""
+    yield f"GPU memory: vLLM takes {room.settings.utilization:.0%} of {room.gpu.memory_gib:.1f} GiB. On each GPU are"
+    yield f"weights {weights} GiB, {with_adapters}activations {activations}, overhead {overhead};"
+    tokens = answers.context or profile.context or _TYPICAL_TOKENS
+    usual = min(tokens, _TYPICAL_TOKENS)
+    yield f"{room.cache / GIB:.1f} ± {room.uncertainty / GIB:.1f} GiB are left for requests: at once"
+    yield f"{room.sequences_of(tokens):.1f} of {tokens:,} tokens, or {room.sequences_of(usual):.0f} of {usual:,}."
+
+
+def _loading(profile: ModelProfile) -> _Section:
+    model = profile.model
+    source, keys = model.source, {"model_id": model.model_id}
+    if isinstance(source, HubSource):
+        keys["model_source"] = source.repo_id
+        if source.revision:
+            keys["revision"] = source.revision
+    else:
+        keys["model_source"] = source.bucket_uri if isinstance(source, BucketSource) else source.path
+    return {"model_loading_config": keys}
+
+
+def _prompting(profile: ModelProfile) -> Iterator[_Section]:
+    if profile.task:
+        yield {"task": profile.task}
+        return
+    family = profile.family
+    generation: dict[str, Any] = {}
+    if family and family.prompt_format:
+        generation["prompt_format"] = dict(family.prompt_format)
+    if stops := list(dict.fromkeys([*(family.stopping_sequences if family else ()), *profile.stops])):
+        generation["stopping_sequences"] = stops
+    if generation:
+        yield {"generation_config": generation}
+    if family and family.tool_parser:
+        yield {"tool_calling": {"parser": family.tool_parser}}
+    if family and family.reasoning_parser:
+        yield {"reasoning_parser": family.reasoning_parser}
+
+
+def _hardware(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
+    keys: dict[str, Any] = {"accelerator_type": answers.accelerator} if answers.accelerator else {}
+    if answers.tensor_parallel > 1:
+        keys["tensor_parallelism"] = {"degree": answers.tensor_parallel}
+    if answers.pipeline_parallel > 1:
+        keys["pipeline_parallelism"] = {"degree": answers.pipeline_parallel}
+    yield keys
+    engine = {}
+    if answers.sequences:
+        engine["max_num_seqs"] = answers.sequences
+    if answers.lora:
+        engine["max_lora_rank"] = answers.lora.rank
+    length = {"max_request_context_length": answers.context} if answers.context else {}
+    yield length | ({"engine_kwargs": engine} if engine else {})
+
+
+def _running(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
+    if lora := answers.lora:
+        yield {"lora_config": {"dynamic_lora_loading_path": lora.path, "max_num_adapters_per_replica": lora.slots}}
+    if scaling := answers.scaling:
+        numbers: dict[str, Any] = {"min_replicas": scaling.min_replicas, "max_replicas": scaling.max_replicas}
+        if scaling.target_ongoing_requests:
+            numbers["target_ongoing_requests"] = scaling.target_ongoing_requests
+        yield {"deployment_config": {"autoscaling_config": numbers}}
+    if profile.is_gated:
+        yield {"runtime_env": {"env_vars": {"HF_TOKEN": "${env:HF_TOKEN}"}}}

@@ -1,0 +1,86 @@
+"""Validated access to the numbers of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayllm.core.errors import ConfigError
+
+# The parts within each other, the outermost first: Qwen's models of speech have one more, and drafts in the format of
+# the speculators library another.
+_PARTS = ("thinker_config", "text_config", "transformer_layer_config")
+
+# A plan lists every layer, so their number is bounded, far above that of any model.
+_MOST = dict.fromkeys(("num_hidden_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"), 10_000)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that describes the decoder of text; all of it if it has no parts."""
+    for name in _PARTS:
+        part = config.get(name)
+        if part and isinstance(part, Mapping):
+            config = part
+    return config
+
+
+class Fields:
+    """The values of a configuration.
+
+    Args:
+        values: by key.
+        spellings: the keys of this family, by their usual name.
+    """
+
+    def __init__(self, values: Mapping[str, Any], spellings: Mapping[str, str] | None = None) -> None:
+        self.values = values
+        self._spellings = spellings or {}
+
+    def optional(self, name: str) -> int | None:
+        """The number at a key; None if it is missing.
+
+        Raises:
+            ConfigError: it is no non-negative integer, or more than any model has.
+        """
+        name, most = self._spellings.get(name, name), _MOST.get(name)
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"config.json: {name}: {value!r} is no non-negative integer.")
+        if most is not None and value > most:
+            raise ConfigError(f"config.json: {name}: {value} is more than the {most:,} that a model may have.")
+        return value
+
+    def required(self, name: str) -> int:
+        """The number at a key that the model's size depends on.
+
+        Raises:
+            ConfigError: it is missing, or no positive integer.
+        """
+        value = self.optional(name)
+        if not value:
+            name = self._spellings.get(name, name)
+            raise ConfigError(f"config.json: {name} is missing, so the model's size cannot be computed.")
+        return value
+
+    def attention(self) -> tuple[int, int]:
+        """Number of key-value heads, and the size of one."""
+        heads = self.required("num_attention_heads")
+        return self.optional("num_key_value_heads") or heads, self.optional("head_dim") or self.head_size()
+
+    def head_size(self, hiddens: int = 1) -> int:
+        """The size of a head where the configuration has none: those of attention divide what it reads.
+
+        Args:
+            hiddens: how many times the hidden size attention reads.
+
+        Raises:
+            ConfigError: there are more heads than can be.
+        """
+        hidden, heads = self.required("hidden_size"), self.required("num_attention_heads")
+        if hiddens * hidden < heads:
+            raise ConfigError(
+                f"config.json: num_attention_heads: {heads} heads cannot share a hidden_size of {hidden}."
+            )
+        return hiddens * hidden // heads

@@ -1,0 +1,119 @@
+"""The KV cache of an engine on a CPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rayllm.core.errors import ConfigError
+from rayllm.plan.cache_layout import CacheLayout, cache_layout
+from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.gpus import GIB
+from rayllm.plan.measure import Measured
+
+# vLLM's block size on CPUs, in tokens.
+BLOCK = 128
+# The rest is for activations, for other programs, and for files that the system keeps in memory.
+_SHARE = 0.5
+# For models whose cache cannot be computed.
+_MOST_IF_UNKNOWN = 4 * GIB
+_LEAST = GIB // 16
+_USUAL_TOKENS = 1024
+_LONGEST_REQUESTS = 4
+
+
+def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequences: int) -> int:
+    """Bytes for the KV cache of `sequences` requests of a usual length, or of a few of the longest if that is more.
+
+    At most half of the memory that the weights leave.
+
+    Args:
+        measured: the model; None if it cannot be measured.
+        free: bytes of memory that are free for this engine, before its weights are loaded.
+        tokens: tokens of the longest request; None is the model's maximum.
+        sequences: requests that the engine runs at once.
+
+    Raises:
+        ConfigError: the weights or one request do not fit; the message says what would.
+    """
+    if measured is None:
+        return max(_LEAST, min(int(free * _SHARE), _MOST_IF_UNKNOWN))
+    left = free - measured.weights.bytes
+    if left <= 0:
+        raise ConfigError(
+            f"model_loading_config: the model's weights, {_gib(measured.weights.bytes)}, do not fit in the "
+            f"{_gib(free)} of memory that are free."
+        )
+    if not measured.architecture.caches:
+        return _LEAST
+    layout = cache_layout(measured.architecture.caches, _settings(measured))
+    tokens, room = tokens or measured.architecture.context, int(left * _SHARE)
+    needed = layout.bytes_of(tokens, tokens)
+    if needed > room:
+        longest = longest_request(layout, room)
+        raise ConfigError(
+            f"max_request_context_length: the KV cache of one request of {tokens:,} tokens takes {_gib(needed)}, more "
+            f"than half of the {_gib(left)} that the weights leave; set it to at most {longest:,}."
+        )
+    usual = layout.bytes_of(min(tokens, _USUAL_TOKENS), tokens)
+    return max(_LEAST, min(room, max(usual * sequences, needed * min(sequences, _LONGEST_REQUESTS))))
+
+
+def _settings(measured: Measured) -> CacheSettings:
+    size = measured.element_bytes
+    # With instructions for bfloat16, vLLM keeps the matrices of states in 32 bits.
+    return CacheSettings(element_bytes=size, state_bytes=size, matrix_bytes=4, block=BLOCK)
+
+
+def longest_request(layout: CacheLayout, room: int) -> int:
+    """Tokens of the longest request whose cache takes at most `room` bytes, in whole blocks."""
+    blocks = 0
+    step = 1 << 20
+    while step:
+        tokens = (blocks + step) * layout.block
+        if layout.bytes_of(tokens, tokens) <= room:
+            blocks += step
+        step //= 2
+    return blocks * layout.block
+
+
+def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory that new programs can have on this machine, within the limit of the control group.
+
+    Args:
+        process: where procfs is mounted.
+        groups: where the control group's files are.
+    """
+    free = [_available(process)]
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free.append(int((groups / limit).read_text()) - int((groups / usage).read_text()) + _cached(groups / limit))
+        except (OSError, ValueError):
+            continue  # no such group, or "max"
+    return max(0, min(free))
+
+
+def _available(process: Path) -> int:
+    try:
+        for line in (process / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cached(limit: Path) -> int:
+    """Bytes of files that the group's usage includes, and that the system drops when memory is needed."""
+    for line in (limit.parent / "memory.stat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

@@ -1,0 +1,130 @@
+"""What vLLM's engine arguments mean for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayllm.core.errors import ConfigError
+from rayllm.plan.architecture import Architecture
+from rayllm.plan.cache_settings import BLOCK
+from rayllm.plan.dtypes import dtype_bytes
+from rayllm.plan.fit import EngineSettings, default_utilization
+
+# vLLM's data type of the cache → bytes per element; `auto` is the model's own.
+_CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# vLLM's data type of an index → bits per element.
+_INDEX_BITS = {"mxfp4": 4, "fp8": 8, "bf16": 16}
+# Engine arguments that change memory use in ways that are not computed.
+_NOT_COUNTED = (
+    "cpu_offload_gb",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+    "kv_cache_dtype_skip_layers",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "use_replayssm",
+)
+# Formats of weights whose files are read as vLLM reads them. Others store or change weights in ways of their own.
+_COUNTED_FORMATS = ("auto", "hf", "safetensors", "mistral")
+# Kernels that lay out the caches of DeepSeek V4 in another way than those that vLLM selects.
+_OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
+
+
+def engine_settings(
+    arguments: Mapping[str, Any], architecture: Architecture, element_bytes: int, gpu_share: float = 1.0
+) -> EngineSettings:
+    """Read the arguments that affect memory. Adapters and parallelism are left at their defaults.
+
+    Args:
+        arguments: `engine_kwargs` of a model's file.
+        architecture: the model's architecture.
+        element_bytes: size of one element in the type that it computes in.
+        gpu_share: the share of a GPU that each worker has.
+
+    Raises:
+        ConfigError: a value is invalid, or not supported here; the message names it.
+    """
+    utilization = number(arguments, "gpu_memory_utilization") or default_utilization(gpu_share)
+    if utilization > 1:
+        raise ConfigError(f"engine_kwargs.gpu_memory_utilization: must be at most 1, not {utilization:g}.")
+    state_bytes = _state_bytes(arguments, "mamba_cache_dtype")
+    return EngineSettings(
+        utilization=utilization,
+        batched_tokens=int(number(arguments, "max_num_batched_tokens")) or None,
+        sequences=int(number(arguments, "max_num_seqs")) or None,
+        cache_element_bytes=_cache_bytes(arguments) or element_bytes,
+        state_element_bytes=state_bytes or element_bytes,
+        matrix_element_bytes=_state_bytes(arguments, "mamba_ssm_cache_dtype"),
+        draft_tokens=draft_tokens(arguments),
+        keeps_prefixes=bool(arguments.get("enable_prefix_caching", architecture.heads > 0)),
+        keeps_all_tokens=bool(arguments.get("disable_hybrid_kv_cache_manager")),
+        index_bits=_INDEX_BITS.get(str(_attention(arguments).get("indexer_kv_dtype"))),
+        block=int(number(arguments, "block_size")) or BLOCK,
+        overlaps_steps=arguments.get("async_scheduling") is not False,
+        captures_graphs=not arguments.get("enforce_eager"),
+    )
+
+
+def not_counted(arguments: Mapping[str, Any]) -> list[str]:
+    """The arguments that are set and change memory use in ways that are not computed."""
+    names = [name for name in _NOT_COUNTED if arguments.get(name) not in (None, False)]
+    names += [] if (arguments.get("load_format") or "auto") in _COUNTED_FORMATS else ["load_format"]
+    names += ["mamba_cache_mode"] if arguments.get("mamba_cache_mode") == "all" else []
+    backend = arguments.get("attention_backend") or _attention(arguments).get("backend")
+    return [*names, *(["attention_backend"] if backend == _OTHER_LAYOUT else [])]
+
+
+def draft_tokens(arguments: Mapping[str, Any]) -> int:
+    """Tokens that speculative decoding proposes per step; 0 without it.
+
+    Raises:
+        ConfigError: their number is invalid.
+    """
+    speculative = arguments.get("speculative_config") or {}
+    if not isinstance(speculative, Mapping):
+        raise ConfigError("engine_kwargs.speculative_config: must be a mapping.")
+    return int(number(speculative, "num_speculative_tokens", "speculative_config."))
+
+
+def number(arguments: Mapping[str, Any], name: str, prefix: str = "") -> float:
+    """An argument; 0 if it is not set.
+
+    Args:
+        arguments: by name.
+        name: the argument.
+        prefix: where it is in `engine_kwargs`, for the error.
+
+    Raises:
+        ConfigError: it is no positive number.
+    """
+    value = arguments.get(name)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigError(f"engine_kwargs.{prefix}{name}: must be a number above 0, not {value!r}.")
+    return value
+
+
+def _cache_bytes(arguments: Mapping[str, Any]) -> int | None:
+    name = str(arguments.get("kv_cache_dtype", "auto"))
+    if name != "auto" and name not in _CACHE_TYPES:
+        supported = ", ".join(("auto", *_CACHE_TYPES))
+        raise ConfigError(f"engine_kwargs.kv_cache_dtype: `{name}` is not supported here; use {supported}.")
+    return _CACHE_TYPES.get(name)
+
+
+def _attention(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    attention = arguments.get("attention_config") or {}
+    if not isinstance(attention, Mapping):
+        raise ConfigError("engine_kwargs.attention_config: must be a mapping.")
+    return attention
+
+
+def _state_bytes(arguments: Mapping[str, Any], name: str) -> int | None:
+    """Bytes of one element of a state; None leaves it to vLLM."""
+    value = str(arguments.get(name, "auto"))
+    try:
+        return None if value == "auto" else dtype_bytes(value)
+    except ConfigError as error:
+        raise ConfigError(f"engine_kwargs.{name}: {error.message}") from None

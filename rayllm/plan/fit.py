@@ -1,0 +1,201 @@
+"""Whether a model fits on GPUs, and the memory left for the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rayllm.plan.architecture import Architecture
+from rayllm.plan.cache_layout import CacheLayout, cache_layout
+from rayllm.plan.cache_settings import BLOCK, CacheSettings
+from rayllm.plan.gpus import GIB, Gpu
+from rayllm.plan.weights import Weights
+
+UTILIZATION = 0.92
+"""vLLM's default for `gpu_memory_utilization`, in all versions that RayLLM takes."""
+# Memory of CUDA's context and libraries in each process, and of NCCL's buffers.
+_CONTEXT, _NCCL = int(0.6 * GIB), int(1.2 * GIB)
+# CUDA graphs of one layer, for all captured batch sizes.
+_GRAPHS_PER_LAYER = int(0.015 * GIB)
+# Relative error of the estimates for activations and overhead.
+_RELATIVE_ERROR = 0.5
+# Bytes per logit, which sampling holds several times: as computed, as float32, and sorted.
+_LOGIT_BYTES = 2 + 4 + 4
+
+
+def default_utilization(gpu_share: float) -> float:
+    """Our default for `gpu_memory_utilization`, which is of the whole GPU.
+
+    Args:
+        gpu_share: the share of a GPU that a worker has.
+    """
+    return round(UTILIZATION * gpu_share, 4)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The engine's arguments that affect memory.
+
+    `tensor_parallel` × `pipeline_parallel` GPUs hold one replica; `utilization` is the share of a GPU's memory that the
+    engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU;
+    `cache_element_bytes` is the size of one element of the cache, `state_element_bytes` and `matrix_element_bytes` are
+    those of recurrent states (see `CacheSettings`, also for `draft_tokens`, `keeps_prefixes`, `keeps_all_tokens`,
+    `index_bits` and `block`); `overlaps_steps` is false without asynchronous scheduling; memory for
+    `adapter_slots` of `adapter_rank` is reserved; `captures_graphs` is false with `enforce_eager`.
+    """
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    utilization: float = UTILIZATION
+    batched_tokens: int | None = None
+    sequences: int | None = None
+    cache_element_bytes: float = 2
+    state_element_bytes: float = 2
+    matrix_element_bytes: float | None = None
+    draft_tokens: int = 0
+    keeps_prefixes: bool = True
+    keeps_all_tokens: bool = False
+    index_bits: int | None = None
+    block: int = BLOCK
+    overlaps_steps: bool = True
+    adapter_slots: int = 0
+    adapter_rank: int = 0
+    captures_graphs: bool = True
+
+    @property
+    def gpus(self) -> int:
+        """GPUs per replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def in_flight(self) -> int:
+        """Most tokens of all steps that run at once; 0 if `batched_tokens` is not known.
+
+        Source: vLLM 0.29, `VllmConfig.max_in_flight_tokens`.
+        """
+        return (self.pipeline_parallel + (1 if self.overlaps_steps else 0)) * (self.batched_tokens or 0)
+
+    @property
+    def caches(self) -> CacheSettings:
+        """How caches are stored."""
+        return CacheSettings(
+            tensor_parallel=self.tensor_parallel,
+            pipeline_parallel=self.pipeline_parallel,
+            element_bytes=self.cache_element_bytes,
+            state_bytes=self.state_element_bytes,
+            matrix_bytes=self.matrix_element_bytes,
+            draft_tokens=self.draft_tokens,
+            keeps_prefixes=self.keeps_prefixes,
+            keeps_all_tokens=self.keeps_all_tokens,
+            index_bits=self.index_bits,
+            block=self.block,
+        )
+
+    def with_defaults(self, gpu: Gpu) -> EngineSettings:
+        """Fill in vLLM's defaults for the GPU."""
+        return replace(
+            self,
+            batched_tokens=self.batched_tokens or gpu.batched_tokens,
+            sequences=self.sequences or gpu.sequences,
+        )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The memory of one GPU, in bytes.
+
+    `cache` is what is left for the KV cache, negative if the model does not fit, with an error of ± `uncertainty`.
+    """
+
+    gpu: Gpu
+    settings: EngineSettings
+    layout: CacheLayout
+    weights: int
+    adapters: int
+    activations: int
+    overhead: int
+    uncertainty: int
+
+    @property
+    def cache(self) -> int:
+        """Bytes for the KV cache."""
+        used = self.weights + self.adapters + self.activations + self.overhead
+        return int(self.gpu.memory * self.settings.utilization) - used
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return max(0, self.cache // self.layout.block_bytes)
+
+    def sequences_of(self, tokens: int) -> float:
+        """Number of sequences of `tokens` that fit at once."""
+        return self.blocks / self.layout.blocks_of(tokens, self.settings.in_flight)
+
+    def bytes_of(self, tokens: int) -> int:
+        """Most bytes of the cache that a sequence of `tokens` occupies."""
+        return self.layout.bytes_of(tokens, self.settings.in_flight)
+
+    def longest_sequence(self, limit: int) -> int:
+        """Length of the longest sequence that fits, up to `limit`; 0 if none does."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.sequences_of(middle) >= 1:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings) -> Fit:
+    """Estimate the memory of a model on GPUs of one kind.
+
+    Args:
+        architecture: the model's architecture.
+        weights: its tensors.
+        gpu: the GPU model.
+        settings: the engine's arguments.
+    """
+    settings = settings.with_defaults(gpu)
+    degrees = settings.tensor_parallel, settings.pipeline_parallel
+    activations = _activations(architecture, settings)
+    overhead = _overhead(architecture, settings)
+    return Fit(
+        gpu=gpu,
+        settings=settings,
+        layout=cache_layout(architecture.caches, settings.caches),
+        weights=weights.bytes_per_gpu(*degrees),
+        adapters=weights.adapter_bytes_per_gpu(settings.adapter_slots, settings.adapter_rank, settings.tensor_parallel),
+        activations=activations,
+        overhead=overhead,
+        uncertainty=int(_RELATIVE_ERROR * (activations + overhead)),
+    )
+
+
+def split_errors(architecture: Architecture, settings: EngineSettings) -> list[str]:
+    """Reasons why the model cannot be split as configured; empty if it can."""
+    tensor, heads = settings.tensor_parallel, architecture.heads
+    key_values = architecture.key_value_heads
+    errors = []
+    if heads % tensor:
+        errors.append(f"{heads} attention heads cannot be shared by {tensor} GPUs")
+    elif key_values % tensor and tensor % key_values:
+        errors.append(f"{key_values} key-value heads cannot be shared by {tensor} GPUs")
+    elif architecture.inner % tensor and not architecture.has_experts:
+        errors.append(f"feed-forward blocks of width {architecture.inner} cannot be shared by {tensor} GPUs")
+    if settings.pipeline_parallel > architecture.layers:
+        errors.append(f"{architecture.layers} layers make no {settings.pipeline_parallel} stages")
+    return errors
+
+
+def _activations(architecture: Architecture, settings: EngineSettings) -> int:
+    """Peak bytes of one step: hidden states and a feed-forward block for every token, logits for every sequence."""
+    inner = 3 * architecture.inner // settings.tensor_parallel
+    token = 2 * (inner + 4 * architecture.hidden)
+    step = token * (settings.batched_tokens or 0)
+    return step + (settings.sequences or 0) * architecture.vocabulary * _LOGIT_BYTES
+
+
+def _overhead(architecture: Architecture, settings: EngineSettings) -> int:
+    fixed = _CONTEXT + (_NCCL if settings.gpus > 1 else 0)
+    layers = -(-architecture.layers // settings.pipeline_parallel)
+    return fixed + (layers * _GRAPHS_PER_LAYER if settings.captures_graphs else 0)

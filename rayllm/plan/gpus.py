@@ -1,0 +1,83 @@
+"""Supported GPUs and the memory that CUDA reports for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from rayllm.config.faults import did_you_mean
+from rayllm.core.errors import ConfigError
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model.
+
+    `name` is Ray's accelerator type; `memory_gib` is the capacity that CUDA reports, less than the marketed one.
+    """
+
+    name: str
+    memory_gib: float
+
+    @cached_property
+    def memory(self) -> int:
+        """Memory in bytes."""
+        return int(self.memory_gib * GIB)
+
+    @property
+    def batched_tokens(self) -> int:
+        """vLLM's default for `max_num_batched_tokens`.
+
+        Source: vLLM 0.29, `EngineArgs.get_batch_defaults`.
+        """
+        if self.memory >= 160 * GIB:
+            return 16384
+        return 8192 if self.memory >= 70 * GIB and not self.name.startswith("A100") else 2048
+
+    @property
+    def sequences(self) -> int:
+        """vLLM's default for `max_num_seqs`. Source: as for `batched_tokens`."""
+        return 256 if self.batched_tokens == 2048 else 1024
+
+
+# Capacities as in PyTorch's out-of-memory errors. To add a GPU, add a line; boards without ECC have a little more.
+GPUS = (
+    Gpu("T4", 14.56),
+    Gpu("V100", 15.77),
+    Gpu("L4", 22.03),
+    Gpu("A10G", 22.06),
+    Gpu("A100-40G", 39.38),
+    Gpu("L40S", 44.32),
+    Gpu("H100", 79.11),
+    Gpu("A100-80G", 79.15),
+    Gpu("H200", 139.80),
+    Gpu("B200", 178.35),
+    Gpu("B300", 267.69),
+)
+
+
+def find_gpu(name: str, option: str = "--gpu") -> Gpu:
+    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`.
+
+    Args:
+        name: the GPU.
+        option: the command-line option, for the error.
+
+    Raises:
+        ConfigError: there is no such GPU.
+    """
+    by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
+        _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
+    }
+    by_name |= {"a10": by_name["a10g"], "a100": by_name["a10040g"]}
+    if gpu := by_name.get(_normalize(name)):
+        return gpu
+    names = [gpu.name for gpu in GPUS]
+    hint = did_you_mean(name, names) or f"; known are {', '.join(names)}"
+    raise ConfigError(f"{option}: `{name}` is not known{hint}.")
+
+
+def _normalize(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

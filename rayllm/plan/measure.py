@@ -1,0 +1,136 @@
+"""Measure a model: its architecture and weights, without downloading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rayllm.config import HubSource, Source, named_model
+from rayllm.core.errors import ConfigError
+from rayllm.plan.architecture import Architecture, read_architecture
+from rayllm.plan.cpu import Cpu
+from rayllm.plan.dtypes import dtype_bytes
+from rayllm.plan.known_models import known_config, outline_tensors
+from rayllm.plan.quantization import online_bytes, packed_bits
+from rayllm.plan.speculation import Draft, own_draft, read_draft
+from rayllm.plan.weights import Weights, for_text
+from rayllm.sources import UnreachableError
+from rayllm.sources.inspection import ModelInfo, inspect_model
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model's architecture and weights, those of its draft included.
+
+    `element_bytes` is the size of one element in the type that it computes in; `is_outline` is true if the hub was
+    unreachable and the values come from our table of known models; `draft_layers` counts its own layers that propose
+    tokens.
+    """
+
+    architecture: Architecture
+    weights: Weights
+    element_bytes: int
+    is_outline: bool = False
+    draft_layers: int = 0
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the KV cache for one token, on one GPU or CPU."""
+        return sum(cache.token_bytes(1, self.element_bytes) for cache in self.architecture.caches)
+
+    def on_cpu(self, cpu: Cpu | None) -> Measured:
+        """The same model in the type that a CPU computes in, if nobody has set one; None is an unknown CPU."""
+        if cpu is None or self.architecture.is_quantized:
+            return self
+        element_bytes = dtype_bytes(cpu.dtype)
+        weights = self.weights.in_type(element_bytes)
+        return replace(self, weights=weights, element_bytes=element_bytes)
+
+
+def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | None = None) -> Measured:
+    """Read a model's configuration and the headers of its weights, and those of its draft.
+
+    Args:
+        source: the model.
+        dtype: the type to compute in, as vLLM's `dtype`.
+        arguments: `engine_kwargs`; its formats, `quantization`, `language_model_only` and `speculative_config` change
+            weights and caches.
+
+    Raises:
+        UnknownArchitectureError: its memory cannot be computed.
+        SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
+    """
+    return measure_info(*inspect_or_outline(source, arguments=arguments), dtype, arguments)
+
+
+def measure_info(
+    info: ModelInfo, is_outline: bool, dtype: str = "auto", arguments: Mapping[str, Any] | None = None
+) -> Measured:
+    """Measure a model that was inspected before; see `measure`.
+
+    Raises:
+        UnknownArchitectureError: its memory cannot be computed.
+        ConfigError: its configuration is invalid.
+    """
+    architecture = read_architecture(info.config)
+    element_bytes, arguments = _element_bytes(info.config, dtype), arguments or {}
+    if arguments.get("enable_expert_parallel"):
+        # Experts are not split.
+        architecture = replace(architecture, padded_expert=0)
+    proposing = read_draft(arguments, info.config, info.tensors)
+    draft = _measured_draft(proposing, info, architecture, element_bytes)
+    weights = Weights(
+        for_text(info.tensors) if arguments.get("language_model_only") else info.tensors,
+        architecture,
+        element_bytes,
+        online_bytes(arguments, architecture.is_quantized),
+        packed_bits(info.config),
+        draft.weights if draft else None,
+    )
+    if draft:
+        architecture = replace(architecture, caches=(*architecture.caches, *draft.architecture.caches))
+    return Measured(architecture, weights, element_bytes, is_outline, proposing.layers)
+
+
+def _measured_draft(draft: Draft, info: ModelInfo, architecture: Architecture, element_bytes: int) -> Measured | None:
+    """The draft of speculative decoding; None if it needs no memory."""
+    if draft.layers:
+        own, tensors = own_draft(architecture, info.tensors, draft.layers)
+        return Measured(own, Weights(tensors, own, element_bytes), element_bytes)
+    if draft.model is None:
+        return None
+    try:
+        return measure(named_model(draft.model).source)
+    except ConfigError as error:
+        raise ConfigError(f"engine_kwargs.speculative_config.model: {error.message}") from None
+
+
+def inspect_or_outline(
+    source: Source, texts: Iterable[str] = (), arguments: Mapping[str, Any] | None = None
+) -> tuple[ModelInfo, bool]:
+    """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag is then set.
+
+    Args:
+        source: the model.
+        texts: paths of small files to read as well, if they exist.
+        arguments: `engine_kwargs`; its formats say which configuration and weights are read.
+
+    Raises:
+        SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
+    """
+    try:
+        return inspect_model(source, texts, arguments), False
+    except UnreachableError:
+        if not isinstance(source, HubSource) or source.revision or not (config := known_config(source.repo_id)):
+            raise
+        return ModelInfo(source.repo_id, config, outline_tensors(config), is_gated=bool(config.get("gated"))), True
+
+
+def _element_bytes(config: Mapping[str, Any], dtype: str) -> int:
+    if dtype != "auto":
+        return dtype_bytes({"half": "float16", "float": "float32"}.get(dtype, dtype))
+    text = config.get("text_config") or {}
+    stored = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
+    # vLLM computes in 16 bits even if the weights are stored in 32.
+    return min(2, dtype_bytes(str(stored or "float16")))

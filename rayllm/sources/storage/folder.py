@@ -1,0 +1,198 @@
+"""A folder, local or in a bucket, with whole-file reads and atomic writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from rayllm.core.errors import StorageError
+from rayllm.sources.storage.filesystem import open_folder
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+    from pyarrow.fs import FileSystem
+
+_BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a folder: its name, its size in bytes, and its modification time in seconds since the epoch."""
+
+    name: str
+    size: int
+    written_at: float
+
+
+class Folder:
+    """A local folder, or one in a bucket.
+
+    Its methods block, are thread-safe, and raise StorageError if the folder cannot be read or written. They take
+    trusted relative paths with slashes.
+
+    Args:
+        uri: a path, `s3://bucket/prefix` or `gs://bucket/prefix`. It is opened at first use.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+        self._is_local = "://" not in uri
+        self._lock = threading.Lock()
+        self._opened: tuple[FileSystem, str] | None = None
+
+    def address(self, path: str) -> str:
+        """Absolute path or URI of a file."""
+        return f"{self.uri}/{path}"
+
+    def read(self, path: str) -> bytes:
+        """Read a whole file.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+        """
+        with self._translated(path, "read"), self.open(path) as file:
+            return bytes(file.read())
+
+    def open(self, path: str, offset: int = 0) -> NativeFile:
+        """Open a file for streaming. The caller closes it.
+
+        Args:
+            path: the file.
+            offset: where to begin, in bytes.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+        """
+        with self._translated(path, "read"):
+            files, root = self._open()
+            if not offset:
+                return files.open_input_stream(f"{root}/{path}")
+            file = files.open_input_file(f"{root}/{path}")
+            file.seek(offset)
+            return file
+
+    def write(self, path: str, content: bytes | BinaryIO) -> None:
+        """Create or replace a file atomically: readers never see a part of it.
+
+        Args:
+            path: the file.
+            content: its content, or a file to copy from the current position.
+        """
+        source = BytesIO(content) if isinstance(content, bytes) else content
+        with self._translated(path, "written"):
+            files, root = self._open()
+            if self._is_local:
+                _write_file(Path(root, path), source)
+            else:
+                _write_object(files, f"{root}/{path}", source)
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names of the files in the folder `path`, without subfolders; empty if it does not exist."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._translated(path, "listed"):
+            files, root = self._open()
+            infos = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
+        # Names with a leading dot are files being written.
+        return sorted(i.base_name for i in infos if i.type == FileType.File and not i.base_name.startswith("."))
+
+    def folders(self, path: str = "") -> list[str]:
+        """Sorted names of the folders in the folder `path`; empty if it does not exist."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._translated(path, "listed"):
+            files, root = self._open()
+            infos = files.get_file_info(FileSelector(f"{root}/{path}".rstrip("/"), allow_not_found=True))
+        return sorted(i.base_name for i in infos if i.type == FileType.Directory)
+
+    def entries(self, path: str) -> list[Entry]:
+        """Files in the folder `path`, including those being written; empty if it does not exist."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._translated(path, "listed"):
+            files, root = self._open()
+            infos = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
+        return [Entry(i.base_name, i.size, i.mtime_ns / 1e9) for i in infos if i.type == FileType.File]
+
+    def size(self, path: str) -> int | None:
+        """Size of a file in bytes; None if it does not exist."""
+        from pyarrow.fs import FileType
+
+        with self._translated(path, "read"):
+            files, root = self._open()
+            info = files.get_file_info(f"{root}/{path}")
+        return int(info.size) if info.type == FileType.File else None
+
+    def delete(self, path: str) -> None:
+        """Delete a file if it exists."""
+        with suppress(FileNotFoundError), self._translated(path, "deleted"):
+            files, root = self._open()
+            files.delete_file(f"{root}/{path}")
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder with everything in it, if it exists."""
+        from pyarrow.fs import FileType
+
+        with suppress(FileNotFoundError), self._translated(path, "deleted"):
+            files, root = self._open()
+            # delete_dir raises a different error for a missing folder on each file system.
+            if files.get_file_info(f"{root}/{path}").type == FileType.Directory:
+                files.delete_dir(f"{root}/{path}")
+
+    def _open(self) -> tuple[FileSystem, str]:
+        with self._lock:
+            if self._opened is None:
+                self._opened = open_folder(self.uri)
+            return self._opened
+
+    @contextmanager
+    def _translated(self, path: str, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{self.address(path)} cannot be {operation}: {error}") from None
+
+
+def _write_file(path: Path, source: BinaryIO) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as target:
+            shutil.copyfileobj(source, target, _BLOCK)
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _fsync(path.parent)
+
+
+def _write_object(files: FileSystem, path: str, source: BinaryIO) -> None:
+    # The object is created when the stream is closed, and pyarrow closes it after a failure as well.
+    try:
+        with files.open_output_stream(path) as target:
+            shutil.copyfileobj(source, target, _BLOCK)
+    except BaseException:
+        with suppress(OSError):
+            files.delete_file(path)
+        raise
+
+
+def _fsync(folder: Path) -> None:
+    """fsync the directory so that the rename is durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,198 @@
+"""S3 buckets: credentials, endpoints, regions, listing and checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from rayllm.config import BucketSource
+from rayllm.core.errors import SourceError
+from rayllm.sources import fetch
+from rayllm.sources.buckets.s3 import S3Bucket
+from rayllm.sources.stores import BucketStore
+from rayllm.sources.stores.items import Checksum
+from tests.servers.faults import FaultProxy
+from tests.servers.listener import Handler, Listener
+from tests.servers.s3 import S3Server
+from tests.unit.sources.downloads import MODEL, OTHER, WEIGHTS, contents, fetch_entry
+
+
+@pytest.fixture
+def uri(s3: S3Server, place: str) -> str:
+    s3.put(place, {f"m/{name}": content for name, content in MODEL.items()})
+    return f"s3://{place}/m"
+
+
+@pytest.fixture
+def public(s3: S3Server, uri: str, place: str) -> str:
+    """The same URI with public objects; anonymous requests can read nothing else."""
+    for name in MODEL:
+        s3.client().put_object_acl(Bucket=place, Key=f"m/{name}", ACL="public-read")
+    return uri
+
+
+def signed(proxy: FaultProxy) -> set[bool]:
+    """Whether requests were signed."""
+    return {"Signature" in seen.query or seen.authorization is not None for seen in proxy.requests}
+
+
+@pytest.mark.parametrize("options", [{"anonymous": True}, {"s3_sync_args": ("--no-sign-request",)}], ids=str)
+def test_anonymous_requests_are_unsigned(s3_proxy: FaultProxy, public: str, options: dict[str, Any]) -> None:
+    assert contents(fetch(BucketSource(bucket_uri=public, **options), "m").folder) == MODEL
+    assert signed(s3_proxy) == {False}
+
+
+def test_requests_without_credentials_are_unsigned(
+    s3_proxy: FaultProxy, public: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    assert contents(fetch(BucketSource(bucket_uri=public), "m").folder) == MODEL
+    assert signed(s3_proxy) == {False}
+
+
+def test_requests_are_signed(s3_proxy: FaultProxy, uri: str) -> None:
+    assert contents(fetch(BucketSource(bucket_uri=uri), "m").folder) == MODEL
+    assert signed(s3_proxy) == {True}
+
+
+def test_private_bucket_denies_anonymous_requests(s3: S3Server, uri: str) -> None:
+    with pytest.raises(SourceError, match=r"access denied \(403\); check the credentials and the bucket's policy"):
+        fetch(BucketSource(bucket_uri=uri, anonymous=True), "m")
+
+
+def test_s3_sync_args(s3: S3Server, uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    keys = "aws_access_key_id = of-the-profile\naws_secret_access_key = x\n"
+    (tmp_path / "config").write_text(f"[profile mine]\n{keys}")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with FaultProxy(s3.url) as proxy:
+        args = ("--profile", "mine", "--region=eu-west-1", "--endpoint-url", proxy.url)
+        assert contents(fetch(BucketSource(bucket_uri=uri, s3_sync_args=args), "m").folder) == MODEL
+        signatures = [seen.authorization or seen.query for seen in proxy.requests]
+    assert all("of-the-profile" in text and "eu-west-1" in text for text in signatures)
+
+
+def test_missing_profile(s3: S3Server, uri: str) -> None:
+    source = BucketSource(bucket_uri=uri, s3_sync_args=("--profile", "nobody"))
+    with pytest.raises(SourceError, match=r"cannot be reached as configured: .*nobody"):
+        fetch(source, "m")
+
+
+@pytest.mark.parametrize("algorithm", ["CRC64NVME", "CRC32C", "CRC32", "SHA256", "SHA1"])
+def test_stored_checksum_is_used(s3_proxy: FaultProxy, s3: S3Server, place: str, algorithm: str) -> None:
+    s3.put(place, {"m/w": WEIGHTS}, ChecksumAlgorithm=algorithm)
+    store = BucketStore(BucketSource(bucket_uri=f"s3://{place}/m"))
+    checksum = store.locate(store.files()[0]).checksum
+    assert checksum
+    assert checksum.algorithm == algorithm.lower()
+    s3_proxy.fault("flip", "m/w", times=1)
+    assert (fetch_entry(f"s3://{place}/m").files / "w").read_bytes() == WEIGHTS
+
+
+HEADS: list[tuple[dict[str, Any], Checksum | None]] = [
+    ({}, Checksum("md5", "0" * 32)),
+    ({"ETag": f'"{"0" * 32}-3"'}, None),
+    ({"ServerSideEncryption": "aws:kms"}, None),
+    ({"ServerSideEncryption": "AES256"}, Checksum("md5", "0" * 32)),
+    ({"SSECustomerAlgorithm": "AES256"}, None),
+    ({"ChecksumType": "COMPOSITE", "ChecksumCRC32C": "AAAAAA==", "ETag": f'"{"0" * 32}-3"'}, None),
+    ({"ChecksumCRC32C": "AAAAAA==-3", "ETag": f'"{"0" * 32}-3"'}, None),
+    (
+        {"ChecksumType": "FULL_OBJECT", "ChecksumCRC64NVME": "AAAAAAAAAAA=", "ETag": f'"{"0" * 32}-3"'},
+        Checksum("crc64nvme", "0" * 16),
+    ),
+]
+
+
+@pytest.mark.parametrize(("head", "checksum"), HEADS, ids=lambda value: str(value)[:60])
+def test_only_checksums_of_the_whole_object_are_used(
+    s3: S3Server, head: dict[str, Any], checksum: Checksum | None
+) -> None:
+    bucket = S3Bucket("b", BucketSource(bucket_uri="s3://b"))
+    assert bucket._checksum({"ETag": f'"{"0" * 32}"', **head}) == checksum
+
+
+@pytest.mark.parametrize("extra", [{}, {"ChecksumAlgorithm": "CRC32C"}], ids=str)
+def test_multipart_upload(s3: S3Server, place: str, extra: dict[str, str]) -> None:
+    s3.put(place, {"m/config.json": b"{}"})
+    at = {"Bucket": place, "Key": "m/w"}
+    upload = s3.client().create_multipart_upload(**at, **extra)["UploadId"]
+    big = WEIGHTS * 18
+    parts = []
+    for number, body in enumerate((big, OTHER), 1):
+        part = s3.client().upload_part(**at, UploadId=upload, PartNumber=number, Body=body, **extra)
+        sums = {name: value for name, value in part.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        parts.append({"ETag": part["ETag"], "PartNumber": number, **sums})
+    s3.client().complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts})
+    assert (fetch_entry(f"s3://{place}/m").files / "w").read_bytes() == big + OTHER
+
+
+def test_paginated_listing(s3_proxy: FaultProxy, s3: S3Server, place: str) -> None:
+    s3.put(place, {f"m/{number}": b"" for number in range(5)})
+    bucket = S3Bucket(place, BucketSource(bucket_uri=f"s3://{place}"))
+
+    def two_per_page(params: dict[str, Any], **_: Any) -> None:
+        params["MaxKeys"] = 2
+
+    bucket._client.meta.events.register("provide-client-params.s3.ListObjectsV2", two_per_page)
+    assert sorted(info.key for info in bucket.list_objects("m/")) == [f"m/{number}" for number in range(5)]
+    assert len(s3_proxy.requests) == 3
+
+
+def test_uri_of_a_single_object(s3: S3Server, place: str) -> None:
+    s3.put(place, {"m/w": WEIGHTS, "m/w2": OTHER})
+    assert contents(fetch_entry(f"s3://{place}/m/w").files) == {"w": WEIGHTS}
+
+
+def test_key_with_special_characters(s3: S3Server, place: str) -> None:
+    names = {"m/a b+c%20=&é?#.json": b"1"}
+    s3.put(place, names)
+    assert contents(fetch_entry(f"s3://{place}/m").files) == {name.removeprefix("m/"): b"1" for name in names}
+
+
+def test_endpoint_refuses_connections(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"s3://b/m .* at 127\.0\.0\.1:9: EndpointConnectionError; this node has no"):
+        fetch(BucketSource(bucket_uri="s3://b/m"), "m")
+
+
+def test_cached_copy_is_served_if_s3_is_down(s3_proxy: FaultProxy, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 1)
+    cached = fetch(BucketSource(bucket_uri=uri), "m")
+    s3_proxy.fault("status", value=503)
+    assert fetch(BucketSource(bucket_uri=uri), "m") == cached
+
+
+def test_bucket_is_listed_once(s3_proxy: FaultProxy, uri: str) -> None:
+    fetch(BucketSource(bucket_uri=uri), "m")
+    assert len([seen for seen in s3_proxy.requests if "list-type" in seen.query]) == 1
+
+
+class _OtherRegion(Handler):
+    """Redirects requests signed for another region to eu-west-1, as S3 does."""
+
+    def do_HEAD(self) -> None:
+        if "/eu-west-1/s3/" in self.headers.get("authorization", ""):
+            return self.reply(200, {"ETag": '"1"'})
+        return self.reply(400, {"x-amz-bucket-region": "eu-west-1"})
+
+
+def test_url_is_signed_for_the_buckets_region(s3: S3Server) -> None:
+    listener = Listener(_OtherRegion)
+    listener.start()
+    args = ("--endpoint-url", listener.url, "--region", "us-east-1")
+    try:
+        location = S3Bucket("b", BucketSource(bucket_uri="s3://b", s3_sync_args=args)).locate("m/w", '"1"')
+    finally:
+        listener.stop()
+    # A presigned URL is valid for the region that it is signed for.
+    assert "/eu-west-1/s3/" in unquote(location.url)
