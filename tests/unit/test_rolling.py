@@ -10,11 +10,11 @@ from ray.serve._private.config import ReplicaConfig
 from ray.serve._private.deploy_utils import deploy_args_to_deployment_info, get_deploy_args
 from ray.serve._private.utils import DeploymentOptionUpdateType
 from ray.serve._private.version import DeploymentVersion
-from tests.unit.deploy.test_composition import config
 
 from rayllm import build_app
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.serving.cluster.deployment.restart_scope import ROLLING
+from tests.unit.deploy.test_composition import config
 
 AUTO = {"autoscaling_config": {"max_replicas": 3}}
 

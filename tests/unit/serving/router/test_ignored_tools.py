@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH
 
 from rayllm.core.endpoints import CHAT, MESSAGES, RESPONSES
 from rayllm.core.headers import IGNORED_TOOLS
@@ -14,6 +13,7 @@ from rayllm.serving.router.requests import client_request
 from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.body_summary import summarize
+from tests.unit.core.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH
 from tests.unit.serving.router.test_forwarder import WAYS, Answer, Replica, RouterApplication, service, until
 
 PREVIEW = {"type": "web_search_preview"}

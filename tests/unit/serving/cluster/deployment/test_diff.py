@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.deploy.test_composition import config
 
 from rayllm.cli.shared.application import inlined_models
 from rayllm.config import AppConfig, load_app
 from rayllm.serving.cluster.deployment.diff import Change, Effect, changes, different, router_keys
+from tests.unit.deploy.test_composition import config
 
 
 def app(*models: dict[str, Any], **router: Any) -> AppConfig:
