@@ -19,4 +19,4 @@ def test_the_digest_covers_the_whole_package(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(code_version, "_digest", record)
     code_version.source_digest.__wrapped__()
     files = {Path(name) for name, _ in digested[0]}
-    assert {Path("errors.py"), Path("engine/server.py"), Path("config/data/vllm/0.29.json")} <= files
+    assert {Path("core/errors.py"), Path("engine/server.py"), Path("config/data/vllm/0.29.json")} <= files
