@@ -1,6 +1,6 @@
 """Check that a library still has the private names that RayLLM uses.
 
-`cluster/ray_internals.py`, `serving/http/uvicorn_server.py` and `engine/vllm/private_names.py` list them, one module a
+`tests/vllm/private_names.py`, `cluster/ray_internals.py` and `serving/http/uvicorn_server.py` list them, one module a
 library; a test of each says which names an upgrade has removed.
 """
 

@@ -7,8 +7,8 @@ import vllm
 from packaging.version import Version
 
 from rayllm.engine.vllm.moved_names import MOVED_NAMES, module_of
-from rayllm.engine.vllm.private_names import PRIVATE_NAMES
 from tests.private_names import missing_names
+from tests.vllm.private_names import PRIVATE_NAMES
 
 
 def test_vllm_has_every_private_name_that_is_used() -> None:

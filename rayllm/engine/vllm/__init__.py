@@ -1,4 +1,4 @@
-"""The only door to vLLM. `private_names` lists every private name of vLLM that RayLLM uses.
+"""The only door to vLLM. `tests/vllm/private_names.py` lists every private name of vLLM that RayLLM uses.
 
 vLLM is imported inside functions: importing it takes tens of seconds and reads environment variables once.
 """

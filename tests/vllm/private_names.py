@@ -1,6 +1,6 @@
 """Every private name of vLLM, and of what it is built on, that RayLLM uses, besides those of `moved_names`.
 
-`tests/vllm/test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
+`test_engine_names.py` checks them against the installed vLLM, so an upgrade names what it broke.
 """
 
 from __future__ import annotations
