@@ -18,13 +18,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def config_error(name: str, model: type[BaseModel], error: ValidationError) -> ConfigError:
-    """Convert pydantic's error for a file to ours, with one line per fault.
-
-    Args:
-        name: name of the file in the message.
-        model: the schema that was validated.
-        error: pydantic's error.
-    """
+    """Convert pydantic's error for a file with this name to ours, with one line per fault."""
     lines = [f"{name}: {_line(model, dict(item))}" for item in error.errors(include_url=False, include_input=False)]
     return ConfigError("\n".join(dict.fromkeys(lines)))
 

@@ -34,12 +34,7 @@ def load_model(path: Path | str) -> ModelConfig:
 
 
 def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
-    """Validate a model's parsed mapping.
-
-    Args:
-        raw: the mapping.
-        name: its name in errors.
-        folders: folders to look up relative paths in, in order.
+    """Validate a model's parsed mapping, `name` in errors. Relative paths are looked up in the folders, in order.
 
     Raises:
         ConfigError: lists every fault, one a line.

@@ -14,9 +14,7 @@ _SCHEMES = ("s3://", "gs://")
 def named_model(text: str, model_id: str | None = None) -> ModelConfig:
     """The configuration for a model file, a hub id, a local folder or a bucket URI.
 
-    Args:
-        text: any of these.
-        model_id: name of the model; else derived from its source or file.
+    Without `model_id`, the model's name is derived from its source or file.
 
     Raises:
         ConfigError: it is none of these, or the file is invalid.

@@ -30,12 +30,7 @@ _ALWAYS_A_PATH = {
 
 
 def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
-    """Look up a path in each folder in turn.
-
-    Args:
-        text: the path.
-        folders: the folders.
-        key: the path's key, for the error message.
+    """Look up a path, the value of `key`, in each folder in turn.
 
     Raises:
         ConfigError: it is in none; the message lists the candidates.

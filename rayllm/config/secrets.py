@@ -12,12 +12,7 @@ REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 
 
 def expand(value: Any, environment: Mapping[str, str], where: str) -> Any:
-    """Replace every `${env:NAME}` in the strings of a nested value.
-
-    Args:
-        value: the value.
-        environment: the environment variables.
-        where: the value's key, for the error message.
+    """Replace every `${env:NAME}` in the strings of a nested value, whose key is `where`.
 
     Raises:
         ConfigError: a variable is not set.

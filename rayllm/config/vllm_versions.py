@@ -59,9 +59,7 @@ def names_of(series: str) -> dict[str, Any]:
 def other_version(kind: str, name: str) -> str | None:
     """Why the installed vLLM lacks a name that another series has, as the end of a sentence; None if none has it.
 
-    Args:
-        kind: of `names_of`, other than `requests`.
-        name: the name, which the current series does not have.
+    The kinds are those of `names_of`, other than `requests`.
     """
     having = [series for series in SERIES if name in names_of(series)[kind]]
     if not having:

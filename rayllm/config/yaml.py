@@ -35,11 +35,7 @@ class _DuplicateKeyError(Exception):
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML text.
-
-    Args:
-        text: the text.
-        name: its name in errors.
+    """Parse YAML text, called `name` in errors.
 
     Raises:
         ConfigError: the text is not valid YAML, or a mapping has a duplicate key.

@@ -54,13 +54,8 @@ def vllm_arguments(
 ) -> VllmArguments:
     """The arguments for one replica.
 
-    Args:
-        model: the model.
-        weights: local folder of the weights, or an address that vLLM streams them from.
-        tokenizer: local folder of the tokenizer, if it is another.
-        names: the names of the model, its id first.
-        workers: where the engine's workers run.
-        processors: class paths of our logits processors.
+    `weights` is a local folder, or an address that vLLM streams them from; `tokenizer` is a folder of its own, if there
+    is one; `names` begins with the model's id; `processors` are class paths of our logits processors.
 
     Raises:
         ConfigError: two keys of the model exclude each other.

@@ -59,17 +59,9 @@ def check_cpu_limits(model: ModelConfig) -> None:
 
 
 def with_cpu_defaults(model: ModelConfig, weights: Path, neighbors: Neighbors = ALONE) -> ModelConfig:
-    """Choose for this machine's CPU what the model's file leaves open. Logs the choices.
+    """Choose for this machine's CPU what the model's file leaves open; returns the model with more `engine_kwargs`.
 
-    Sets environment variables, so call it before vLLM is imported.
-
-    Args:
-        model: the model.
-        weights: the folder of its weights.
-        neighbors: the engines that share the cores.
-
-    Returns:
-        The model, with more `engine_kwargs`.
+    Logs the choices. Sets environment variables, so call it before vLLM is imported.
 
     Raises:
         ConfigError: the model does not fit in the memory.

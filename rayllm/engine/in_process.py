@@ -40,15 +40,7 @@ _PLACEHOLDER_PROMPT = [0]
 
 
 class InProcessClient:
-    """A client of one engine.
-
-    Args:
-        engine: vLLM's AsyncLLM.
-        model: the model.
-        plan: the model's request plan.
-        admit: refuses constraints that are unsafe for the engine.
-        adapter_pool: the adapters in the engine; None if it takes none.
-    """
+    """A client of one engine, a vLLM AsyncLLM; `admit` refuses constraints that are unsafe for it."""
 
     def __init__(
         self,
@@ -75,11 +67,8 @@ class InProcessClient:
     async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
         """Generate for one prompt; returns vLLM's `RequestOutput`.
 
-        Args:
-            prompt: the prompt.
-            sampling: fields of a completion request, such as `temperature` or `guided_choice`.
-            model: name of the model or an adapter; the model by default.
-            detokenize: whether to return text; forced where a stop is a text.
+        `sampling` holds fields of a completion request, such as `guided_choice`; `model` names an adapter, or the
+        model, the default. Without `detokenize`, the answer has a text only where a stop is one.
 
         Raises:
             RequestError: a field or the prompt is invalid.
@@ -95,11 +84,8 @@ class InProcessClient:
     async def pool(self, task: str, prompt: Prompt, pooling: Body, model: str | None) -> tuple[list[float], int]:
         """Pool one prompt; returns a vector or probabilities, and the number of prompt tokens.
 
-        Args:
-            task: `embed` or `classify`.
-            prompt: the prompt.
-            pooling: `dimensions` or `use_activation`.
-            model: as for `generate`.
+        The task is `embed` or `classify`; `pooling` holds `dimensions` or `use_activation`; `model` is as for
+        `generate`.
 
         Raises:
             RequestError, ModelNotFoundError, EngineError: as `generate`.

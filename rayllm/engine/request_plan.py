@@ -51,10 +51,7 @@ def plan_requests(
 ) -> RequestPlan:
     """The request plan of `model`. Without a tokenizer there is no template, and stops stay texts.
 
-    Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        own_template: returns the model's own chat template for requests without tools.
+    `own_template` returns the model's own chat template for requests without tools.
     """
     generation = model.generation_config
     texts, ids = _split_stops(generation.stopping_sequences, tokenizer)

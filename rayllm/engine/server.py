@@ -97,14 +97,9 @@ class EngineServer:
     ) -> None:
         """Start the engine and build the application.
 
-        Args:
-            weights: local folder of the weights, or an address that vLLM streams them from.
-            tokenizer_folder: folder of the tokenizer, if it is another.
-            configure: creates vLLM's engine configuration where the device is visible, if that is not here.
-            host: address of this machine for the engine's workers.
-            progress: creates an observer of an adapter's download.
-            workers: where the engine's workers run.
-            neighbors: the engines that share the cores of a machine with this one.
+        `weights` is a local folder, or an address that vLLM streams them from; `configure` creates vLLM's engine
+        configuration where the device is visible, if that is not here; `host` is this machine's address for the
+        engine's workers.
 
         Raises:
             ConfigError: vLLM refuses the configuration, or the weights contradict their config.json.

@@ -49,13 +49,9 @@ class AdapterFiles:
 class AdapterStore:
     """The adapters of one base model. Its methods block.
 
-    Args:
-        base: id of the base model.
-        catalog: lists adapters; None if only `modules` are served.
-        modules: adapters with a source of their own, by name (`lora_config.lora_modules`).
-        options: how to download.
-        max_rank: the largest rank that the engine takes.
-        progress: creates the observer of a download.
+    The catalog is None if only `modules` are served: adapters with a source of their own, by name
+    (`lora_config.lora_modules`). The engine takes ranks up to `max_rank`; `progress` creates the observer of a
+    download.
     """
 
     def __init__(
@@ -75,11 +71,9 @@ class AdapterStore:
         self._progress = progress
 
     def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
-        """Fetch the current version of an adapter. The caller releases its cache entry.
+        """Fetch the current version of an adapter, from `path` if an administrator loaded it from there.
 
-        Args:
-            name: the adapter.
-            path: its source, if an administrator loaded it from one.
+        The caller releases its cache entry.
 
         Raises:
             ModelNotFoundError: it does not exist.

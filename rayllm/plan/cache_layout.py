@@ -61,11 +61,7 @@ class CacheLayout:
 
 
 def cache_layout(caches: Sequence[Cache], settings: CacheSettings) -> CacheLayout:
-    """The layout on the GPU with the most layers.
-
-    Args:
-        caches: the caches of all layers.
-        settings: how the engine stores them.
+    """The layout of the caches of all layers on the GPU with the most of these.
 
     Raises:
         ConfigError: vLLM cannot give all layers blocks of the same size.

@@ -77,14 +77,10 @@ def window_cache(window: int) -> ReplicatedWindowCache:
 
 
 def compressor_state(elements: int, rate: int) -> ReplicatedWindowCache:
-    """The compressor's state: what the next vector will be made of.
+    """The compressor's state: what the next vector, of `elements` for each `rate` tokens, will be made of.
 
     For each token of an incomplete group, it has `elements` values and as many scores, in 32 bits. At the rate 4,
     groups overlap, so that two of them are kept.
-
-    Args:
-        elements: of a vector.
-        rate: tokens in a group.
     """
     overlaps = rate == 4
     groups, block = (2, 4) if overlaps else (1, 8)

@@ -25,12 +25,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Fields:
-    """The values of a configuration.
-
-    Args:
-        values: by key.
-        spellings: the keys of this family, by their usual name.
-    """
+    """The values of a configuration; `spellings` are the keys of this family, by their usual name."""
 
     def __init__(self, values: Mapping[str, Any], spellings: Mapping[str, str] | None = None) -> None:
         self.values = values
@@ -70,10 +65,7 @@ class Fields:
         return self.optional("num_key_value_heads") or heads, self.optional("head_dim") or self.head_size()
 
     def head_size(self, hiddens: int = 1) -> int:
-        """The size of a head where the configuration has none: those of attention divide what it reads.
-
-        Args:
-            hiddens: how many times the hidden size attention reads.
+        """The size of a head where the configuration has none: the heads divide what attention reads, `hiddens` sizes.
 
         Raises:
             ConfigError: there are more heads than can be.

@@ -28,13 +28,8 @@ def check_tensors(
 ) -> None:
     """Check the vocabulary, the width and the number of layers, and the width of keys of a known architecture.
 
-    Args:
-        config: the model's config.json.
-        tensors: all tensors in the model's files, by name.
-        architecture: what the configuration describes; None if it is not known.
-
     Raises:
-        ConfigError: names the key, and the tensor that contradicts it.
+        ConfigError: names the key of config.json, and the tensor that contradicts it.
     """
     values = text_part(config)
     own = {name: tensor for name, tensor in tensors.items() if not _OTHER_PARTS.search(name)}
@@ -57,9 +52,7 @@ def check_tensors(
 def find_contradiction(folder: str, arguments: Mapping[str, Any] | None = None) -> ConfigError | None:
     """What the tensors of a local folder contradict in its config.json; None if nothing is found.
 
-    Args:
-        folder: the folder.
-        arguments: `engine_kwargs`; its formats say which tensors are loaded.
+    The formats in `arguments`, of `engine_kwargs`, say which tensors are loaded.
     """
     try:
         info = inspect_model(LocalSource(path=folder), arguments=arguments)

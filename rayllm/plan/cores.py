@@ -102,12 +102,7 @@ def _spare(available: int) -> int:
 
 
 def this_machine(system: Path = _SYSTEM, allowed: set[int] | None = None) -> Cores:
-    """The cores of this process.
-
-    Args:
-        system: where sysfs is mounted.
-        allowed: the logical CPUs that it may run on; None asks the kernel.
-    """
+    """The cores of this process, by sysfs; None as `allowed`, the logical CPUs that it may run on, asks the kernel."""
     if allowed is None:
         allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     first_of_core: dict[tuple[str, str], int] = {}

@@ -70,10 +70,7 @@ def parse_cpuinfo(text: str) -> Cpu | None:
 def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | None:
     """The type to compute a model in on a CPU, if nobody has set it. None leaves it to vLLM.
 
-    Args:
-        config: the model's config.json.
-        task: the model's task, as in its file; None infers it from the architecture.
-        cpu: the processor.
+    Without a task in the model's file, its architecture in config.json tells it.
     """
     text = config.get("text_config") or {}
     if config.get("quantization_config") or text.get("quantization_config"):

@@ -25,13 +25,8 @@ _LONGEST_REQUESTS = 4
 def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequences: int) -> int:
     """Bytes for the KV cache of `sequences` requests of a usual length, or of a few of the longest if that is more.
 
-    At most half of the memory that the weights leave.
-
-    Args:
-        measured: the model; None if it cannot be measured.
-        free: bytes of memory that are free for this engine, before its weights are loaded.
-        tokens: tokens of the longest request; None is the model's maximum.
-        sequences: requests that the engine runs at once.
+    At most half of what the weights leave of the `free` bytes of memory. The longest request has `tokens`, by default
+    the model's maximum. A model that is None cannot be measured.
 
     Raises:
         ConfigError: the weights or one request do not fit; the message says what would.
@@ -78,12 +73,7 @@ def longest_request(layout: CacheLayout, room: int) -> int:
 
 
 def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that new programs can have on this machine, within the limit of the control group.
-
-    Args:
-        process: where procfs is mounted.
-        groups: where the control group's files are.
-    """
+    """Bytes of memory that new programs can have on this machine, within the limit of the control group."""
     free = [_available(process)]
     for limit, usage in (
         ("memory.max", "memory.current"),

@@ -34,13 +34,10 @@ _OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
 def engine_settings(
     arguments: Mapping[str, Any], architecture: Architecture, element_bytes: int, gpu_share: float = 1.0
 ) -> EngineSettings:
-    """Read the arguments that affect memory. Adapters and parallelism are left at their defaults.
+    """Read the `engine_kwargs` that affect memory. Adapters and parallelism are left at their defaults.
 
-    Args:
-        arguments: `engine_kwargs` of a model's file.
-        architecture: the model's architecture.
-        element_bytes: size of one element in the type that it computes in.
-        gpu_share: the share of a GPU that each worker has.
+    `element_bytes` is the size of one element in the type that the model computes in; each worker has `gpu_share` of a
+    GPU.
 
     Raises:
         ConfigError: a value is invalid, or not supported here; the message names it.
@@ -88,12 +85,7 @@ def draft_tokens(arguments: Mapping[str, Any]) -> int:
 
 
 def number(arguments: Mapping[str, Any], name: str, prefix: str = "") -> float:
-    """An argument; 0 if it is not set.
-
-    Args:
-        arguments: by name.
-        name: the argument.
-        prefix: where it is in `engine_kwargs`, for the error.
+    """An argument, which is in `engine_kwargs` at `prefix`; 0 if it is not set.
 
     Raises:
         ConfigError: it is no positive number.

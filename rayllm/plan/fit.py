@@ -23,11 +23,7 @@ _LOGIT_BYTES = 2 + 4 + 4
 
 
 def default_utilization(gpu_share: float) -> float:
-    """Our default for `gpu_memory_utilization`, which is of the whole GPU.
-
-    Args:
-        gpu_share: the share of a GPU that a worker has.
-    """
+    """Our default for `gpu_memory_utilization`, which is of the whole GPU, where a worker has a share of one."""
     return round(UTILIZATION * gpu_share, 4)
 
 
@@ -147,14 +143,7 @@ class Fit:
 
 
 def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings) -> Fit:
-    """Estimate the memory of a model on GPUs of one kind.
-
-    Args:
-        architecture: the model's architecture.
-        weights: its tensors.
-        gpu: the GPU model.
-        settings: the engine's arguments.
-    """
+    """Estimate the memory of a model on GPUs of one kind."""
     settings = settings.with_defaults(gpu)
     degrees = settings.tensor_parallel, settings.pipeline_parallel
     activations = _activations(architecture, settings)

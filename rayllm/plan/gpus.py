@@ -61,12 +61,8 @@ GPUS = (
 def find_gpu(name: str, option: str = "--gpu") -> Gpu:
     """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`.
 
-    Args:
-        name: the GPU.
-        option: the command-line option, for the error.
-
     Raises:
-        ConfigError: there is no such GPU.
+        ConfigError: there is no such GPU; the message begins with the command line's option.
     """
     by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"

@@ -40,14 +40,7 @@ class LayerCache:
         return block * self.token_bytes(settings.tensor_parallel, settings.element_bytes)
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
-        """Most blocks that a sequence occupies.
-
-        Args:
-            tokens: its length.
-            block: tokens per block.
-            in_flight: most tokens of all steps that run at once.
-            settings: how the engine stores caches.
-        """
+        """Most blocks that a sequence of `tokens` occupies, with `in_flight` tokens in all steps that run at once."""
         return ceil(tokens / block)
 
 

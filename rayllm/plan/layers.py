@@ -47,11 +47,7 @@ class UnknownArchitectureError(ConfigError):
 
 
 def caches_of(family: str, fields: Fields) -> Caches:
-    """All caches of a model, in the order of its layers.
-
-    Args:
-        family: its `model_type`.
-        fields: its configuration.
+    """All caches of a model of the family, its `model_type`, in the order of its layers.
 
     Raises:
         UnknownArchitectureError: the family or a kind of layer is not supported.

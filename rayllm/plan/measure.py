@@ -51,11 +51,8 @@ class Measured:
 def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | None = None) -> Measured:
     """Read a model's configuration and the headers of its weights, and those of its draft.
 
-    Args:
-        source: the model.
-        dtype: the type to compute in, as vLLM's `dtype`.
-        arguments: `engine_kwargs`; its formats, `quantization`, `language_model_only` and `speculative_config` change
-            weights and caches.
+    The formats, `quantization`, `language_model_only` and `speculative_config` in `arguments`, of `engine_kwargs`,
+    change weights and caches.
 
     Raises:
         UnknownArchitectureError: its memory cannot be computed.
@@ -111,10 +108,8 @@ def inspect_or_outline(
 ) -> tuple[ModelInfo, bool]:
     """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag is then set.
 
-    Args:
-        source: the model.
-        texts: paths of small files to read as well, if they exist.
-        arguments: `engine_kwargs`; its formats say which configuration and weights are read.
+    `texts` are small files to read as well, if they exist; the formats in `arguments`, of `engine_kwargs`, say which
+    configuration and weights are read.
 
     Raises:
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.

@@ -18,9 +18,6 @@ def host_bytes(arguments: Mapping[str, Any]) -> int:
 
     Source: vLLM 0.29, `VllmConfig._post_init_kv_transfer_config`.
 
-    Args:
-        arguments: `engine_kwargs` of a model's file.
-
     Raises:
         ConfigError: a size is invalid or missing; the message names it.
     """

@@ -20,12 +20,7 @@ def smallest_split(
 ) -> Fit | None:
     """Find the smallest split with room for `sequences` of `tokens`; None if there is none.
 
-    Args:
-        architecture, weights: the model.
-        gpu: the GPU model.
-        settings: how the engine runs; its degrees of parallelism are ignored.
-        tokens: length of a sequence.
-        sequences: how many must fit at once.
+    The degrees of parallelism in `settings` are ignored.
     """
     for tensor, stages in _splits():
         split = replace(settings, tensor_parallel=tensor, pipeline_parallel=stages)

@@ -31,12 +31,10 @@ _PACKED_BITS = {"U8": 8, "I8": 8, "I32": 32}
 def online_bytes(arguments: Mapping[str, Any], is_quantized: bool) -> float | None:
     """Bytes per parameter of linear layers that vLLM quantizes when it loads them; None if it does not.
 
-    Args:
-        arguments: `engine_kwargs` of a model's file.
-        is_quantized: whether the checkpoint is quantized already; the method then names its format.
+    In a checkpoint that is quantized already, the method names its format.
 
     Raises:
-        ConfigError: the method is not supported here.
+        ConfigError: the method in `engine_kwargs` is not supported here.
     """
     method = arguments.get("quantization")
     if method is None or is_quantized:
@@ -55,13 +53,7 @@ def is_converted(name: str) -> bool:
 
 
 def parameters_of(name: str, tensor: Tensor, bits: int) -> int:
-    """Number of parameters that a tensor of a quantized checkpoint holds; 0 for scales and the like.
-
-    Args:
-        name: of the tensor.
-        tensor: its type and shape.
-        bits: per parameter of packed tensors.
-    """
+    """Parameters in a tensor of a quantized checkpoint, packed in `bits` each; 0 for scales and the like."""
     if _SCALES.search(name):
         return 0
     return tensor.count * max(1, _PACKED_BITS.get(tensor.dtype, bits) // bits)

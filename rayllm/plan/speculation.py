@@ -39,12 +39,7 @@ class Draft:
 
 
 def read_draft(arguments: Mapping[str, Any], config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draft:
-    """Read `speculative_config` of the engine arguments.
-
-    Args:
-        arguments: `engine_kwargs` of a model's file.
-        config: the model's config.json.
-        tensors: all tensors in its files, by name.
+    """Read `speculative_config` of the `engine_kwargs`.
 
     Raises:
         ConfigError: the method is not supported here, or lacks its model; the message names the key.
@@ -69,13 +64,7 @@ def read_draft(arguments: Mapping[str, Any], config: Mapping[str, Any], tensors:
 def own_draft(
     architecture: Architecture, tensors: Mapping[str, Tensor], layers: int
 ) -> tuple[Architecture, dict[str, Tensor]]:
-    """The layers of a model that propose tokens (multi-token prediction), as a model of their own.
-
-    Args:
-        architecture: the model's architecture.
-        tensors: all tensors in its files, by name.
-        layers: number of layers that propose.
-    """
+    """The layers of a model that propose tokens (multi-token prediction), as a model of their own."""
     attention = [cache for cache in architecture.caches if isinstance(cache, LayerCache)]
     own: Caches = tuple(cache for cache in attention[:1])
     if index := next((cache for cache in attention if isinstance(cache, IndexCache)), None):

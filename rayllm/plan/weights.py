@@ -44,15 +44,10 @@ def for_text(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Weights:
-    """All tensors of a model that vLLM loads.
+    """All tensors of a model that vLLM loads, of those in its files.
 
-    Args:
-        tensors: the tensors in its files, by name.
-        architecture: its architecture.
-        element_bytes: bytes per element of the type that it computes in.
-        linear_bytes: bytes per parameter of linear layers, if vLLM quantizes them when it loads them.
-        packed_bits: bits per parameter of packed tensors.
-        draft: the weights of a draft, on the same GPUs.
+    `element_bytes` is per element of the type that it computes in; `linear_bytes` per parameter of linear layers, if
+    vLLM quantizes them when it loads them; `packed_bits` per parameter of packed tensors. A draft is on the same GPUs.
     """
 
     def __init__(

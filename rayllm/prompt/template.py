@@ -59,15 +59,11 @@ _TOOL_CALL = """\
 
 
 def compile_template(fmt: PromptFormat, *, bos: str | None = None) -> str:
-    """The Jinja chat template that renders messages as `fmt` says.
+    """The Jinja chat template that renders messages as `fmt` says, with `bos` in place of its own if that is given.
 
     Made for the environment of Hugging Face's chat templates, which vLLM uses: besides Jinja itself it needs the global
     `raise_exception` and the filter `tojson`. It reads `messages`, `tools`, `add_generation_prompt`, and `omit_bos`:
     true leaves the BOS out, for a prompt that is tokenized with special tokens.
-
-    Args:
-        fmt: a validated format.
-        bos: beginning of the prompt instead of `fmt.bos`, for example the tokenizer's own BOS token.
     """
     return "\n".join(
         [

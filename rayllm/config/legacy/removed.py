@@ -26,10 +26,6 @@ _APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.[\w.]+:\w+
 def refuse_removed_model(raw: Mapping, name: str) -> None:
     """Refuse a model's file of a removed format.
 
-    Args:
-        raw: the parsed file.
-        name: its name in errors.
-
     Raises:
         ConfigError: it is one.
     """
@@ -39,11 +35,7 @@ def refuse_removed_model(raw: Mapping, name: str) -> None:
 
 
 def refuse_removed_application(import_path: Any, name: str) -> None:
-    """Refuse an application of a removed format.
-
-    Args:
-        import_path: what the application imports.
-        name: its key in errors.
+    """Refuse an application whose import path is that of a removed format.
 
     Raises:
         ConfigError: it is one.

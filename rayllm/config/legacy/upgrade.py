@@ -43,12 +43,7 @@ _REMOVED_KEYS = {
 
 
 def upgrade(raw: Mapping, changes: Changes) -> Mapping:
-    """Rewrite a model's raw mapping to the current schema.
-
-    Args:
-        raw: the parsed file, which is left as it is.
-        changes: records each rewritten or dropped key.
-    """
+    """A model's raw mapping in the current schema; `changes` records each rewritten or dropped key."""
     config = deepcopy(raw)
     changes.rename_in(config, "generation", "generation_config")
     for key, why in _REMOVED_KEYS.items():

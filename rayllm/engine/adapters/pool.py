@@ -74,13 +74,9 @@ class LoadedAdapter:
 class AdapterPool:
     """The adapters in the engine.
 
-    Args:
-        store: fetches and validates adapters.
-        engine: loads them.
-        plan: makes the request plan of an adapter with settings of its own.
-        capacity: adapters kept loaded; more only while requests use them.
-        refresh_s: seconds after which an adapter in use is checked for a newer version.
-        forget_s: seconds for which a failed load is remembered.
+    `capacity` of them are kept loaded, and more only while requests use them. One in use is checked for a newer version
+    every `refresh_s` seconds; a failed load is remembered for `forget_s`. `plan` makes the request plan of an adapter
+    with settings of its own.
     """
 
     def __init__(
@@ -152,10 +148,8 @@ class AdapterPool:
     async def use(self, name: AdapterName, path: str | None, model: str) -> AsyncIterator[LoadedAdapter]:
         """Keep the adapter loaded for the duration of the block.
 
-        Args:
-            name: the adapter.
-            path: its location, if an administrator loaded it.
-            model: the model name in the request, which need not be the adapter's.
+        The requests are to the name `model`, which may be another; `path` is the adapter's location, if an
+        administrator loaded it.
 
         Raises:
             ModelNotFoundError, RequestError, UnavailableError: as `AdapterStore.fetch`.

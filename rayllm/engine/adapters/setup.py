@@ -28,15 +28,7 @@ def adapter_pool_of(
     plan: Callable[[ModelConfig], RequestPlan],
     progress: Callable[[], Progress],
 ) -> AdapterPool | None:
-    """The adapter pool of `model`; None if it takes none.
-
-    Args:
-        model: the base model.
-        engine: vLLM's AsyncLLM.
-        server: vLLM's application.
-        plan: makes a request plan from a configuration.
-        progress: creates an observer of a download.
-    """
+    """The adapter pool of `model`; None if it takes none."""
     lora = model.lora_config
     if lora is None:
         return None
@@ -60,13 +52,7 @@ async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
 
 
 def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Progress]) -> AdapterStore:
-    """The adapter store of `model`, which must have a `lora_config`.
-
-    Args:
-        model: the base model.
-        max_rank: the largest rank that the engine takes.
-        progress: creates an observer of a download.
-    """
+    """The adapter store of `model`, which must have a `lora_config`."""
     lora = model.lora_config
     assert lora is not None  # noqa: S101  (checked by the caller)
     path = lora.dynamic_lora_loading_path

@@ -92,14 +92,9 @@ class Backends:
 
     @classmethod
     def load(cls, folder: Path, default: str | None, cache: Path) -> Backends:
-        """Load every backend below `folder`.
+        """Load the backends in `folder`: each folder whose name does not begin with `.` or `_`.
 
-        Backends import from old paths of vLLM; call `import_shims.install` before.
-
-        Args:
-            folder: contains one folder per backend. Plain files and names that begin with `.` or `_` are skipped.
-            default: backend of requests that name none, if any.
-            cache: folder below which wheels are unpacked.
+        Backends import from old paths of vLLM; call `import_shims.install` before. Wheels are unpacked below `cache`.
 
         Raises:
             ConfigError: every error of every backend, one per line.

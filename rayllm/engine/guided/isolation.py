@@ -31,10 +31,9 @@ _one_at_a_time = threading.RLock()
 
 
 class Isolation:
-    """A context manager in which the modules in `folder` can be imported. Reentrant, and exclusive between threads.
+    """A context manager in which the modules of unpacked wheels in `folder` can be imported; with None it does nothing.
 
-    Args:
-        folder: the unpacked wheels; with None it does nothing.
+    Reentrant, and exclusive between threads.
     """
 
     def __init__(self, folder: Path | None) -> None:

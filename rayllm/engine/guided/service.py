@@ -76,14 +76,9 @@ class GuidedService:
         host: str,
         environment: MutableMapping[str, str] = os.environ,
     ) -> GuidedService:
-        """Load the backends, and set the workers' variables in `environment`. Call before the engine starts.
+        """Load the backends, and set the workers' variables in `environment`, which the engine's processes inherit.
 
-        Args:
-            folder: contains one folder per backend.
-            default: backend of requests that name none.
-            cache: folder below which wheels are unpacked.
-            host: address of this machine for the workers.
-            environment: environment that the engine's processes inherit.
+        Call before the engine starts. Wheels are unpacked below `cache`; workers reach this machine at `host`.
 
         Raises:
             ConfigError: every error of every backend.

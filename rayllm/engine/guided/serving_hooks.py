@@ -40,11 +40,6 @@ def install(state: Any, backends: Backends, failures: Failures) -> None:
     """Wrap the calls of vLLM's application; once, after it was built.
 
     Calls that are not guided, not even by the default backend, refuse requests that name one.
-
-    Args:
-        state: `app.state`; serving objects may be None.
-        backends: the available backends.
-        failures: the running server for reports.
     """
     for kind, (attribute, method) in _CALLS.items():
         serving = getattr(state, attribute, None)

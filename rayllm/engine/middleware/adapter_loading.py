@@ -42,13 +42,7 @@ async def use_adapter(
 
 
 class AdapterMiddleware:
-    """Loads a request's adapter, or replies with the reason why it cannot be used.
-
-    Args:
-        app: the next application.
-        adapter_pool: the adapters in the engine.
-        base: id of the base model.
-    """
+    """Loads a request's adapter, or replies with the reason why it cannot be used."""
 
     def __init__(self, app: ASGIApp, adapter_pool: AdapterPool, base: str) -> None:
         self._app = app

@@ -90,14 +90,7 @@ _NOT_FOUND = "NotFoundError"
 
 
 def translate_error(error: dict[str, Any], status: int, path: str, request_id: str = "") -> RayLLMError:
-    """Map an error of vLLM to ours.
-
-    Args:
-        error: vLLM's error object: message, type, param, code.
-        status: vLLM's HTTP status.
-        path: the endpoint.
-        request_id: the request's id, for the log.
-    """
+    """Map an error of vLLM to ours: `error` is its object with message, type, param and code."""
     message = str(error.get("message") or "The request failed.")
     if error.get("code") == ConstraintNotCheckedError.default_code:
         return ConstraintNotCheckedError(message)
@@ -120,13 +113,7 @@ def translate_error(error: dict[str, Any], status: int, path: str, request_id: s
 
 
 def _param(error: dict[str, Any], message: str, path: str) -> str | None:
-    """The field at fault.
-
-    Args:
-        error: vLLM's error object.
-        message: the message for the client.
-        path: the endpoint.
-    """
+    """The field at fault."""
     param = error.get("param")
     if isinstance(param, str) and param not in ("", "body"):
         name = param.removeprefix("body.")
@@ -156,9 +143,7 @@ def _named_in(message: str, path: str) -> str | None:
 class ErrorMiddleware:
     """Translates error replies and error events, and merges tool call deltas; everything else passes unchanged.
 
-    Args:
-        app: vLLM's application.
-        error_object: returns vLLM's error object for an exception caused by the request, else None.
+    `error_object` returns vLLM's error object for an exception caused by the request, else None.
     """
 
     def __init__(

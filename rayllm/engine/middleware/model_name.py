@@ -32,9 +32,7 @@ class ModelNameMiddleware:
 def echo_requested_name(models: Any, names: tuple[str, ...]) -> None:
     """Make vLLM reply with the requested name, if it is an adapter's or one of `names`.
 
-    Args:
-        models: vLLM's `OpenAIServingModels`, whose `model_name` names every reply.
-        names: the names of the base model.
+    `models` is vLLM's `OpenAIServingModels`, whose `model_name` names every reply.
     """
     original = models.model_name
 

@@ -189,13 +189,7 @@ def with_one_bos(prompt: Any, plan: RequestPlan) -> Any:
 
 
 class RequestRewriter:
-    """ASGI middleware that rewrites JSON bodies, and refuses those that are not admitted.
-
-    Args:
-        app: vLLM's application.
-        plan: returns the current request's plan.
-        admit: returns the body for the engine; raises a RayLLMError for an unsafe one.
-    """
+    """ASGI middleware that rewrites JSON bodies by the current request's plan, and refuses those that `admit` does."""
 
     def __init__(self, app: ASGIApp, plan: Callable[[], RequestPlan], admit: Admit) -> None:
         self._app = app

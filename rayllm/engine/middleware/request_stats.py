@@ -49,12 +49,7 @@ def timing_adapter() -> Iterator[None]:
 
 
 class RequestStatsMiddleware:
-    """Offers the stats of each request to its server.
-
-    Args:
-        app: the next application.
-        summarize: makes the stats of a request's recording.
-    """
+    """Offers the stats of each request, which `summarize` makes of its recording, to its server."""
 
     def __init__(self, app: ASGIApp, summarize: Callable[[Recording], RequestStats | None]) -> None:
         self._app = app

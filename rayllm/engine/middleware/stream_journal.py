@@ -17,11 +17,7 @@ def journal_of_request() -> StreamJournal | None:
 
 
 class StreamJournalMiddleware:
-    """Has the journal of each request at hand for the engine.
-
-    Args:
-        app: the next application.
-    """
+    """Has the journal of each request at hand for the engine."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -12,13 +12,7 @@ from rayllm.engine.middleware.error_reply import send_error
 
 
 class TaskMiddleware:
-    """ASGI middleware that refuses unsupported endpoints, and lists the supported ones.
-
-    Args:
-        app: the next application.
-        paths: the paths that vLLM serves for this model.
-        model_id: the model.
-    """
+    """ASGI middleware that refuses endpoints that vLLM does not serve for this model, and lists those that it does."""
 
     def __init__(self, app: ASGIApp, paths: Collection[str], model_id: str) -> None:
         self._app = app

@@ -38,13 +38,7 @@ MAX_DESCRIPTORS = 64
 
 
 def main(path: str, idle_s: float, modules: list[str]) -> None:
-    """Import the modules and serve until idle, in a process of its own; returns when that one listens.
-
-    Args:
-        path: path of the Unix socket.
-        idle_s: seconds without a child after which the server ends.
-        modules: names of the modules.
-    """
+    """Import the modules and serve at a Unix socket until idle, in a process of its own; returns when that listens."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         # Clients may connect now; their children start when the imports are done.
@@ -92,12 +86,7 @@ def _import(modules: list[str]) -> None:
 
 
 class ForkServer:
-    """Forks a child for each connection.
-
-    Args:
-        listener: a listening Unix socket.
-        idle_s: seconds without a child after which the server ends.
-    """
+    """Forks a child for each connection to a listening Unix socket; ends after `idle_s` seconds without a child."""
 
     def __init__(self, listener: socket.socket, idle_s: float) -> None:
         self._listener = listener

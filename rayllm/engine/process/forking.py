@@ -58,11 +58,8 @@ class ForkContext(context.SpawnContext):
     """A context like `spawn`'s, whose processes are forked by a server that has imported `modules`.
 
     If the server cannot be started or reached, they are spawned. Contexts with the same modules share a server if they
-    were made in the same environment, without regard to variables that no import reads.
-
-    Args:
-        modules: names of the modules.
-        idle_s: seconds after the end of its last process until the server ends, if this context starts it.
+    were made in the same environment, without regard to variables that no import reads. A server ends `idle_s` seconds
+    after its last process, as the context has it that starts the server.
     """
 
     def __init__(self, modules: Sequence[str], idle_s: float = 60.0) -> None:
@@ -164,13 +161,7 @@ def _close(connection: socket.socket, *descriptors: int) -> None:
 
 @dataclass(frozen=True)
 class _Server:
-    """A fork server of this node, whether it runs or not.
-
-    Args:
-        modules: names of the modules that it imports.
-        environment: its environment.
-        idle_s: seconds without a process after which it ends.
-    """
+    """A fork server of this node, whether it runs or not; it ends after `idle_s` seconds without a process."""
 
     modules: tuple[str, ...]
     environment: Mapping[str, str]

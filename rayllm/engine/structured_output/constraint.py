@@ -15,12 +15,9 @@ KINDS = ("json", "regex", "choice", "grammar", "structural_tag")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint on the text of an answer.
+    """A constraint on the text of an answer, as the client wrote it in the request field `param`.
 
-    Attributes:
-        param: the request field that contains it.
-        kind: of KINDS, or `json_object`.
-        spec: the constraint as the client wrote it.
+    Its kind is one of KINDS, or `json_object`.
     """
 
     param: str

@@ -17,21 +17,14 @@ _MAX_PAIRS = 2_000
 def are_disjoint(root: Any, schemas: list[Any]) -> bool:
     """Whether no value fits two of `schemas`, as far as their types, constants and discriminators tell.
 
-    Args:
-        root: the document that references point into.
-        schemas: the branches of a `oneOf`.
+    References point into `root`.
     """
     pairs = len(schemas) * (len(schemas) - 1) // 2
     return pairs <= _MAX_PAIRS and all(_exclude(root, a, b, _DEPTH) for a, b in combinations(schemas, 2))
 
 
 def exclusive_branches(root: Any, schemas: list[Any]) -> list[Any] | None:
-    """The branches of an `anyOf` that means what `oneOf` of `schemas` means; None if that cannot be told.
-
-    Args:
-        root: the document that references point into.
-        schemas: the branches of the `oneOf`.
-    """
+    """The branches of an `anyOf` that means what `oneOf` of `schemas` means; None if that cannot be told."""
     if are_disjoint(root, schemas):
         return schemas
     # As in Kubernetes: null fits several branches, and so not the whole.

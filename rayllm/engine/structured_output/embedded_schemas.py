@@ -24,12 +24,8 @@ def schemas_in(tag: Any) -> list[Any]:
 def enforce_tag(tag: Any) -> str | None:
     """Rewrite a structural tag so that xgrammar enforces its JSON schemas, and limit white space in what they describe.
 
-    Args:
-        tag: the structural tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html), which is changed; of its
-            schemas, `find_malformed` finds nothing.
-
-    Returns:
-        What of its schemas xgrammar does not enforce, as a phrase; None if it enforces all.
+    The tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html) is changed; `find_malformed` finds nothing in
+    its schemas. Returns what of these xgrammar does not enforce, as a phrase; None if it enforces all.
     """
     for holder, key, begin in list(_holders(tag)):
         if fault := find_unenforced(holder[key]) or spell_out(holder, holder[key], begin):
@@ -60,11 +56,9 @@ def _holders(tag: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
 
 
 def map_lark_schemas(grammar: str, change: Callable[[Any], Any]) -> str:
-    """A grammar in Lark with each of its JSON schemas replaced; what is no JSON is left to the compiler.
+    """A grammar in Lark with each of its JSON schemas changed; what is no JSON is left to the compiler.
 
-    Args:
-        grammar: the grammar (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
-        change: returns the new schema.
+    Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
     """
     start, *parts = grammar.split(_IN_LARK)
     for part in parts:

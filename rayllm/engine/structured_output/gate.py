@@ -32,10 +32,9 @@ FindFault = Callable[[str, str], Awaitable[str | None]]
 class Options:
     """Options of vLLM's `structured_outputs`, of a request or of the server.
 
-    Attributes:
-        whitespace_pattern: a regular expression for the white space around commas and colons in JSON.
-        disable_any_whitespace: whether JSON has no white space but one optional space after commas and colons.
-        disable_additional_properties: whether objects have no properties that their schema does not name.
+    `whitespace_pattern` is a regular expression for the white space around commas and colons in JSON; with
+    `disable_any_whitespace` there is one optional space after these; with `disable_additional_properties`, objects have
+    no properties that their schema does not name.
     """
 
     whitespace_pattern: str | None = None
@@ -46,11 +45,9 @@ class Options:
 class ConstraintGate:
     """Refuses constraints that are invalid, too large, or that the engine would not enforce.
 
-    Args:
-        backend_of: the backend that enforces a kind of constraint with a text, `guidance` or `xgrammar`.
-        find_fault: compiles a constraint with guidance; returns what is wrong with it.
-        sandbox: compiles constraints with xgrammar; None if the model generates nothing.
-        options: the server's.
+    `backend_of` returns the backend that enforces a kind of constraint with a text, `guidance` or `xgrammar`;
+    `find_fault` compiles a constraint with guidance and returns what is wrong with it; the sandbox is None if the model
+    generates nothing; `options` are the server's.
     """
 
     def __init__(
@@ -87,13 +84,8 @@ class ConstraintGate:
     async def prepare(self, kind: str, text: str, options: Options) -> tuple[str, str]:
         """Check a constraint that the engine is about to compile: a request's own, or what vLLM has made of its tools.
 
-        Args:
-            kind: of KINDS, or `json_object`.
-            text: the constraint.
-            options: the request's.
-
-        Returns:
-            The kind and the text to compile.
+        Returns the kind and the text to compile. The kind is one of KINDS, or `json_object`; the options are the
+        request's.
 
         Raises:
             RequestError: the engine cannot compile the constraint, or would not enforce it.

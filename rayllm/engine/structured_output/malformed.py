@@ -16,11 +16,7 @@ _OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
 def find_malformed(schema: Any) -> str | None:
-    """The first part of a schema with a keyword that has a value of a wrong type, as a phrase; None if there is none.
-
-    Args:
-        schema: a schema within the limits of `check_schema`.
-    """
+    """The first part of a schema with a keyword whose value is of a wrong type, as a phrase; None if there is none."""
     draft = str(schema.get("$schema")) if isinstance(schema, dict) else ""
     is_old = any(name in draft for name in _OLD_DRAFTS)
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]

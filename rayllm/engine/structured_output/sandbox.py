@@ -28,12 +28,9 @@ _START_S = 120.0
 
 
 class Sandbox:
-    """Test-compiles constraints in a child process.
+    """Test-compiles constraints in a child process, by default a spawned one.
 
-    Args:
-        tokenizer: the tokenizer's vocabulary, as xgrammar serializes it.
-        any_whitespace: whether the server allows white space anywhere in JSON.
-        context: starts the process; by default it is spawned.
+    `tokenizer` is the vocabulary as xgrammar serializes it; `any_whitespace` allows white space anywhere in JSON.
     """
 
     def __init__(self, tokenizer: str, any_whitespace: bool = True, context: BaseContext | None = None) -> None:
@@ -109,13 +106,7 @@ class Sandbox:
 
 
 class _Child:
-    """The process, and the connection to it.
-
-    Args:
-        process: the process, started.
-        answers: what it writes.
-        jobs: what it reads.
-    """
+    """The process, and the connection to it."""
 
     def __init__(self, process: BaseProcess, answers: asyncio.StreamReader, jobs: asyncio.StreamWriter) -> None:
         self.process = process
@@ -129,10 +120,7 @@ class _Child:
         return self._jobs.is_closing() or not self.process.is_alive()
 
     async def answer(self, job: dict[str, Any]) -> str | None:
-        """Send a job, and wait for its answer: the fault of a constraint, or None if it has none.
-
-        Args:
-            job: a line of `sandbox_process`, as an object.
+        """Send a job, a line of `sandbox_process`, and wait for its answer: the fault of a constraint, or None.
 
         Raises:
             UnavailableError: the process ended, or the machine is too busy.

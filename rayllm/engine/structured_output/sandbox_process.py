@@ -34,11 +34,7 @@ _MEANINGS = {"per_rule_fsm_hashes": "a `pattern` repeats something more than 128
 
 
 def main(connection: socket.socket) -> None:
-    """Compile constraints until the connection is closed.
-
-    Args:
-        connection: the jobs and their answers.
-    """
+    """Compile constraints until the connection, which has the jobs and their answers, is closed."""
     with suppress(ImportError):
         from setproctitle import setproctitle
 
@@ -136,13 +132,7 @@ def _first_line(error: Exception) -> str:
 
 
 def compile_constraint(info: Any, kind: str, spec: str, any_whitespace: bool = True) -> None:
-    """Compile as vLLM's engine does, and generate a few tokens.
-
-    Args:
-        info: xgrammar's tokenizer information.
-        kind: json, regex, grammar or structural_tag.
-        spec: the constraint as text.
-        any_whitespace: whether white space is allowed anywhere in JSON.
+    """Compile as vLLM's engine does, and generate a few tokens; `info` is xgrammar's tokenizer information.
 
     Raises:
         RuntimeError: the constraint is invalid; the message is the compiler's.

@@ -32,13 +32,10 @@ def separated_by(pattern: str) -> dict[str, Any]:
 
 
 def rewrite_schema(schema: dict[str, Any], whitespace: dict[str, Any], closes_all: bool = False) -> dict[str, Any]:
-    """An equal schema that guidance takes.
+    """An equal schema that guidance takes, of one in which `find_malformed` finds nothing.
 
-    Args:
-        schema: the client's, of which `find_malformed` finds nothing; it is left unchanged.
-        whitespace: COMPACT, FLEXIBLE or `separated_by` a pattern.
-        closes_all: whether no object has unnamed properties unless its own schema speaks of them, as vLLM's
-            `disable_additional_properties` has it.
+    `whitespace` is COMPACT, FLEXIBLE or `separated_by` a pattern. With `closes_all`, no object has unnamed properties
+    unless its own schema speaks of them, as vLLM's `disable_additional_properties` has it.
     """
     rewriter = _Rewriter(schema, closes_all)
     rewriter.find_merged(schema, True)

@@ -45,8 +45,7 @@ _ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 def find_unenforced(schema: Any) -> str | None:
     """The first part of a schema that xgrammar does not enforce, as a phrase; None if it enforces all.
 
-    Args:
-        schema: a schema within the limits of `check_schema`, of which `find_malformed` finds nothing.
+    The schema is within the limits of `check_schema`, and `find_malformed` finds nothing in it.
     """
     pending: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     seen, targets = set(), []

@@ -28,15 +28,10 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def spell_out(holder: dict[str, Any], schema: Any, begin: str) -> str | None:
-    """Replace a format of XML by the sequence of its arguments.
+    """Replace a format of XML, the type `json_schema` of a structural tag, by the sequence of its arguments.
 
-    Args:
-        holder: a format of the type `json_schema`, which is changed.
-        schema: its schema, of which xgrammar enforces all.
-        begin: the text before it.
-
-    Returns:
-        What of the schema cannot be enforced in this format, as a phrase; None if all can.
+    `begin` is the text before it. Returns what of the schema cannot be enforced in this format, as a phrase; None if
+    all can.
     """
     style = str(holder.get("style", "json"))
     if style == "json" or isinstance(schema, bool):

@@ -31,12 +31,7 @@ class _BrokenAdapterError(Exception):
 
 
 class AdapterSlots:
-    """The adapters in an engine and its application, which finds them by the model name in a request.
-
-    Args:
-        engine: an AsyncLLM.
-        models: the application's `OpenAIServingModels`.
-    """
+    """The adapters in an AsyncLLM and its application, whose `models` finds them by the model name in a request."""
 
     def __init__(self, engine: Any, models: Any) -> None:
         self._engine = engine
@@ -168,10 +163,8 @@ def check_replies(
 ) -> None:
     """Refuse an adapter unless each of its tensors is applied by some worker, or skipped by all on purpose.
 
-    Args:
-        shapes: the shapes of its tensors, by name.
-        replies: what each worker says of them; see `rayllm.engine.vllm.lora_worker`.
-        target_modules: the modules that the engine is confined to; None is all.
+    `replies` are the workers' (see `lora_worker`); `target_modules` are those that the engine is confined to, None is
+    all.
 
     Raises:
         _BrokenAdapterError: one is not.

@@ -11,11 +11,7 @@ IsSatisfied = Callable[[str, str, str], Awaitable[bool]]
 
 
 class _Answers:
-    """The answers to a request so far, each a list of texts or tokens.
-
-    Args:
-        params: the request's SamplingParams.
-    """
+    """The answers so far to a request with these SamplingParams, each a list of texts or tokens."""
 
     def __init__(self, params: Any) -> None:
         self._is_delta = params.output_kind.name == "DELTA"
@@ -30,13 +26,7 @@ class _Answers:
 
 
 class CutAnswers:
-    """Looks for answers that a stop text of the request ends before they satisfy its constraint.
-
-    Args:
-        params: the request's SamplingParams.
-        constraint: the kind and the text of its constraint.
-        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
-    """
+    """Looks for answers that a stop text of the request ends before they satisfy its constraint, a kind and a text."""
 
     def __init__(self, params: Any, constraint: tuple[str, str], is_satisfied: IsSatisfied) -> None:
         self._constraint = constraint
@@ -66,10 +56,7 @@ class CutAnswers:
 class UnendedReasoning:
     """Looks for answers that end while the model still reasons: until then, vLLM applies no constraint.
 
-    Args:
-        params: the request's SamplingParams.
-        engine: an AsyncLLM with a reasoning parser.
-        parser_arguments: the arguments of the parser for the request.
+    The AsyncLLM has a reasoning parser, which gets `parser_arguments` for the request.
     """
 
     def __init__(self, params: Any, engine: Any, parser_arguments: dict[str, Any]) -> None:

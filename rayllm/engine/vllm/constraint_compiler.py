@@ -14,8 +14,7 @@ _ALLOWED = 200
 class ConstraintCompiler:
     """Compiles with guidance, in threads: it leaves the interpreter to others, and its work is limited by its fuel.
 
-    Args:
-        engine: an AsyncLLM.
+    Kinds of constraints are names of StructuredOutputOptions, in lower case.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -30,22 +29,11 @@ class ConstraintCompiler:
         return GuidanceBackend(config, tokenizer=self._engine.get_tokenizer(), vocab_size=vocabulary)
 
     async def find_fault(self, kind: str, text: str) -> str | None:
-        """What is wrong with a constraint, as a phrase; None if it can be compiled and has a first token.
-
-        Args:
-            kind: the name of a StructuredOutputOptions, in lower case.
-            text: the constraint.
-        """
+        """What is wrong with a constraint, as a phrase; None if it can be compiled and has a first token."""
         return await asyncio.to_thread(self._find_fault, kind, text)
 
     async def is_satisfied(self, kind: str, text: str, answer: str) -> bool:
-        """Whether an answer satisfies a constraint that has no fault.
-
-        Args:
-            kind: the name of a StructuredOutputOptions, in lower case.
-            text: the constraint.
-            answer: the whole text.
-        """
+        """Whether a whole answer satisfies a constraint that has no fault."""
         return await asyncio.to_thread(self._is_satisfied, kind, text, answer)
 
     def _find_fault(self, kind: str, text: str) -> str | None:

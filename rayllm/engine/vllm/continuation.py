@@ -23,9 +23,8 @@ _MOST_BIASES = 1024
 def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> None:
     """Record what the engine generates, and continue replies whose journal is not empty.
 
-    Args:
-        engine: an AsyncLLM; its `generate` and `_add_request` are replaced.
-        journal: returns the journal of the current request; None if its reply is not recorded.
+    The AsyncLLM's `generate` and `_add_request` are replaced. `journal` returns the current request's; None if its
+    reply is not recorded.
     """
     _record_outputs(engine, journal)
     _continue_requests(engine, journal)

@@ -122,11 +122,8 @@ def start_engine(
 ) -> Any:
     """Start the engine and load the weights. Blocks until it is ready; returns an AsyncLLM.
 
-    Args:
-        config: vLLM's engine configuration.
-        arguments: what it was made of.
-        exports_to_ray: whether Ray's exporter gets the engine's metrics as well.
-        context: forks the engine's process, unless vLLM binds it to a memory node; None spawns it.
+    `config` was made of `arguments`. `context` forks the engine's process, unless vLLM binds it to a memory node; None
+    spawns it.
 
     Raises:
         EngineError: the engine's process failed; it has logged the cause itself.

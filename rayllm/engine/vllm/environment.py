@@ -10,9 +10,8 @@ from rayllm.engine.process import parent_watch
 def prepare_environment(extra_stop_strings: int, gpu_share: float = 0) -> None:
     """Set the environment variables that vLLM reads. Call before vLLM is imported.
 
-    Args:
-        extra_stop_strings: stops that the configuration adds to each request, on top of the client's.
-        gpu_share: the share of a GPU in each worker's bundle.
+    The configuration adds `extra_stop_strings` to each request, on top of the client's; each worker's bundle has
+    `gpu_share` of a GPU.
     """
     parent_watch.mark_as_parent()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -36,15 +36,9 @@ def _completion_validator() -> Any:
 
 
 async def generate(engine: Any, prompt: Prompt, request: Any, request_id: str, lora: Any, detokenize: bool) -> Any:
-    """Generate for one prompt; returns vLLM's final RequestOutput.
+    """Generate for one prompt and a `completion_request`; returns vLLM's final RequestOutput.
 
-    Args:
-        engine: an AsyncLLM.
-        prompt: the prompt.
-        request: from `completion_request`.
-        request_id: id of the request in the engine.
-        lora: the adapter's LoRARequest, or None.
-        detokenize: whether to return text; forced where a stop is a text.
+    Without `detokenize`, the answer has a text only where a stop is one.
 
     Raises:
         RequestError: vLLM refuses it.

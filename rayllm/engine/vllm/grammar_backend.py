@@ -14,12 +14,7 @@ GUIDANCE, XGRAMMAR = "guidance", "xgrammar"
 
 
 def backend_of(kind: str, text: str) -> str:
-    """The backend that enforces a constraint in an engine with both.
-
-    Args:
-        kind: the name of a StructuredOutputOptions, in lower case.
-        text: the constraint.
-    """
+    """The backend for a constraint, whose kind is of StructuredOutputOptions in lower case, in an engine with both."""
     from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
     if kind == "structural_tag" or (kind == "grammar" and not grammar_is_likely_lark(text)):

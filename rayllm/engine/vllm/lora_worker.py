@@ -31,11 +31,7 @@ class LoraWorker:
 
 
 def check_tensors(manager: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """What a worker would do with the tensors of an adapter.
-
-    Args:
-        manager: the worker's LoRAModelManager.
-        shapes: the tensors' shapes, by name.
+    """What a worker, by its LoRAModelManager, would do with the tensors of an adapter, whose shapes are given by name.
 
     Returns:
         `applied`, the names of tensors that the worker applies, each with the size that it should have, or 0 if it

@@ -14,12 +14,7 @@ def vary_templates(server: Any, choose: Callable[[], str | None]) -> None:
 
 
 def stop_at(engine: Any, token_ids: Callable[[], Collection[int]]) -> None:
-    """Add stop tokens to the requests of every endpoint, as if the model's generation config had them.
-
-    Args:
-        engine: an AsyncLLM.
-        token_ids: returns the stop tokens of the current request.
-    """
+    """Add stop tokens to the current request of any endpoint, as if the model's generation config had them."""
 
     def with_stops(fields: dict[str, Any]) -> dict[str, Any]:
         own = fields.get("eos_token_id")

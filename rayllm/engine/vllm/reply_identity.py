@@ -15,11 +15,9 @@ _PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")
 
 
 def make_reproducible(journal: Callable[[], StreamJournal | None]) -> None:
-    """Have vLLM take ids and times from the journal of the current request. Call it once, after vLLM's application was
-    built.
+    """Have vLLM take ids and times from the journal of the current request, if its reply is recorded.
 
-    Args:
-        journal: returns the journal; None if the reply is not recorded.
+    Call it once, after vLLM's application was built.
     """
     from vllm.utils import random_uuid
 

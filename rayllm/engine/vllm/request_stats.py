@@ -13,12 +13,7 @@ from rayllm.engine.middleware.request_stats import Recording
 
 
 def collect(engine: Any, sequences: Callable[[], list[Any] | None]) -> None:
-    """Collect vLLM's records of the sequences of each request.
-
-    Args:
-        engine: an AsyncLLM.
-        sequences: returns the list of the current request; None if nobody wants its stats.
-    """
+    """Collect vLLM's records of a request's sequences, in the list that `sequences` returns if its stats are wanted."""
     processor = engine.output_processor
     add_request = processor.add_request
 
@@ -104,9 +99,7 @@ def _finish_reason(sequence: Any, is_finished: bool) -> FinishReason:
 def _seconds(records: Sequence[Any], loaded_at: float) -> dict[str, Any]:
     """Seconds of each phase by the monotonic clock, up to now; 0 for phases that have not begun.
 
-    Args:
-        records: vLLM's stats of each sequence.
-        loaded_at: when the adapter was loaded, or the request arrived if it has none.
+    The first begins at `loaded_at`, when the adapter was loaded, or the request arrived if it has none.
     """
     queued, scheduled, first = (
         min((value for record in records if (value := getattr(record, name))), default=0.0)

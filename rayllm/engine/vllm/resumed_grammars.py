@@ -38,11 +38,7 @@ def are_resumed() -> bool:
 
 
 def accept_generated(grammar: Any, request: Any) -> None:
-    """Have a new grammar accept the tokens of the reply that are in the request's prompt.
-
-    Args:
-        grammar: vLLM's StructuredOutputGrammar.
-        request: vLLM's Request in the engine's core.
+    """Have a new grammar accept the tokens of the reply that are in the prompt of a Request of the engine's core.
 
     Raises:
         ValueError: it does not accept them, so they do not come from this grammar; vLLM fails this request only.

@@ -54,11 +54,7 @@ def _size(module: str, name: str, default: int) -> int:
 
 
 def limit_sampling(engine: Any) -> None:
-    """Check every request to an engine, once vLLM has added the model's own stops and tokenized the words.
-
-    Args:
-        engine: an AsyncLLM.
-    """
+    """Check every request to an engine, once vLLM has added the model's own stops and tokenized the words."""
     limits, processor = sampling_limits(), engine.input_processor
     original = processor.process_inputs
 

@@ -26,11 +26,7 @@ class BoundedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has
 
 
 def stat_loggers(exports_to_ray: bool) -> list[Callable[..., Any]]:
-    """Factories of an engine's stat loggers.
-
-    Args:
-        exports_to_ray: whether Ray's exporter gets the metrics as well.
-    """
+    """Factories of an engine's stat loggers: that of Prometheus' client and, if wanted, that of Ray's exporter."""
     # Each of them unregisters vLLM's metrics from Prometheus' client first, so the one that registers them is last.
     return [_ray_stat_logger, BoundedStatLogger] if exports_to_ray else [BoundedStatLogger]
 

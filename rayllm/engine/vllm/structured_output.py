@@ -41,11 +41,7 @@ def server_options(engine: Any) -> Options:
 
 
 def choose_backend(config: Any) -> None:
-    """Take xgrammar for a model whose tokenizer guidance does not read.
-
-    Args:
-        config: vLLM's configuration of an engine that has not started.
-    """
+    """Take xgrammar, in an engine's configuration, for a model whose tokenizer guidance does not read."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     structured = config.structured_outputs_config
@@ -66,12 +62,7 @@ def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfie
     """Prepare every constraint before the engine compiles it, and raise where a generation has failed.
 
     vLLM's serving classes mistake an output that ends with an error before its first token for one still to come, and
-    end the stream as if all were well.
-
-    Args:
-        engine: an AsyncLLM; its `generate` is replaced.
-        gate: checks constraints.
-        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
+    end the stream as if all were well. The AsyncLLM's `generate` is replaced.
     """
     from vllm.exceptions import VLLMValidationError
 
@@ -103,15 +94,7 @@ def guard_generation(engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfie
 def _check_of(
     params: Any, engine: Any, gate: ConstraintGate, is_satisfied: IsSatisfied, arguments: dict[str, Any]
 ) -> CutAnswers | UnendedReasoning | None:
-    """What checks the answers to a request, if anything does.
-
-    Args:
-        params: its SamplingParams, as the engine gets them.
-        engine: the AsyncLLM.
-        gate: the gate that has prepared the constraint.
-        is_satisfied: whether an answer satisfies a constraint of a kind with a text.
-        arguments: the other arguments of `generate`.
-    """
+    """What checks the answers to a request, if anything does; `arguments` are the other ones of `generate`."""
     constraint = _constraint_of(params)
     if constraint is None:
         return None

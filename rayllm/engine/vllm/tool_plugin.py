@@ -12,13 +12,9 @@ from rayllm.core.errors import ConfigError
 
 
 def load_tool_plugin(path: str, manager: Any) -> None:
-    """Run a plugin and adapt its parsers to this vLLM.
+    """Run a plugin, a Python file, and adapt its parsers in vLLM's `ToolParserManager` to this vLLM.
 
     Parsers for older versions take only the tokenizer; vLLM now also passes the request's tools.
-
-    Args:
-        path: the Python file.
-        manager: vLLM's `ToolParserManager`.
 
     Raises:
         ConfigError: the file fails, or registers no parser.

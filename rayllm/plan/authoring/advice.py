@@ -41,14 +41,9 @@ def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, to
 
 
 def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
-    """Refuse a split that vLLM would refuse, on GPUs and on CPUs.
+    """Refuse a split, into tensor parallelism and pipeline stages, that vLLM would refuse, on GPUs and on CPUs.
 
     Of an unmeasured model, the heads and layers that its config.json gives are checked.
-
-    Args:
-        profile: the model.
-        tensor: tensor parallelism.
-        stages: pipeline parallelism.
 
     Raises:
         ConfigError: the model cannot be split like that.
@@ -114,12 +109,7 @@ def _alternative(measured: Measured, gpu: Gpu, settings: EngineSettings) -> str:
 
 
 def recommended_context(room: Fit, limit: int) -> int:
-    """The longest context of which several sequences fit at once, as a power of two or the limit.
-
-    Args:
-        room: the estimate.
-        limit: the model's own limit, in tokens.
-    """
+    """The longest context of which several sequences fit at once, as a power of two or the model's limit, in tokens."""
     powers = [1024 << power for power in range(32) if 1024 << power < limit]
     for tokens in (limit, *reversed(powers)):
         if room.sequences_of(tokens) >= _MIN_CONCURRENCY:

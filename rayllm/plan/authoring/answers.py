@@ -54,11 +54,7 @@ class Answers:
         return self.tensor_parallel * self.pipeline_parallel
 
     def engine_settings(self, measured: Measured) -> EngineSettings:
-        """The decisions that affect memory.
-
-        Args:
-            measured: the model.
-        """
+        """The decisions that affect memory."""
         settings = engine_settings({}, measured.architecture, measured.element_bytes)
         return replace(
             settings,

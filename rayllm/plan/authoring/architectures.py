@@ -16,10 +16,7 @@ _ENDING = re.compile(r"(For[A-Z]\w+|LMHeadModel|ChatModel|RewardModel|Model)$")
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
-    """Refuse an architecture that neither the installed vLLM nor the installed transformers has.
-
-    Args:
-        config: the model's config.json.
+    """Refuse an architecture in a config.json that neither the installed vLLM nor the installed transformers has.
 
     Raises:
         ConfigError: names the architecture, and the vLLM that has it or the most similar one that there is.

@@ -47,13 +47,7 @@ def families() -> tuple[Family, ...]:
 
 
 def find_family(model_id: str, model_type: str, chat_template: str | None) -> Family | None:
-    """Find the family of a model by its id, or else by its chat template.
-
-    Args:
-        model_id: the model, by its hub id or any other.
-        model_type: from its config.json; empty if unknown.
-        chat_template: its own; None if it has none.
-    """
+    """Find the family of a model by its id, or else by its chat template; an empty type is unknown."""
     by_id = [family for family in families() if family.matches_id(model_id, model_type)]
     by_template = [family for family in families() if family.matches_template(chat_template or "")]
     return next(iter([*by_id, *by_template]), None)

@@ -66,9 +66,6 @@ class ModelProfile:
 def profile_model(model: ModelConfig) -> ModelProfile:
     """Inspect a model at its source.
 
-    Args:
-        model: the model.
-
     Raises:
         UnreachableError: the source cannot be reached.
         SourceError, ConfigError: access is denied, or it holds no model.
@@ -97,12 +94,7 @@ def profile_model(model: ModelConfig) -> ModelProfile:
 
 
 def profile_by_name(model: ModelConfig, reason: str) -> ModelProfile:
-    """The profile of a model whose files cannot be read.
-
-    Args:
-        model: the model.
-        reason: why they cannot be read.
-    """
+    """The profile of a model whose files cannot be read, and the reason why."""
     return ModelProfile(model, unmeasured=reason, family=find_family(_name(model), "", None), was_inspected=False)
 
 

@@ -22,13 +22,7 @@ _Section = dict[str, Any]
 
 
 def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> str:
-    """Render the model's file.
-
-    Args:
-        profile: the model.
-        answers: the user's decisions.
-        room: the memory estimate; None if there is none.
-    """
+    """Render the model's file."""
     heading = "".join(f"# {line}\n" for line in _heading(profile, answers, room))
     return heading + "\n".join(dump_yaml(section) for section in _sections(profile, answers) if section)
 
@@ -51,12 +45,7 @@ def _sections(profile: ModelProfile, answers: Answers) -> Iterator[_Section]:
 
 
 def render_serve_config(profile: ModelProfile, model_file: PurePath) -> str:
-    """Render the serve config of one model.
-
-    Args:
-        profile: the model.
-        model_file: its file, relative to the serve config's folder.
-    """
+    """Render the serve config of one model, whose file is given relative to the serve config's folder."""
     config = {
         "proxy_location": "Disabled",
         "http_options": {"host": "127.0.0.1", "port": 8000},

@@ -16,11 +16,7 @@ _END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|END_O
 
 
 def chat_template(texts: Mapping[str, str]) -> str | None:
-    """A model's chat template; the default one if there are several.
-
-    Args:
-        texts: the contents of those of `FILES` that exist.
-    """
+    """A model's chat template, from the contents of those of `FILES` that exist; the default of several."""
     if _TEMPLATE in texts:
         return texts[_TEMPLATE]
     for path in (_OLD_TEMPLATE, _TOKENIZER):
@@ -34,12 +30,7 @@ def chat_template(texts: Mapping[str, str]) -> str | None:
 
 
 def missing_stops(texts: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """End-of-turn tokens in the chat template that the model's own files do not declare as end of generation.
-
-    Args:
-        texts: as for `chat_template`.
-        config: the model's config.json.
-    """
+    """End-of-turn tokens in the chat template that the model's own files do not declare as end of generation."""
     template, tokenizer = chat_template(texts) or "", _mapping(texts.get(_TOKENIZER))
     added_tokens = {str(key): _content(value) for key, value in (tokenizer.get("added_tokens_decoder") or {}).items()}
     # A text that is no single token could occur in an answer.
