@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rayllm.config.base import Frozen
+from rayllm.config.base import Frozen, matching
 from rayllm.config.guard import GuardConfig
 from rayllm.config.hook import HookConfig
 from rayllm.config.model import ModelConfig
 from rayllm.config.oidc import OidcConfig
+
+_Folder = Annotated[
+    str, matching(r"(s3|gs)://[^/\s].*|(?!.*://).+", "must be a path, s3://bucket/folder or gs://bucket/folder")
+]
+_File = Annotated[
+    str, matching(r"(s3|gs)://[^/\s]+/.+|(?!.*://).+", "must be a path, s3://bucket/file or gs://bucket/file")
+]
+_Address = Annotated[str, matching(r"[^\s/]+:\d{1,5}", "must be `host:port`, such as `127.0.0.1:8001`")]
 
 
 class CorsConfig(Frozen):
@@ -36,7 +44,7 @@ class CorsConfig(Frozen):
 class BatchesConfig(Frozen):
     """OpenAI's files and batches (`/v1/files`, `/v1/batches`)."""
 
-    storage: str
+    storage: _Folder
     """Folder for files, batches and work in progress: a path visible to all nodes, `s3://…` or `gs://…`."""
     max_file_bytes: int = Field(200 * 1024 * 1024, ge=1024)
     """Largest file in bytes; a larger one is answered 413."""
@@ -59,13 +67,6 @@ class BatchesConfig(Frozen):
     """What processes a batch: `deployed`, the models that serve everybody, or `engines`, which the batch starts from
     its model's configuration and stops at its end."""
 
-    @field_validator("storage")
-    @classmethod
-    def _is_a_folder(cls, value: str) -> str:
-        if not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+", value)):
-            raise ValueError(f"`{value}` must be a path, s3://bucket/folder or gs://bucket/folder")
-        return value
-
 
 Routing = Literal["least_loaded", "prefix_aware", "session"]
 HostedTools = Literal["ignore", "refuse"]
@@ -76,7 +77,7 @@ class RouterConfig(Frozen):
 
     num_replicas: int | None = Field(None, ge=1)
     """Router processes; null is one for each eight CPUs of the deploying node, at most four."""
-    listen: str | None = None
+    listen: _Address | None = None
     """`host:port` where the routers listen themselves, so that replies go straight to clients. Null is the address in
     Ray Serve's `http_options` with `proxy_location: Disabled`, and otherwise none."""
     max_ongoing_requests: int = Field(1000, ge=1)
@@ -124,7 +125,7 @@ class RouterConfig(Frozen):
     admin_keys: tuple[str, ...] = ()
     """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`; without any, nobody
     may."""
-    keys: str | None = None
+    keys: _File | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
     but `/health` and `/ui` then needs one."""
     allow_anyone: bool = False
@@ -132,7 +133,7 @@ class RouterConfig(Frozen):
     authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""
     oidc: OidcConfig | None = None
     """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
-    usage: str | None = None
+    usage: _Folder | None = None
     """Folder of the ledger of what keys use: a path visible to all nodes, `s3://…` or `gs://…`. Null is `usage` in
     `RAYLLM_CACHE_DIR`, which is enough on one node."""
 
@@ -149,27 +150,6 @@ class RouterConfig(Frozen):
     def needs_keys(self) -> bool:
         """Whether every caller needs a key, or a token of an issuer."""
         return self.keys is not None or self.oidc is not None
-
-    @field_validator("keys")
-    @classmethod
-    def _is_a_file(cls, value: str | None) -> str | None:
-        if value is not None and (not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+/.", value))):
-            raise ValueError(f"`{value}` must be a path, s3://bucket/file or gs://bucket/file")
-        return value
-
-    @field_validator("usage")
-    @classmethod
-    def _is_a_folder(cls, value: str | None) -> str | None:
-        if value is not None and (not value or ("://" in value and not re.match(r"(s3|gs)://[^/\s]+", value))):
-            raise ValueError(f"`{value}` must be a path, s3://bucket/folder or gs://bucket/folder")
-        return value
-
-    @field_validator("listen")
-    @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[^\s/]+:\d{1,5}", value):
-            raise ValueError(f"`{value}` must be `host:port`, such as `127.0.0.1:8001`")
-        return value
 
     @model_validator(mode="after")
     def _batches_pass_the_policy(self) -> RouterConfig:

@@ -1,8 +1,10 @@
-"""Base class of the configuration schemas."""
+"""Base class of the configuration schemas, and validators of texts."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import re
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
@@ -11,3 +13,14 @@ class Frozen(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), hide_input_in_errors=True
     )
+
+
+def matching(pattern: str, rule: str) -> AfterValidator:
+    """A validator that refuses a text unless all of it matches the pattern, with the rule as the end of its message."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.DOTALL):
+            raise ValueError(f"`{value}` {rule}")
+        return value
+
+    return AfterValidator(check)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from rayllm.config.base import Frozen
+from rayllm.config.base import Frozen, matching
 
-_CALLABLE = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|\S.*\.py):([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+_CALLABLE = r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|\S.*\.py):([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)"
 
 
 class HookConfig(Frozen):
     """A Python function that sees each request before it is routed, or its usage after its end."""
 
-    callable: str
+    callable: Annotated[str, matching(_CALLABLE, "must be `package.module:name` or `file.py:name`")]
     """`package.module:name`, or `file.py:name`; both must be on every node with a router."""
     when: Literal["request", "usage"] = "request"
     """`request`: called before the request is routed, and may change or refuse it. `usage`: called after its end."""
@@ -24,13 +23,6 @@ class HookConfig(Frozen):
     on_error: Literal["refuse", "allow"] = "refuse"
     """What happens to a request whose hook fails or takes too long: `refuse` answers 500, `allow` goes on with the
     request as it was."""
-
-    @field_validator("callable")
-    @classmethod
-    def _names_a_function(cls, value: str) -> str:
-        if not _CALLABLE.fullmatch(value):
-            raise ValueError(f"`{value}` must be `package.module:name` or `file.py:name`")
-        return value
 
     @model_validator(mode="after")
     def _usage_has_nothing_to_refuse(self) -> HookConfig:

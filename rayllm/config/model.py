@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from rayllm.config.base import Frozen
+from rayllm.config.base import Frozen, matching
 from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
 from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
@@ -21,11 +20,24 @@ from rayllm.prompt import PromptFormat
 # vLLM's own default for GPUs below the H100's class, which also is a replica's default of `max_ongoing_requests`.
 DEFAULT_MAX_NUM_SEQS = 256
 
+_MODEL_ID = matching(
+    r"(?!.*\.\.)[A-Za-z0-9][\w.:/@+-]*",
+    "must be letters, digits and `. _ - : / @ +`, and begin with a letter or digit",
+)
+_ADAPTER = matching(
+    r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}",
+    "must be letters, digits and `. _ - @ +`, and begin with a letter or digit",
+)
+_ADAPTERS = matching(
+    r"(s3|gs)://[^/]+.*|hf://[\w.-]+/?|(?!\w+://).+",
+    "must be a folder, s3://bucket/…, gs://bucket/… or hf://organisation",
+)
+
 
 class ModelLoadingConfig(Frozen):
     """The model's name and source."""
 
-    model_id: str = Field(min_length=1)
+    model_id: Annotated[str, Field(min_length=1), _MODEL_ID]
     """Public name, which clients write in `model`."""
     model_source: Source | None = None
     """Source of the weights; null is `model_id` on the HuggingFace hub."""
@@ -35,13 +47,6 @@ class ModelLoadingConfig(Frozen):
     """Branch, tag or commit on the hub."""
     allow_pickle_weights: bool = False
     """Accept a source with only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
-
-    @field_validator("model_id")
-    @classmethod
-    def _is_printable(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][\w.:/@+-]*", value) or ".." in value:
-            raise ValueError(f"`{value}` must be letters, digits and `. _ - : / @ +`, and begin with a letter or digit")
-        return value
 
     @model_validator(mode="after")
     def _revision_is_for_the_hub(self) -> ModelLoadingConfig:
@@ -85,17 +90,10 @@ class GenerationConfig(Frozen):
 class LoraModule(Frozen):
     """An adapter with its own source."""
 
-    name: str
+    name: Annotated[str, _ADAPTER]
     """Its name: clients use `<model_id>:<name>`, or the name alone."""
     path: str = Field(min_length=1)
     """A local folder, `s3://…`, `gs://…`, or a repository of the hub."""
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}", value) or ".." in value:
-            raise ValueError(f"`{value}` must be letters, digits and `. _ - @ +`, and begin with a letter or digit")
-        return value
 
 
 def _module(value: Any) -> Any:
@@ -109,7 +107,7 @@ def _module(value: Any) -> Any:
 class LoraConfig(Frozen):
     """LoRA adapters, loaded on demand."""
 
-    dynamic_lora_loading_path: str | None = None
+    dynamic_lora_loading_path: Annotated[str, _ADAPTERS] | None = None
     """Folder of adapters: a path, `s3://…`, `gs://…` or `hf://organisation`."""
     lora_modules: tuple[Annotated[LoraModule, BeforeValidator(_module)], ...] = ()
     """Adapters with their own sources, loaded when a replica starts; or `name=path`, as in vLLM."""
@@ -119,13 +117,6 @@ class LoraConfig(Frozen):
     """Seconds that the download of an adapter may take; null is no limit."""
     max_download_tries: int = Field(3, ge=1)
     """Attempts to download an adapter."""
-
-    @field_validator("dynamic_lora_loading_path")
-    @classmethod
-    def _is_a_place(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"(s3|gs)://[^/]+.*|hf://[\w.-]+/?|(?!\w+://).+", value):
-            raise ValueError(f"`{value}` must be a folder, s3://bucket/…, gs://bucket/… or hf://organisation")
-        return value
 
     @field_validator("lora_modules")
     @classmethod

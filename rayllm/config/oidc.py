@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import re
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from rayllm.config.base import Frozen
+from rayllm.config.base import Frozen, matching
 from rayllm.core.priority import PriorityName
+
+_Url = Annotated[str, matching(r"https?://[^/\s].*", "must be a URL, such as https://issuer.example.com")]
 
 
 class OidcConfig(Frozen):
     """Tokens (JWTs) of an OpenID Connect issuer, accepted in place of API keys."""
 
-    issuer: str
+    issuer: _Url
     """URL of the issuer, as tokens have it in `iss`."""
     audience: str
     """What tokens must have in `aud`."""
-    jwks_url: str | None = None
+    jwks_url: _Url | None = None
     """URL of the issuer's public keys; null asks `<issuer>/.well-known/openid-configuration`."""
     name_claim: str = "sub"
     """Claim with the name that logs and usage show, after `oidc:`."""
@@ -38,10 +40,3 @@ class OidcConfig(Frozen):
 
     priority: PriorityName = "standard"
     """Class of the requests: `interactive` ones go first, `batch` ones use what others leave idle."""
-
-    @field_validator("issuer", "jwks_url")
-    @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(r"https?://[^/\s]+", value):
-            raise ValueError(f"`{value}` must be a URL, such as https://issuer.example.com")
-        return value

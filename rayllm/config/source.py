@@ -7,25 +7,19 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
-from rayllm.config.base import Frozen
+from rayllm.config.base import Frozen, matching
+
+_Bucket = Annotated[str, matching(r"(s3|gs)://[^/].*", "must begin with s3://bucket or gs://bucket")]
+_NOT_A_REPOSITORY = "is neither a hub id like `organisation/name` nor a path; begin a path with `./` or `/`"
 
 
 class HubSource(Frozen):
     """A repository of the HuggingFace hub."""
 
-    repo_id: str
+    repo_id: Annotated[str, matching(r"(?!.*\.\.)[\w.-]+(/[\w.-]+)?", _NOT_A_REPOSITORY)]
     """`organisation/name` on the hub."""
     revision: str | None = None
     """Branch, tag or commit; null is the default branch."""
-
-    @field_validator("repo_id")
-    @classmethod
-    def _is_repo_id(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value) or ".." in value:
-            raise ValueError(
-                f"`{value}` is neither a hub id like `organisation/name` nor a path; begin a path with `./` or `/`"
-            )
-        return value
 
 
 class LocalSource(Frozen):
@@ -38,22 +32,10 @@ class LocalSource(Frozen):
 class ExtraFile(Frozen):
     """An additional file to fetch."""
 
-    bucket_uri: str
+    bucket_uri: _Bucket
     """`s3://…` or `gs://…` of a file, or of a folder."""
-    destination_path: str
+    destination_path: Annotated[str, matching(r"(?!(.*/)?\.\.(/|$)).+", "must be a path without `..`")]
     """Destination: a path within the model's folder, or anywhere on the node if it begins with `/` or `~`."""
-
-    @field_validator("bucket_uri")
-    @classmethod
-    def _is_bucket(cls, value: str) -> str:
-        return _bucket(value)
-
-    @field_validator("destination_path")
-    @classmethod
-    def _stays_inside(cls, value: str) -> str:
-        if not value or ".." in value.split("/"):
-            raise ValueError(f"`{value}` must be a path without `..`")
-        return value
 
     @property
     def is_inside(self) -> bool:
@@ -82,7 +64,7 @@ class AwsCredentials(Frozen):
 class BucketSource(Frozen):
     """A folder of an object store."""
 
-    bucket_uri: str
+    bucket_uri: _Bucket
     """`s3://bucket/prefix` or `gs://bucket/prefix`."""
     extra_files: tuple[ExtraFile, ...] = ()
     """Additional files that the model needs."""
@@ -92,11 +74,6 @@ class BucketSource(Frozen):
     """Endpoint for temporary credentials."""
     anonymous: bool = False
     """Access a public bucket without credentials."""
-
-    @field_validator("bucket_uri")
-    @classmethod
-    def _is_bucket(cls, value: str) -> str:
-        return _bucket(value)
 
     @field_validator("s3_sync_args")
     @classmethod
@@ -117,12 +94,6 @@ class BucketSource(Frozen):
     def s3_options(self) -> S3Options:
         """Parsed `s3_sync_args`."""
         return _s3_options(self.s3_sync_args)
-
-
-def _bucket(value: str) -> str:
-    if not re.match(r"(s3|gs)://[^/]+", value):
-        raise ValueError(f"`{value}` must begin with s3://bucket or gs://bucket")
-    return value
 
 
 def _s3_options(args: tuple[str, ...]) -> S3Options:
