@@ -11,10 +11,7 @@ from typing import Any
 
 from rayllm.core.errors import ConfigError
 from rayllm.plan.config_fields import Fields, text_part
-from rayllm.plan.dtypes import dtype_bytes
 from rayllm.plan.layers import Caches, UnknownArchitectureError, caches_of, listed_layers
-
-__all__ = ["Architecture", "UnknownArchitectureError", "dtype_bytes", "read_architecture"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Validated access to the numbers of a config.json."""
+"""Validated access to the numbers of a config.json, and the sizes of the types that it names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _PARTS = ("thinker_config", "text_config", "transformer_layer_config")
 # A plan lists every layer, so their number is bounded, far above that of any model.
 _MOST = dict.fromkeys(("num_hidden_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"), 10_000)
 
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config.json that describes the decoder of text; all of it if it has no parts."""
@@ -22,6 +24,18 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
         if part and isinstance(part, Mapping):
             config = part
     return config
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes per element of a type such as `bfloat16`.
+
+    Raises:
+        ConfigError: the type is unknown.
+    """
+    name = dtype.removeprefix("torch.")
+    if name not in _DTYPE_BYTES:
+        raise ConfigError(f"dtype: `{dtype}` is not supported; known are {', '.join(_DTYPE_BYTES)}.")
+    return _DTYPE_BYTES[name]
 
 
 class Fields:

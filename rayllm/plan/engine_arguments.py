@@ -1,4 +1,4 @@
-"""What vLLM's engine arguments mean for memory."""
+"""What vLLM's engine arguments mean for memory, on GPUs and on their host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_settings import BLOCK
-from rayllm.plan.dtypes import dtype_bytes
+from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.fit import EngineSettings, default_utilization
+from rayllm.plan.gpus import GIB
 
 # vLLM's data type of the cache → bytes per element; `auto` is the model's own.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -29,6 +30,8 @@ _NOT_COUNTED = (
 _COUNTED_FORMATS = ("auto", "hf", "safetensors", "mistral")
 # Kernels that lay out the caches of DeepSeek V4 in another way than those that vLLM selects.
 _OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
+# Connectors that keep the cache in the engine's own memory, and the memory they take if none is set.
+_HOST_CONNECTORS = {"OffloadingConnector": None, "SimpleCPUOffloadConnector": 8 * GIB}
 
 
 def engine_settings(
@@ -50,9 +53,9 @@ def engine_settings(
         utilization=utilization,
         batched_tokens=int(number(arguments, "max_num_batched_tokens")) or None,
         sequences=int(number(arguments, "max_num_seqs")) or None,
-        cache_element_bytes=_cache_bytes(arguments) or element_bytes,
-        state_element_bytes=state_bytes or element_bytes,
-        matrix_element_bytes=_state_bytes(arguments, "mamba_ssm_cache_dtype"),
+        element_bytes=_cache_bytes(arguments) or element_bytes,
+        state_bytes=state_bytes or element_bytes,
+        matrix_bytes=_state_bytes(arguments, "mamba_ssm_cache_dtype"),
         draft_tokens=draft_tokens(arguments),
         keeps_prefixes=bool(arguments.get("enable_prefix_caching", architecture.heads > 0)),
         keeps_all_tokens=bool(arguments.get("disable_hybrid_kv_cache_manager")),
@@ -96,6 +99,33 @@ def number(arguments: Mapping[str, Any], name: str, prefix: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise ConfigError(f"engine_kwargs.{prefix}{name}: must be a number above 0, not {value!r}.")
     return value
+
+
+def host_bytes(arguments: Mapping[str, Any]) -> int:
+    """Bytes of the host's memory that a replica takes for its cache, on all its GPUs together; 0 without offloading.
+
+    Source: vLLM 0.29, `VllmConfig._post_init_kv_transfer_config`.
+
+    Raises:
+        ConfigError: a size is invalid or missing; the message names it.
+    """
+    if size := number(arguments, "kv_offloading_size"):
+        # LMCache runs as a server of its own, with memory of its own.
+        return 0 if arguments.get("kv_offloading_backend") == "lmcache" else int(size * GIB)
+    transfer = arguments.get("kv_transfer_config") or {}
+    if not isinstance(transfer, Mapping):
+        raise ConfigError("engine_kwargs.kv_transfer_config: must be a mapping.")
+    connector = transfer.get("kv_connector")
+    if connector not in _HOST_CONNECTORS:
+        return 0
+    extra = transfer.get("kv_connector_extra_config") or {}
+    size = number(extra, "cpu_bytes_to_use", "kv_transfer_config.kv_connector_extra_config.")
+    if not size and not (size := _HOST_CONNECTORS[connector] or 0):
+        raise ConfigError(
+            "engine_kwargs.kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use is missing: "
+            f"{connector} needs the size of its cache, in bytes."
+        )
+    return int(size)
 
 
 def _cache_bytes(arguments: Mapping[str, Any]) -> int | None:

@@ -1,12 +1,13 @@
-"""Whether a model fits on GPUs, and the memory left for the KV cache."""
+"""Whether and on how many GPUs a model fits, and the memory left for the KV cache."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
-from rayllm.plan.cache_settings import BLOCK, CacheSettings
+from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.gpus import GIB, Gpu
 from rayllm.plan.weights import Weights
 
@@ -20,6 +21,9 @@ _GRAPHS_PER_LAYER = int(0.015 * GIB)
 _RELATIVE_ERROR = 0.5
 # Bytes per logit, which sampling holds several times: as computed, as float32, and sorted.
 _LOGIT_BYTES = 2 + 4 + 4
+# GPUs per node: tensor parallelism stays within a node, pipeline stages are on different nodes.
+_NODE_GPUS = 8
+_STAGES = (1, 2, 4)
 
 
 def default_utilization(gpu_share: float) -> float:
@@ -28,30 +32,18 @@ def default_utilization(gpu_share: float) -> float:
 
 
 @dataclass(frozen=True)
-class EngineSettings:
-    """The engine's arguments that affect memory.
+class EngineSettings(CacheSettings):
+    """The engine's arguments that affect memory: those of the caches, and the others.
 
     `tensor_parallel` × `pipeline_parallel` GPUs hold one replica; `utilization` is the share of a GPU's memory that the
-    engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU;
-    `cache_element_bytes` is the size of one element of the cache, `state_element_bytes` and `matrix_element_bytes` are
-    those of recurrent states (see `CacheSettings`, also for `draft_tokens`, `keeps_prefixes`, `keeps_all_tokens`,
-    `index_bits` and `block`); `overlaps_steps` is false without asynchronous scheduling; memory for
-    `adapter_slots` of `adapter_rank` is reserved; `captures_graphs` is false with `enforce_eager`.
+    engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU; `overlaps_steps`
+    is false without asynchronous scheduling; memory for `adapter_slots` of `adapter_rank` is reserved;
+    `captures_graphs` is false with `enforce_eager`.
     """
 
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
     utilization: float = UTILIZATION
     batched_tokens: int | None = None
     sequences: int | None = None
-    cache_element_bytes: float = 2
-    state_element_bytes: float = 2
-    matrix_element_bytes: float | None = None
-    draft_tokens: int = 0
-    keeps_prefixes: bool = True
-    keeps_all_tokens: bool = False
-    index_bits: int | None = None
-    block: int = BLOCK
     overlaps_steps: bool = True
     adapter_slots: int = 0
     adapter_rank: int = 0
@@ -69,22 +61,6 @@ class EngineSettings:
         Source: vLLM 0.29, `VllmConfig.max_in_flight_tokens`.
         """
         return (self.pipeline_parallel + (1 if self.overlaps_steps else 0)) * (self.batched_tokens or 0)
-
-    @property
-    def caches(self) -> CacheSettings:
-        """How caches are stored."""
-        return CacheSettings(
-            tensor_parallel=self.tensor_parallel,
-            pipeline_parallel=self.pipeline_parallel,
-            element_bytes=self.cache_element_bytes,
-            state_bytes=self.state_element_bytes,
-            matrix_bytes=self.matrix_element_bytes,
-            draft_tokens=self.draft_tokens,
-            keeps_prefixes=self.keeps_prefixes,
-            keeps_all_tokens=self.keeps_all_tokens,
-            index_bits=self.index_bits,
-            block=self.block,
-        )
 
     def with_defaults(self, gpu: Gpu) -> EngineSettings:
         """Fill in vLLM's defaults for the GPU."""
@@ -151,7 +127,7 @@ def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: Engine
     return Fit(
         gpu=gpu,
         settings=settings,
-        layout=cache_layout(architecture.caches, settings.caches),
+        layout=cache_layout(architecture.caches, settings),
         weights=weights.bytes_per_gpu(*degrees),
         adapters=weights.adapter_bytes_per_gpu(settings.adapter_slots, settings.adapter_rank, settings.tensor_parallel),
         activations=activations,
@@ -174,6 +150,32 @@ def split_errors(architecture: Architecture, settings: EngineSettings) -> list[s
     if settings.pipeline_parallel > architecture.layers:
         errors.append(f"{architecture.layers} layers make no {settings.pipeline_parallel} stages")
     return errors
+
+
+def smallest_split(
+    architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings, tokens: int, sequences: int = 1
+) -> Fit | None:
+    """Find the smallest split with room for `sequences` of `tokens`; None if there is none.
+
+    The degrees of parallelism in `settings` are ignored.
+    """
+    for tensor, stages in _splits():
+        split = replace(settings, tensor_parallel=tensor, pipeline_parallel=stages)
+        if split_errors(architecture, split):
+            continue
+        candidate = fit(architecture, weights, gpu, split)
+        # It must fit even if every estimate is too low.
+        if candidate.cache - candidate.uncertainty >= sequences * candidate.bytes_of(tokens):
+            return candidate
+    return None
+
+
+def _splits() -> Iterator[tuple[int, int]]:
+    for stages in _STAGES:
+        tensor = 1 if stages == 1 else _NODE_GPUS
+        while tensor <= _NODE_GPUS:
+            yield tensor, stages
+            tensor *= 2
 
 
 def _activations(architecture: Architecture, settings: EngineSettings) -> int:

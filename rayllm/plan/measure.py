@@ -9,8 +9,8 @@ from typing import Any
 from rayllm.config import HubSource, Source, named_model
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture, read_architecture
+from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.cpu import Cpu
-from rayllm.plan.dtypes import dtype_bytes
 from rayllm.plan.known_models import known_config, outline_tensors
 from rayllm.plan.quantization import online_bytes, packed_bits
 from rayllm.plan.speculation import Draft, own_draft, read_draft

@@ -14,8 +14,7 @@ from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
 from rayllm.plan.cache_settings import CacheSettings
-from rayllm.plan.config_fields import Fields
-from rayllm.plan.dtypes import dtype_bytes
+from rayllm.plan.config_fields import Fields, dtype_bytes
 
 
 @dataclass(frozen=True)

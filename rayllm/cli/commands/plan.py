@@ -44,9 +44,8 @@ def command(
     as_json: bool,
 ) -> None:
     from rayllm.cli.shared.fit_tables import cpu_line, fit_table, host_line, introduction
-    from rayllm.plan.engine_arguments import not_counted
+    from rayllm.plan.engine_arguments import host_bytes, not_counted
     from rayllm.plan.gpus import GPUS, find_gpu
-    from rayllm.plan.offload import host_bytes
 
     config = named_model(model)
     kinds = [find_gpu(name) for name in gpus] or list(GPUS)
@@ -146,8 +145,7 @@ def _fit(
 ) -> Fit | None:
     from dataclasses import replace
 
-    from rayllm.plan.fit import fit, split_errors
-    from rayllm.plan.parallelism import smallest_split
+    from rayllm.plan.fit import fit, smallest_split, split_errors
 
     if degrees is None:
         return smallest_split(measured.architecture, measured.weights, gpu, setting, tokens)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from rayllm.core.errors import ConfigError
 from rayllm.plan.authoring.profile import ModelProfile
-from rayllm.plan.fit import EngineSettings, Fit, fit, split_errors
+from rayllm.plan.fit import EngineSettings, Fit, fit, smallest_split, split_errors
 from rayllm.plan.gpus import GIB, GPUS, Gpu
 from rayllm.plan.measure import Measured
-from rayllm.plan.parallelism import smallest_split
 
 TOKENS = 8192
 """Default length of a sequence that the GPUs must hold, in tokens."""

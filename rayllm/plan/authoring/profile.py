@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 from rayllm.config import HubSource, ModelConfig
-from rayllm.plan.architecture import UnknownArchitectureError, dtype_bytes
-from rayllm.plan.authoring.architectures import check_architecture
+from rayllm.config.faults import did_you_mean
+from rayllm.config.vllm_versions import current_series, installed_version, names_of, other_version
+from rayllm.core.errors import ConfigError
 from rayllm.plan.authoring.family import Family, find_family
 from rayllm.plan.authoring.template import FILES, chat_template, missing_stops
+from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.consistency import check_tensors
 from rayllm.plan.cpu import Cpu
+from rayllm.plan.layers import UnknownArchitectureError
 from rayllm.plan.measure import Measured, inspect_or_outline, measure_info
 from rayllm.sources.inspection import ModelInfo
 from rayllm.sources.safetensors import Tensor
@@ -23,6 +28,8 @@ Task = Literal["embed", "score", "classify"]
 _SENTENCE_TRANSFORMERS = "modules.json"
 # Where the config.json of a model of several parts describes the one that writes text.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+# vLLM makes embedders and classifiers of models that write text, so these endings stand for each other.
+_ENDING = re.compile(r"(For[A-Z]\w+|LMHeadModel|ChatModel|RewardModel|Model)$")
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,29 @@ def profile_model(model: ModelConfig) -> ModelProfile:
         is_gated=info.is_gated,
         was_inspected=not is_outline,
     )
+
+
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """Refuse an architecture in a config.json that neither the installed vLLM nor the installed transformers has.
+
+    Raises:
+        ConfigError: names the architecture, and the vLLM that has it or the most similar one that there is.
+    """
+    names = [str(name) for name in config.get("architectures") or ()]
+    known = names_of(current_series())["architectures"]
+    if not names or config.get("auto_map"):
+        return
+    stems = {_ENDING.sub("", name) for name in known}
+    if any(name in known or _ENDING.sub("", name) in stems for name in names):
+        return
+    # vLLM runs models of transformers too, by their classes there.
+    if any(hasattr(import_module("transformers"), name) for name in names):
+        return
+    here = installed_version() or current_series()
+    reason = other_version("architectures", names[0]) or (
+        f"vLLM {here} does not have it{did_you_mean(names[0], known).rstrip('?')}"
+    )
+    raise ConfigError(f"config.json: architectures: `{names[0]}`: {reason}.")
 
 
 def profile_by_name(model: ModelConfig, reason: str) -> ModelProfile:

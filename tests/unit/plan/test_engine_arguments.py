@@ -12,10 +12,9 @@ import pytest
 from rayllm.config import LocalSource
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import read_architecture
-from rayllm.plan.engine_arguments import engine_settings, not_counted
+from rayllm.plan.engine_arguments import engine_settings, host_bytes, not_counted
 from rayllm.plan.gpus import GIB
 from rayllm.plan.measure import measure, measure_info
-from rayllm.plan.offload import host_bytes
 from rayllm.plan.weights import Weights
 from rayllm.sources.inspection import ModelInfo
 from rayllm.sources.safetensors import Tensor
@@ -33,10 +32,10 @@ def test_arguments_of_caches() -> None:
         "mamba_ssm_cache_dtype": "float16",
     }
     arguments |= {"enable_prefix_caching": False, "disable_hybrid_kv_cache_manager": True, "block_size": 32}
-    caches = engine_settings(arguments, ARCHITECTURE, 2).caches
+    caches = engine_settings(arguments, ARCHITECTURE, 2)
     assert (caches.element_bytes, caches.state_bytes, caches.matrix_bytes) == (1, 4, 2)
     assert (caches.keeps_prefixes, caches.keeps_all_tokens, caches.block) == (False, True, 32)
-    defaults = engine_settings({}, ARCHITECTURE, 2).caches
+    defaults = engine_settings({}, ARCHITECTURE, 2)
     assert (defaults.element_bytes, defaults.matrix_bytes, defaults.keeps_prefixes) == (2, None, True)
 
 
@@ -48,7 +47,7 @@ def test_a_share_of_a_gpu_is_a_share_of_its_memory() -> None:
 def test_the_type_of_the_index_is_read() -> None:
     types = ({}, {"indexer_kv_dtype": "mxfp4"}, {"indexer_kv_dtype": "fp8"})
     read = [engine_settings({"attention_config": each}, ARCHITECTURE, 2) for each in types]
-    assert [settings.caches.index_bits for settings in read] == [None, 4, 8]
+    assert [settings.index_bits for settings in read] == [None, 4, 8]
     with pytest.raises(ConfigError, match="attention_config: must be a mapping"):
         engine_settings({"attention_config": "mxfp4"}, ARCHITECTURE, 2)
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rayllm.config.vllm_versions import installed_version, names_of
 from rayllm.core.errors import ConfigError
-from rayllm.plan.authoring.architectures import check_architecture
+from rayllm.plan.authoring.profile import check_architecture
 
 
 @pytest.mark.parametrize(
