@@ -25,40 +25,13 @@ OWNED = {
     "data_parallel_size": "deployment_config.num_replicas",
 }
 # Server options without effect in a replica: the router owns the address, keys and headers.
-_SERVER = frozenset(
-    [
-        "host",
-        "port",
-        "uds",
-        "api_key",
-        "ssl_keyfile",
-        "ssl_certfile",
-        "ssl_ca_certs",
-        "enable_ssl_refresh",
-        "ssl_cert_reqs",
-        "ssl_ciphers",
-        "root_path",
-        "middleware",
-        "allow_credentials",
-        "allowed_origins",
-        "allowed_methods",
-        "allowed_headers",
-        "uvicorn_log_level",
-        "disable_uvicorn_access_log",
-        "disable_access_log_for_endpoints",
-        "enable_request_id_headers",
-        "disable_fastapi_docs",
-        "enable_offline_docs",
-        "h11_max_incomplete_event_size",
-        "h11_max_header_count",
-        "data_parallel_supervisor_port",
-        "dp_supervisor_probe_interval_s",
-        "dp_supervisor_probe_timeout_s",
-        "dp_supervisor_probe_failure_threshold",
-        "log_config_file",
-        "enable_scale_out",
-        "grpc_port",
-    ]
+_SERVER = (
+    "host port uds api_key ssl_keyfile ssl_certfile ssl_ca_certs enable_ssl_refresh ssl_cert_reqs ssl_ciphers "
+    "root_path middleware allow_credentials allowed_origins allowed_methods allowed_headers uvicorn_log_level "
+    "disable_uvicorn_access_log disable_access_log_for_endpoints enable_request_id_headers disable_fastapi_docs "
+    "enable_offline_docs h11_max_incomplete_event_size h11_max_header_count data_parallel_supervisor_port "
+    "dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold "
+    "log_config_file enable_scale_out grpc_port"
 )
 
 DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
@@ -92,7 +65,7 @@ def known_arguments() -> frozenset[str]:
 
 def settable_arguments() -> frozenset[str]:
     """Arguments that are allowed in `engine_kwargs`."""
-    return known_arguments() - OWNED.keys() - _SERVER
+    return known_arguments() - OWNED.keys() - set(_SERVER.split())
 
 
 def check_parser(kind: str, name: str | None) -> None:
@@ -126,7 +99,7 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
 def _fault(name: str) -> str | None:
     if name in OWNED:
         return f"`{name}` is set by RayLLM; use {OWNED[name]}"
-    if name in _SERVER:
+    if name in _SERVER.split():
         return f"`{name}` is an option of vLLM's own server, which replicas do not expose; leave it out"
     if name not in known_arguments():
         if reason := vllm_versions.other_version("engine", name) or vllm_versions.other_version("server", name):

@@ -101,7 +101,7 @@ def _choose_threads(model: ModelConfig, neighbors: Neighbors) -> None:
             os.environ[BINDING] = ",".join(map(str, share.cpus))
     # vLLM would keep a core to itself for its HTTP server, and bind the rest in a process of their own.
     os.environ.setdefault(BINDING, "nobind")
-    logger.info("Model `%s` runs on %s: %s.", model.model_id, _threads_text(), _cores_text(cores, neighbors))
+    logger.info("Model `%s` runs on %s: %s.", model.model_id, threads_text(), _cores_text(cores, neighbors))
 
 
 def _preload_libraries() -> None:
@@ -135,7 +135,8 @@ def _first(folder: Path, pattern: str) -> list[str]:
     return [str(path) for path in folder.glob(pattern)][:1]
 
 
-def _threads_text() -> str:
+def threads_text() -> str:
+    """Threads of the engine that this process configured, with their number."""
     threads = engine_threads()
     return f"{threads} thread{'s' if threads != 1 else ''}"
 

@@ -22,9 +22,9 @@ from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.middleware.adapter_loading import adapter_plan, use_adapter
 from rayllm.engine.middleware.deprecated_fields import DEPRECATED_FIELDS
 from rayllm.engine.middleware.request_rewriting import rewrite_request, with_one_bos
-from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm import generation
+from rayllm.engine.vllm.generation import Prompt
 from rayllm.lora import resolve_adapter
 
 Body = dict[str, Any]

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rayllm.config import ModelConfig
 from rayllm.config.templates import read_template
 from rayllm.prompt import compile_template
-
-
-class Tokenizer(Protocol):
-    """The part of a HuggingFace tokenizer that is used here."""
-
-    bos_token_id: int | None
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`."""
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of `ids`."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +35,9 @@ class RequestPlan:
 
 
 def plan_requests(
-    model: ModelConfig, tokenizer: Tokenizer | None, own_template: Callable[[], str | None] = lambda: None
+    model: ModelConfig, tokenizer: Any, own_template: Callable[[], str | None] = lambda: None
 ) -> RequestPlan:
-    """The request plan of `model`. Without a tokenizer there is no template, and stops stay texts.
+    """The request plan of `model`. Without a tokenizer, a HuggingFace one, there is no template, and stops stay texts.
 
     `own_template` returns the model's own chat template for requests without tools.
     """
@@ -75,7 +63,7 @@ def plan_requests(
     )
 
 
-def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tuple[str, ...], list[int]]:
+def _split_stops(stops: Iterable[str], tokenizer: Any) -> tuple[tuple[str, ...], list[int]]:
     """Split stops into texts, and ids of those that are special tokens.
 
     vLLM looks for stop texts in detokenized text, which lacks special tokens. An ordinary word stays a text even if it
@@ -91,10 +79,10 @@ def _split_stops(stops: Iterable[str], tokenizer: Tokenizer | None) -> tuple[tup
     return tuple(texts), ids
 
 
-def _adds_bos(tokenizer: Tokenizer | None) -> bool:
+def _adds_bos(tokenizer: Any) -> bool:
     if tokenizer is None or tokenizer.bos_token_id is None:
         return False
-    return tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+    return bool(tokenizer.encode("a")[:1] == [tokenizer.bos_token_id])
 
 
 def _template_of(model: ModelConfig, own_template: Callable[[], str | None]) -> str | None:

@@ -23,7 +23,7 @@ from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.cpu import check_cpu_limits, engine_threads, with_cpu_defaults
+from rayllm.engine.cpu import check_cpu_limits, threads_text, with_cpu_defaults
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
@@ -33,8 +33,8 @@ from rayllm.engine.middleware.request_rewriting import RequestRewriter
 from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
 from rayllm.engine.middleware.stream_journal import StreamJournalMiddleware, journal_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
-from rayllm.engine.process.busy_time import busy_seconds
 from rayllm.engine.process.forking import ForkContext
+from rayllm.engine.process.watchdog import busy_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
 from rayllm.engine.structured_output import ConstraintGate, Sandbox
 from rayllm.engine.vllm import application as vllm_application
@@ -237,8 +237,7 @@ class EngineServer:
         dtype = str(self._engine.model_config.dtype).removeprefix("torch.")
         if self._workers != "cpu":
             return dtype
-        threads = engine_threads()
-        return f"{dtype}, {threads} thread{'s' if threads != 1 else ''}"
+        return f"{dtype}, {threads_text()}"
 
     @property
     def has_died(self) -> bool:

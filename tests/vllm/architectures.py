@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rayllm.engine.vllm.model_inspection import inspected_in_process
+from rayllm.engine.vllm.engine import inspected_in_process
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 TOKENS = 12

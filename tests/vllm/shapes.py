@@ -13,7 +13,7 @@ from typing import Any
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
-from rayllm.engine.vllm.model_inspection import inspected_in_process
+from rayllm.engine.vllm.engine import inspected_in_process
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 CACHE_GIB = 1

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rayllm.engine.vllm.model_inspection import inspected_in_process
+from rayllm.engine.vllm.engine import inspected_in_process
 from rayllm.plan.architecture import read_architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
 from rayllm.plan.engine_arguments import engine_settings

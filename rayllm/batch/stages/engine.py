@@ -11,7 +11,7 @@ from rayllm.batch.rows import Row
 from rayllm.config import ModelConfig
 from rayllm.core.asgi import call
 from rayllm.core.errors import EngineError, RequestError
-from rayllm.engine.prompt import Prompt
+from rayllm.engine.vllm.generation import Prompt
 
 Logprobs = list[list[dict[str, Any]]]
 """Per position, the candidate tokens with `token_id`, `logprob`, `rank` and `token`."""

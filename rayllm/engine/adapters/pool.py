@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rayllm.core.errors import ModelNotFoundError, RayLLMError, RequestError, SourceError, UnavailableError
 from rayllm.engine.request_plan import RequestPlan
+from rayllm.engine.vllm.adapters import AdapterSlots
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore
 from rayllm.sources import node_cache
 
@@ -29,30 +29,6 @@ _MAX_FAILURES = 1024
 _RESERVED_S = 5.0
 # Concurrent lookups of names, which clients may invent.
 _MAX_LOOKUPS = 8
-
-
-class AdapterEngine(Protocol):
-    """The part of vLLM that adapters need; see `rayllm.engine.vllm.adapters.AdapterSlots`."""
-
-    async def add(self, adapter_id: str, key: str, folder: Path) -> Any:
-        """Load an adapter; returns vLLM's LoRARequest.
-
-        Args:
-            adapter_id: its full id, for messages.
-            key: its name in the engine, with its version.
-            folder: its files.
-
-        Raises:
-            RequestError: its files are invalid.
-            UnavailableError: the engine failed to load it.
-            EngineError: the engine has died.
-        """
-
-    def serve_as(self, model: str, lora_request: Any) -> None:
-        """Use the adapter for requests to the model name `model`."""
-
-    async def remove(self, lora_request: Any) -> None:
-        """Unload the adapter, under all its names."""
 
 
 @dataclass
@@ -82,7 +58,7 @@ class AdapterPool:
     def __init__(
         self,
         store: AdapterStore,
-        engine: AdapterEngine,
+        engine: AdapterSlots,
         plan: Callable[[AdapterName, AdapterFiles], RequestPlan | None],
         capacity: int,
         refresh_s: float = 30.0,

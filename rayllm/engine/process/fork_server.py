@@ -158,7 +158,7 @@ def run_request(connection: socket.socket) -> int:
     os.dup2(errors, 2)
     os.close(output)
     os.close(errors)
-    request = pickle.loads(_receive(connection, *NUMBER.unpack(header)))
+    request = pickle.loads(receive(connection, *NUMBER.unpack(header)))
     os.environ.clear()
     os.environ.update(request["environment"])
     os.sched_setaffinity(0, request["cores"])
@@ -174,7 +174,8 @@ def _leave_frozen() -> None:
     """Do nothing: the kernel frees the memory of a process that ends."""
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Read so many bytes; raises EOFError if the connection ends before."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -22,7 +22,7 @@ from typing import Any
 from rayllm.core.errors import ClusterError
 from rayllm.core.sockets import connect_or_start, socket_folder
 from rayllm.engine.process import fork_server
-from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS
+from rayllm.engine.process.fork_server import MAX_DESCRIPTORS, NUMBER, OWN_DESCRIPTORS, receive
 
 logger = logging.getLogger(__name__)
 
@@ -32,21 +32,21 @@ _START_S = 120.0
 _EXIT_CODE_S = 5.0
 # Variables that differ between engines and that no import depends on, by name and by prefix.
 _PER_ENGINE = {
-    "COLUMNS",
-    "LINES",
-    "MAKEFLAGS",
-    "MAKELEVEL",
-    "MFLAGS",
-    "OLDPWD",
-    "PWD",
-    "PYTEST_CURRENT_TEST",
-    "SHLVL",
-    "TERM",
-    "VLLM_CPU_KVCACHE_SPACE",
-    "VLLM_CPU_OMP_THREADS_BIND",
-    "VLLM_MAX_STOP_STRINGS",
+    *(
+        "COLUMNS",
+        "LINES",
+        "MAKEFLAGS",
+        "MAKELEVEL",
+        "MFLAGS",
+        "OLDPWD",
+        "PWD",
+        "PYTEST_CURRENT_TEST",
+        "SHLVL",
+        "TERM",
+        "_",
+    ),
+    *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_MAX_STOP_STRINGS"),
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
-    "_",
 }
 # The engine's own modules read the limit from 0.32 on, but requests are held to it in the replica.
 _FOR_ALL_ENGINES = {"VLLM_MAX_STOP_STRINGS": str(2**31 - 1)}
@@ -149,7 +149,7 @@ class _Popen(popen_forkserver.Popen):
         """The exit code that the server reports; 255 if the server ended first, as in multiprocessing."""
         try:
             self._connection.settimeout(_EXIT_CODE_S)
-            return int(NUMBER.unpack(_receive_number(self._connection))[0])
+            return int(NUMBER.unpack(receive(self._connection, NUMBER.size))[0])
         except (OSError, EOFError):
             return 255
 
@@ -208,16 +208,6 @@ def _receive_child(connection: socket.socket) -> tuple[socket.socket, int, int]:
         connection.close()
         raise
     return connection, NUMBER.unpack(header)[0], descriptors[0]
-
-
-def _receive_number(connection: socket.socket) -> bytes:
-    data = b""
-    while len(data) < NUMBER.size:
-        part = connection.recv(NUMBER.size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
 
 
 def _import_environment() -> dict[str, str]:

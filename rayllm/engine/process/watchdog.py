@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from typing import Protocol
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rayllm.engine.server import EngineServer
 
 _PERIOD_S = 0.25
 # Share of the time that a hanging engine may still be busy: threads wake up now and then.
@@ -13,25 +20,7 @@ _IDLE_SHARE = 0.05
 _REMOTE_FACTOR = 6
 
 
-class Watched(Protocol):
-    """An engine as the watchdog sees it."""
-
-    @property
-    def has_died(self) -> bool:
-        """Whether its process has ended."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it has unfinished requests."""
-
-    def busy_seconds(self) -> float | None:
-        """Seconds that its processes ran or waited for a CPU; None if some of them run on other nodes."""
-
-    async def ping(self) -> None:
-        """Wait for a response from its process."""
-
-
-async def wait_until_lost(engine: Watched, stall_s: float) -> str:
+async def wait_until_lost(engine: EngineServer, stall_s: float) -> str:
     """Return when the engine has died or hangs, with a clause that says which.
 
     An engine responds between two steps, and a step may take long. It hangs if it has unfinished requests and neither
@@ -59,7 +48,7 @@ async def wait_until_lost(engine: Watched, stall_s: float) -> str:
 class _Window:
     """A span of time without a response from the engine."""
 
-    def __init__(self, engine: Watched) -> None:
+    def __init__(self, engine: EngineServer) -> None:
         self._engine = engine
         self._started_at, self._busy = time.monotonic(), engine.busy_seconds()
 
@@ -76,3 +65,30 @@ class _Window:
             return True
         self._started_at, self._busy = time.monotonic(), self._busy + busy
         return False
+
+
+def busy_seconds(process_ids: Iterable[int]) -> float:
+    """Seconds that the threads of the processes and of their current children have run so far, or waited for a CPU."""
+    import psutil  # comes with vLLM
+
+    total = 0.0
+    for process_id in process_ids:
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(process_id)
+            for process in [parent, *parent.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    total += times.user + times.system + _waited_seconds(process.pid)
+    return total
+
+
+def _waited_seconds(process_id: int) -> float:
+    """Seconds that a process's current threads could have run, but no CPU was free; 0 if the kernel does not say."""
+    nanoseconds = 0
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process_id}/task"):
+            # The numbers are time on a CPU, time waiting for one, and the number of turns. Threads end meanwhile.
+            with suppress(OSError):
+                schedstat = Path(f"/proc/{process_id}/task/{thread}/schedstat").read_text(encoding="ascii")
+                nanoseconds += int(schedstat.split()[1])
+    return nanoseconds / 1e9

@@ -38,7 +38,7 @@ class AdapterSlots:
         self._models = models
 
     async def add(self, adapter_id: str, key: str, folder: Path) -> Any:
-        """Load an adapter; see `AdapterEngine.add`.
+        """Load an adapter, which messages call `adapter_id` and the engine `key`; returns vLLM's LoRARequest.
 
         Raises:
             RequestError: its files are at fault.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -20,7 +20,6 @@ from rayllm.engine.process import forking
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.errors import one_line
-from rayllm.engine.vllm.model_inspection import inspected_in_process
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +93,31 @@ def make_engine_config(arguments: VllmArguments) -> Any:
     except Exception as error:
         # Some of vLLM's exceptions cannot be pickled: only their text may leave this process.
         raise ConfigError(f"engine_kwargs: vLLM refuses them: {one_line(error)}{_hint(error)}") from None
+
+
+@contextmanager
+def inspected_in_process() -> Iterator[None]:
+    """Have vLLM import a model's module in this process while the block runs, if the engine is on a CPU.
+
+    vLLM imports it in a process of its own, because the import may initialize CUDA. That process first imports all of
+    vLLM, for several seconds. The result is cached on disk, but not where each replica starts in a new container.
+    """
+    from vllm.model_executor.models import registry
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        yield
+        return
+    in_subprocess = registry._run_in_subprocess
+    registry._run_in_subprocess = _call
+    try:
+        yield
+    finally:
+        registry._run_in_subprocess = in_subprocess
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
 
 
 def _hint(error: Exception) -> str:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from rayllm.core.errors import EngineError, RequestError
-from rayllm.engine.prompt import Prompt
 from rayllm.engine.vllm.errors import request_errors
 from rayllm.engine.vllm.request_validation import lenient_validator
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text or token ids, with images. `is_rendered` marks text whose template has written the special tokens."""
+
+    text: str = ""
+    token_ids: list[int] | None = None
+    images: list[Any] = field(default_factory=list)
+    is_rendered: bool = False
 
 
 def completion_request(body: dict[str, Any]) -> Any:

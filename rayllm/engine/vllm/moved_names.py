@@ -11,26 +11,17 @@ from typing import Any
 from packaging.version import Version
 
 MOVED_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
-    "build_app": (
-        ("0.26", "vllm.entrypoints.openai.api_server"),
-        ("0.29", "vllm.entrypoints.launchers.app"),
-    ),
+    "build_app": (("0.26", "vllm.entrypoints.openai.api_server"), ("0.29", "vllm.entrypoints.launchers.app")),
     "init_app_state": (
         ("0.26", "vllm.entrypoints.openai.api_server"),
         ("0.29", "vllm.entrypoints.launchers.api_server.app_state"),
     ),
-    "FrontendArgs": (
-        ("0.26", "vllm.entrypoints.openai.cli_args"),
-        ("0.29", "vllm.entrypoints.launchers.cli_args"),
-    ),
+    "FrontendArgs": (("0.26", "vllm.entrypoints.openai.cli_args"), ("0.29", "vllm.entrypoints.launchers.cli_args")),
     "create_error_response": (
         ("0.26", "vllm.entrypoints.serve.utils.error_response"),
         ("0.28", "vllm.entrypoints.serve.exception_handling.error_response"),
     ),
-    "GenerationError": (
-        ("0.26", "vllm.entrypoints.openai.engine.protocol"),
-        ("0.29", "vllm.exceptions"),
-    ),
+    "GenerationError": (("0.26", "vllm.entrypoints.openai.engine.protocol"), ("0.29", "vllm.exceptions")),
     "VLLMClientError": (("0.27", "vllm.exceptions"),),
     "GracefulHTTPError": (("0.29", "vllm.exceptions"),),
 }

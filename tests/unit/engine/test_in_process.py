@@ -14,8 +14,8 @@ from rayllm.config import model_from
 from rayllm.core.errors import ModelNotFoundError, RequestError
 from rayllm.engine import in_process
 from rayllm.engine.in_process import InProcessClient
-from rayllm.engine.prompt import Prompt
 from rayllm.engine.request_plan import RequestPlan
+from rayllm.engine.vllm.generation import Prompt
 from rayllm.lora import AdapterName
 
 Body = dict[str, Any]

@@ -25,7 +25,7 @@ from rayllm.batch.stages.request import EngineRequestStage
 from rayllm.config import model_from
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import ModelNotFoundError
-from rayllm.engine.prompt import Prompt
+from rayllm.engine.vllm.generation import Prompt
 
 MODEL = model_from({"model_loading_config": {"model_id": "m"}, "lora_config": {}}, "m", ())
 TOKEN = SimpleNamespace(logprob=-0.5, rank=1, decoded_token="a")

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from rayllm.engine.process import watchdog
-from rayllm.engine.process.busy_time import busy_seconds
-from rayllm.engine.process.watchdog import wait_until_lost
+from rayllm.engine.process.watchdog import busy_seconds, wait_until_lost
 
 
 class Engine:
