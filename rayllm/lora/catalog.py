@@ -5,9 +5,10 @@ Two layouts: `<catalog>/<base>:<adapter>/` and `<catalog>/<adapter>/`. A base id
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from rayllm.config import BucketSource, HubSource
 from rayllm.core.errors import RequestError
@@ -17,27 +18,44 @@ from rayllm.sources.stores import BucketStore, HubStore, LocalStore, Store
 from rayllm.sources.stores.hub import list_adapters
 
 
-class Catalog(Protocol):
-    """Adapters of one base model. Its methods block."""
+@dataclass(frozen=True)
+class Catalog:
+    """Adapters of one base model. Its functions block.
 
-    def candidates(self, name: AdapterName) -> list[Store]:
-        """The stores where the adapter may be; the first with any files wins."""
+    `candidates` returns the stores where an adapter may be: the first with any files wins. `folders` lists what may be
+    folders of adapters.
+    """
+
+    base: str
+    candidates: Callable[[AdapterName], list[Store]]
+    folders: Callable[[], Iterable[str]]
 
     def names(self) -> list[AdapterName]:
-        """List all adapters.
+        """List all adapters, sorted.
 
         Raises:
             SourceError: the catalog cannot be listed.
         """
+        names = {_parse_folder(folder, self.base) for folder in self.folders()}
+        return sorted((name for name in names if name), key=str)
 
 
 def open_catalog(path: str, base: str) -> Catalog:
     """Open the catalog at `lora_config.dynamic_lora_loading_path`."""
     if path.startswith("hf://"):
-        return _HubCatalog(path.removeprefix("hf://").strip("/"), base)
+        organisation = path.removeprefix("hf://").strip("/")
+        return Catalog(base, partial(_repositories, organisation), partial(list_adapters, organisation))
     if path.startswith(("s3://", "gs://")):
-        return _BucketCatalog(BucketStore(BucketSource(bucket_uri=path)), base)
-    return _FolderCatalog(Path(path), base)
+        store = BucketStore(BucketSource(bucket_uri=path))
+        return Catalog(
+            base, lambda name: [store.subfolder(folder) for folder in _layouts(name)], partial(_bucket_folders, store)
+        )
+    root = Path(path)
+    return Catalog(
+        base,
+        lambda name: [LocalStore(root / folder, root) for folder in _layouts(name)],
+        partial(_local_folders, root, base.count("/")),
+    )
 
 
 def open_adapter(path: str) -> Store:
@@ -60,49 +78,23 @@ def open_adapter(path: str) -> Store:
         raise RequestError(message, "model", "adapter_broken") from None
 
 
-class _FolderCatalog:
-    def __init__(self, root: Path, base: str) -> None:
-        self._root = root
-        self._base = base
-
-    def candidates(self, name: AdapterName) -> list[Store]:
-        return [LocalStore(self._root / folder, self._root) for folder in _layouts(name)]
-
-    def names(self) -> list[AdapterName]:
-        # Only as deep as the layouts, since other folders there may be large.
-        depth = self._base.count("/")
-        configs = [*self._root.glob(f"*/{CONFIG}"), *self._root.glob("*/" * depth + f"*/{CONFIG}")]
-        root = self._root.resolve()
-        folders = [config.parent for config in configs if config.resolve().is_relative_to(root)]
-        return _adapters_in((folder.relative_to(self._root).as_posix() for folder in folders), self._base)
+def _local_folders(root: Path, depth: int) -> list[str]:
+    """Only as deep as the layouts, since other folders there may be large."""
+    configs = [*root.glob(f"*/{CONFIG}"), *root.glob("*/" * depth + f"*/{CONFIG}")]
+    inside = [config.parent for config in configs if config.resolve().is_relative_to(root.resolve())]
+    return [folder.relative_to(root).as_posix() for folder in inside]
 
 
-class _BucketCatalog:
-    def __init__(self, root: BucketStore, base: str) -> None:
-        self._root = root
-        self._base = base
-
-    def candidates(self, name: AdapterName) -> list[Store]:
-        return [self._root.subfolder(folder) for folder in _layouts(name)]
-
-    def names(self) -> list[AdapterName]:
-        paths = [item.path for item in self._root.files()]
-        return _adapters_in((p.removesuffix(f"/{CONFIG}") for p in paths if p.endswith(f"/{CONFIG}")), self._base)
+def _bucket_folders(root: BucketStore) -> list[str]:
+    paths = [item.path for item in root.files()]
+    return [path.removesuffix(f"/{CONFIG}") for path in paths if path.endswith(f"/{CONFIG}")]
 
 
-class _HubCatalog:
-    def __init__(self, organisation: str, base: str) -> None:
-        self._organisation = organisation
-        self._base = base
-
-    def candidates(self, name: AdapterName) -> list[Store]:
-        try:
-            return [_open_repository(f"{self._organisation}/{name.adapter}")]
-        except ValueError:
-            return []
-
-    def names(self) -> list[AdapterName]:
-        return _adapters_in(list_adapters(self._organisation), self._base)
+def _repositories(organisation: str, name: AdapterName) -> list[Store]:
+    try:
+        return [_open_repository(f"{organisation}/{name.adapter}")]
+    except ValueError:
+        return []
 
 
 def _open_repository(repo_id: str) -> Store:
@@ -115,12 +107,6 @@ def _open_repository(repo_id: str) -> Store:
 
 def _layouts(name: AdapterName) -> tuple[str, str]:
     return str(name), name.adapter
-
-
-def _adapters_in(folders: Iterable[str], base: str) -> list[AdapterName]:
-    """The adapters of `base` among the folders of a catalog, sorted."""
-    names = {_parse_folder(folder, base) for folder in folders}
-    return sorted((name for name in names if name), key=str)
 
 
 def _parse_folder(folder: str, base: str) -> AdapterName | None:

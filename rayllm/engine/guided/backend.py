@@ -8,7 +8,6 @@ import logging
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -77,10 +76,6 @@ class Backend:
         finally:
             if close := getattr(events, "aclose", None):
                 await Stepwise(close(), self.isolation)
-
-    def own_modules(self) -> AbstractContextManager[None]:
-        """Context manager for a plain call into the backend's code, with its wheels importable."""
-        return self.isolation
 
 
 @dataclass(frozen=True)

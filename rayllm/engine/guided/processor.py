@@ -25,7 +25,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from rayllm.engine.guided.backend import Backend, Backends
+from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.envelope import KEY, Envelope
 from rayllm.engine.guided.failure_reports import report
 from rayllm.engine.guided.worker_environment import WorkerEnvironment
@@ -62,9 +62,31 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         packed = (params.extra_args or {}).get(KEY)
         if packed is None:
             return None
-        guide = _Guide(self._backends, self._tokenizer, self._runner)
-        sequence = _Sequence(guide, self._address, self._end_of(params))
+        sequence = _Sequence(self.make, self._address, self._end_of(params))
         return sequence if sequence.open(packed) else None
+
+    def make(self, envelope: Envelope) -> Processor | None:
+        """A backend's processor for one sequence, in a context of its own, or None for no constraint."""
+        backend = self._backends.by_name[envelope.backend]
+        # Parsed again each time, so that a backend that changes the request does not see its own changes.
+        request = _REQUESTS[envelope.type].model_validate(envelope.request)
+        context = Context()
+
+        async def prepare_and_make() -> Any:
+            await backend.prepare(request)
+            return await backend.logits_processor(request, self._tokenizer)
+
+        made = self._runner.run(prepare_and_make(), context=context)
+        if made is None:
+            return None
+        if not callable(made):
+            raise TypeError(f"a logits processor must be callable, and {type(made).__name__} is not")
+
+        def processor(output_ids: list[int], scores: torch.Tensor) -> torch.Tensor | None:
+            with backend.isolation:
+                return context.run(made, output_ids, scores)
+
+        return processor
 
     def _end_of(self, params: SamplingParams) -> int | None:
         """A token that ends the sequence."""
@@ -76,44 +98,6 @@ class GuidedProcessor(AdapterLogitsProcessor):  # type: ignore[misc]
         return next((token for token in candidates if token is not None), None)
 
 
-class _Guide:
-    """Creates a backend's processors for one sequence."""
-
-    def __init__(self, backends: Backends, tokenizer: Any, runner: asyncio.Runner) -> None:
-        self._backends = backends
-        self._tokenizer = tokenizer
-        self._runner = runner
-        self._envelope: Envelope
-        self._backend: Backend
-
-    def open(self, packed: str) -> str:
-        """Parse the envelope; returns its ticket's id."""
-        self._envelope = Envelope.unpack(packed)
-        return self._envelope.ticket
-
-    def make(self) -> Processor | None:
-        """A new processor in a context of its own, or None for no constraint."""
-        self._backend = self._backends.by_name[self._envelope.backend]
-        # Parsed again each time, so that a backend that changes the request does not see its own changes.
-        request = _REQUESTS[self._envelope.type].model_validate(self._envelope.request)
-        context = Context()
-        made = self._runner.run(self._prepare_and_make(request), context=context)
-        if made is None:
-            return None
-        if not callable(made):
-            raise TypeError(f"a logits processor must be callable, and {type(made).__name__} is not")
-
-        def processor(output_ids: list[int], scores: torch.Tensor) -> torch.Tensor | None:
-            with self._backend.own_modules():
-                return context.run(made, output_ids, scores)
-
-        return processor
-
-    async def _prepare_and_make(self, request: Any) -> Any:
-        await self._backend.prepare(request)
-        return await self._backend.logits_processor(request, self._tokenizer)
-
-
 class _Sequence:
     """One sequence. vLLM calls it with the tokens so far and its row of logits; it may repeat or skip steps.
 
@@ -122,11 +106,11 @@ class _Sequence:
     replayed over the tokens so far, with zeros as logits.
     """
 
-    def __init__(self, guide: _Guide, address: str, end: int | None) -> None:
-        self._guide = guide
+    def __init__(self, make: Callable[[Envelope], Processor | None], address: str, end: int | None) -> None:
+        self._make = make
         self._address = address
         self._end = end
-        self._ticket = ""
+        self._envelope = Envelope("", "", {}, "")
         self._processor: Processor | None = None
         self._position = 0
         self._failed = False
@@ -134,8 +118,8 @@ class _Sequence:
     def open(self, packed: str) -> bool:
         """Whether the sequence is constrained; after a failure it is, to end it."""
         try:
-            self._ticket = self._guide.open(packed)
-            self._processor = self._guide.make()
+            self._envelope = Envelope.unpack(packed)
+            self._processor = self._make(self._envelope)
         except _FAULTS:
             self._fail("it made a logits processor")
         return self._failed or self._processor is not None
@@ -160,7 +144,7 @@ class _Sequence:
 
     def _replay(self, output_ids: list[int], scores: torch.Tensor) -> None:
         if self._position:
-            self._processor = self._guide.make()
+            self._processor = self._make(self._envelope)
         for self._position in range(len(output_ids)):
             self._apply(output_ids[: self._position], torch.zeros_like(scores))
         self._position = len(output_ids)
@@ -178,4 +162,4 @@ class _Sequence:
         logger.exception("A guided decoding backend failed while %s; its request ends.", stage)
         self._failed = True
         self._processor = None
-        report(self._address, self._ticket, stage)
+        report(self._address, self._envelope.ticket, stage)

@@ -12,7 +12,7 @@ from rayllm.core.errors import RequestError
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters, refusal
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag, map_lark_schemas, same_parameters, schemas_in
-from rayllm.engine.structured_output.json_schema import MAX_PATTERN, check_schema, check_shape, parse_schema
+from rayllm.engine.structured_output.json_schema import MAX_PATTERN, check_schema, check_shape
 from rayllm.engine.structured_output.limits import check_limits, check_one, check_tokens, needs_sandbox
 from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT, FLEXIBLE, rewrite_schema, separated_by
@@ -94,7 +94,7 @@ class ConstraintGate:
         constraint = Constraint(_source.get(), kind, text)
         if kind in ("json", "structural_tag"):
             # What vLLM has made of many tools is larger than each.
-            check_limits(constraint)
+            constraint = check_limits(constraint)
         is_guidances = self._backend_of(kind, text) == "guidance"
         constraint = (self._for_guidance if is_guidances else self._for_xgrammar)(constraint, options)
         if is_guidances:
@@ -111,11 +111,7 @@ class ConstraintGate:
             RequestError: the reason.
             UnavailableError: as `prepare`.
         """
-        if (
-            self._sandbox is not None
-            and self._backend_of(kind, text) != "guidance"
-            and kind in ("json", "structural_tag")
-        ):
+        if self._sandbox and kind in ("json", "structural_tag") and self._backend_of(kind, text) != "guidance":
             await self._sandbox.check(Constraint(_source.get(), kind, text))
 
     @property
@@ -134,17 +130,18 @@ class ConstraintGate:
 
     def _for_guidance(self, constraint: Constraint, options: Options) -> Constraint:
         if constraint.kind == "json_object":
-            constraint = replace(constraint, kind="json", spec='{"type": "object"}')
+            constraint = replace(constraint, kind="json", spec={"type": "object"})
         found: list[Any] = []
 
         def rewrite(schema: Any) -> dict[str, Any]:
             found.append(schema)
-            check_schema(constraint, schema)
+            if constraint.kind == "grammar":
+                check_schema(constraint, schema)
             check_shape(constraint, schema)
             return rewrite_schema(schema, self._whitespace(options), options.disable_additional_properties)
 
         if constraint.kind == "json":
-            return replace(constraint, spec=json.dumps(rewrite(parse_schema(constraint))))
+            return replace(constraint, spec=json.dumps(rewrite(constraint.spec)))
         if constraint.kind == "grammar":
             grammar = map_lark_schemas(constraint.spec, rewrite)
             _check_forced(found)
@@ -163,25 +160,17 @@ class ConstraintGate:
         return COMPACT if is_compact else FLEXIBLE
 
     def _for_xgrammar(self, constraint: Constraint, options: Options) -> Constraint:
-        for name in ("whitespace_pattern", "disable_any_whitespace"):
-            if (
-                constraint.kind in ("json", "json_object")
-                and getattr(options, name)
-                and not getattr(self._options, name)
-            ):
-                message = (
-                    f"xgrammar, which compiles this model's constraints, has no `{name}` by request; leave it out."
-                )
-                raise RequestError(message, f"structured_outputs.{name}")
+        for name in ("whitespace_pattern", "disable_any_whitespace") if constraint.kind.startswith("json") else ():
+            if getattr(options, name) and not getattr(self._options, name):
+                message = "xgrammar, which compiles this model's constraints, has no `{}` by request; leave it out."
+                raise RequestError(message.format(name), f"structured_outputs.{name}")
         if constraint.kind == "json":
-            schema = parse_schema(constraint)
-            check_shape(constraint, schema)
-            _check_enforced(constraint, find_unenforced(schema))
-            return replace(constraint, spec=json.dumps(rewrite_for_xgrammar(schema)))
+            check_shape(constraint, constraint.spec)
+            _check_enforced(constraint, find_unenforced(constraint.spec))
+            return replace(constraint, spec=json.dumps(rewrite_for_xgrammar(constraint.spec)))
         if constraint.kind != "structural_tag":
             return constraint
-        tag = parse_schema(constraint)
-        schemas = schemas_in(tag)
+        schemas = schemas_in(tag := constraint.spec)
         for schema in schemas:
             check_shape(constraint, schema)
         _check_enforced(constraint, enforce_tag(tag))

@@ -6,6 +6,7 @@ schemas of Kubernetes and of OpenAPI files pass. Within them, guidance takes sec
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rayllm.core.errors import RequestError
@@ -23,8 +24,8 @@ _PLAIN_NODES = 2_500
 _PLAIN_BOUND = 50
 
 
-def check_limits(constraint: Constraint) -> None:
-    """Refuse constraints that are too large or plainly invalid.
+def check_limits(constraint: Constraint) -> Constraint:
+    """Refuse constraints that are too large or plainly invalid; returns the constraint, with what is JSON parsed.
 
     Raises:
         RequestError: names the field and the limit.
@@ -40,7 +41,9 @@ def check_limits(constraint: Constraint) -> None:
         if _nesting(spec) > MAX_NESTING:
             raise refusal(constraint, f"nests deeper than {MAX_NESTING} brackets")
     else:
-        check_schema(constraint, parse_schema(constraint))
+        constraint = replace(constraint, spec=parse_schema(constraint))
+        check_schema(constraint, constraint.spec)
+    return constraint
 
 
 def check_one(body: dict[str, Any]) -> None:

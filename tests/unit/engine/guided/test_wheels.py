@@ -88,7 +88,7 @@ async def test_generators_and_plain_calls_find_them_too(tmp_path: Path) -> None:
 
     stream = one.steps_of(await one.respond(events(), None))
     assert [item async for item in stream] == ["a1.0", "b1.0"]
-    with one.own_modules(), one.own_modules():
+    with one.isolation, one.isolation:
         assert importlib.import_module("tinydep").VERSION == "1.0"
     assert "tinydep" not in sys.modules
 
