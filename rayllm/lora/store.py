@@ -10,13 +10,7 @@ from pathlib import Path
 
 from rayllm.config import GenerationConfig
 from rayllm.config.load import generation_from
-from rayllm.core.errors import (
-    ADAPTER_UNAVAILABLE,
-    ConfigError,
-    RequestError,
-    SourceError,
-    UnavailableError,
-)
+from rayllm.core.errors import ADAPTER_UNAVAILABLE, ConfigError, RequestError, SourceError, UnavailableError
 from rayllm.lora.catalog import Catalog, open_adapter
 from rayllm.lora.names import AdapterName, adapter_not_found
 from rayllm.lora.validation import CONFIG, WEIGHTS, validate_adapter
@@ -46,6 +40,7 @@ class AdapterFiles:
         return self.entry.files
 
 
+@dataclass(frozen=True)
 class AdapterStore:
     """The adapters of one base model. Its methods block.
 
@@ -54,21 +49,12 @@ class AdapterStore:
     download.
     """
 
-    def __init__(
-        self,
-        base: str,
-        catalog: Catalog | None,
-        modules: Mapping[str, str],
-        options: DownloadOptions,
-        max_rank: int,
-        progress: Callable[[], Progress],
-    ) -> None:
-        self.base = base
-        self._catalog = catalog
-        self._modules = modules
-        self._options = options
-        self._max_rank = max_rank
-        self._progress = progress
+    base: str
+    catalog: Catalog | None
+    modules: Mapping[str, str]
+    options: DownloadOptions
+    max_rank: int
+    progress: Callable[[], Progress]
 
     def fetch(self, name: AdapterName, path: str | None = None) -> AdapterFiles:
         """Fetch the current version of an adapter, from `path` if an administrator loaded it from there.
@@ -89,7 +75,7 @@ class AdapterStore:
         except SourceError as error:
             raise self._unavailable(name, error) from None
         try:
-            validate_adapter(name, entry.files, self._max_rank)
+            validate_adapter(name, entry.files, self.max_rank)
             return AdapterFiles(entry, version, self._read_settings(name, entry.files))
         except RequestError:
             # A broken adapter need not stay in the cache.
@@ -110,19 +96,19 @@ class AdapterStore:
         Raises:
             SourceError: the catalog cannot be listed.
         """
-        return self._catalog.names() if self._catalog else []
+        return self.catalog.names() if self.catalog else []
 
     def _candidates(self, name: AdapterName, path: str | None) -> list[Store]:
-        path = path or self._modules.get(name.adapter)
+        path = path or self.modules.get(name.adapter)
         if path:
             return [open_adapter(path)]
-        return self._catalog.candidates(name) if self._catalog else []
+        return self.catalog.candidates(name) if self.catalog else []
 
     def _fetch(self, name: AdapterName, candidates: list[Store]) -> tuple[Entry, str]:
         for store in candidates:
             if _has_files(store):
                 list_snapshot = partial(_list_snapshot, name, store)
-                entry, snapshot = node_cache().fetch(store, list_snapshot, _SELECTION, self._progress(), self._options)
+                entry, snapshot = node_cache().fetch(store, list_snapshot, _SELECTION, self.progress(), self.options)
                 return entry, snapshot.id
         raise adapter_not_found(name)
 

@@ -38,7 +38,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals.update(
-        raise_exception=_raise_exception, strftime_now=_strftime_now, namespace=_Namespace, dict=_new_dict
+        raise_exception=_raise_exception,
+        strftime_now=lambda pattern: datetime.now().strftime(pattern),
+        namespace=_Namespace,
+        dict=_new_dict,
     )
     return environment
 
@@ -82,10 +85,6 @@ def _tojson(
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
 
 
 def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _one_at_a_time = threading.RLock()
+_MODULES = (".py", ".so", ".pyc")
 
 
 class Isolation:
@@ -105,9 +106,5 @@ class Stepwise(Awaitable[Result]):
 
 
 def _top_level_names(folder: Path) -> frozenset[str]:
-    names = (entry.name.partition(".")[0] for entry in folder.iterdir() if entry.is_dir() or _is_module(entry))
+    names = (entry.name.partition(".")[0] for entry in folder.iterdir() if entry.is_dir() or entry.suffix in _MODULES)
     return frozenset(name for name in names if name.isidentifier())
-
-
-def _is_module(file: Path) -> bool:
-    return file.suffix in (".py", ".so", ".pyc")

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -66,23 +67,23 @@ def _unguided(serving: Any, original: Any) -> Any:
     return call
 
 
+@dataclass(frozen=True)
 class _Wrapper:
     """Wraps one of vLLM's methods."""
 
-    def __init__(self, serving: Any, original: Any, kind: str, backends: Backends, failures: Failures) -> None:
-        self._serving = serving
-        self._original = original
-        self._kind = kind
-        self._backends = backends
-        self._failures = failures
+    serving: Any
+    original: Any
+    kind: str
+    backends: Backends
+    failures: Failures
 
     async def __call__(self, request: Any, raw_request: Any = None) -> Any:
         _remove_envelope(request)
         try:
             requested, constraint = requested_backend(request), constrained_by(request)
-            backend = self._backends.choose(requested)
+            backend = self.backends.choose(requested)
             if backend is None or (requested is None and constraint):
-                return await self._original(request, raw_request)
+                return await self.original(request, raw_request)
             if constraint:
                 # The two might leave no token.
                 raise RequestError(f"`{constraint}` and a guided decoding backend exclude each other.", constraint)
@@ -90,11 +91,11 @@ class _Wrapper:
                 # vLLM's beam search ignores logits processors: the answer would be unconstrained.
                 raise RequestError("Guided decoding backends do not work with beam search.", "use_beam_search")
         except RequestError as error:
-            return self._serving.create_error_response(error.message, param=error.param)
+            return self.serving.create_error_response(error.message, param=error.param)
         context = copy_context()
-        exchange = _Exchange(self._serving, self._original, backend, self._failures.ticket(), context)
+        exchange = _Exchange(self.serving, self.original, backend, self.failures.ticket(), context)
         # Everything runs in one context: what a backend sets in one function it finds in the next.
-        return await asyncio.create_task(exchange.answer(request, raw_request, self._kind), context=context)
+        return await asyncio.create_task(exchange.answer(request, raw_request, self.kind), context=context)
 
 
 def requested_backend(request: Any) -> str | None:
@@ -131,30 +132,30 @@ def _remove_envelope(request: Any) -> None:
         request.vllm_xargs = {name: value for name, value in extra_args.items() if name != KEY} or None
 
 
+@dataclass(frozen=True)
 class _Exchange:
     """One request guided by a backend."""
 
-    def __init__(self, serving: Any, original: Any, backend: Backend, ticket: Ticket, context: Context) -> None:
-        self._serving = serving
-        self._original = original
-        self._backend = backend
-        self._ticket = ticket
-        self._context = context
+    serving: Any
+    original: Any
+    backend: Backend
+    ticket: Ticket
+    context: Context
 
     async def answer(self, request: Any, raw_request: Any, kind: str) -> Any:
         """vLLM's result, a stream of events, a reply or an error, as the backend changes it."""
         # Unchanged: the worker calls the backend's preparation again.
-        packed = Envelope(self._backend.name, kind, _plain(request), self._ticket.id).pack()
+        packed = Envelope(self.backend.name, kind, _plain(request), self.ticket.id).pack()
         try:
-            await self._backend.prepare(request)
+            await self.backend.prepare(request)
         except Exception:
             return self._error(self._fault("it read the request"))
         request.vllm_xargs = {**(request.vllm_xargs or {}), KEY: packed}
-        result = await self._unless_failed(self._original(request, raw_request))
-        if self._ticket.fault is not None:
-            result = self._error(self._ticket.fault)
+        result = await self._unless_failed(self.original(request, raw_request))
+        if self.ticket.fault is not None:
+            result = self._error(self.ticket.fault)
         try:
-            result = await self._backend.respond(result, raw_request)
+            result = await self.backend.respond(result, raw_request)
             if result is None:
                 raise TypeError("get_guided_decoding_constrained_generator returned None")
         except Exception:
@@ -163,18 +164,18 @@ class _Exchange:
 
     async def _stream(self, events: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         """The events, produced in the request's context, not in that of the task that sends them."""
-        steps = self._backend.steps_of(events)
+        steps = self.backend.steps_of(events)
         fault = None
         try:
-            while (item := await self._unless_failed(anext(steps, _END))) is not _END and self._ticket.fault is None:
+            while (item := await self._unless_failed(anext(steps, _END))) is not _END and self.ticket.fault is None:
                 yield item
         except Exception:
-            if self._backend.respond_with is None:
+            if self.backend.respond_with is None:
                 raise
             fault = self._fault("it looked at the response")
         finally:
             await self._start(steps.aclose())
-        if stage := fault or self._ticket.fault:
+        if stage := fault or self.ticket.fault:
             yield f"data: {json.dumps(self._error(stage).model_dump())}\n\n"
             yield _DONE
 
@@ -184,8 +185,8 @@ class _Exchange:
         """
         task = self._start(work)
         try:
-            await asyncio.wait({task, self._ticket.failed}, return_when=asyncio.FIRST_COMPLETED)
-            return await task if self._ticket.fault is None else None
+            await asyncio.wait({task, self.ticket.failed}, return_when=asyncio.FIRST_COMPLETED)
+            return await task if self.ticket.fault is None else None
         finally:
             # Also on disconnect: vLLM then aborts the request.
             task.cancel()
@@ -195,15 +196,15 @@ class _Exchange:
         async def awaited() -> Any:
             return await work
 
-        return asyncio.create_task(awaited(), context=self._context)
+        return asyncio.create_task(awaited(), context=self.context)
 
     def _fault(self, stage: str) -> str:
-        logger.exception("The guided decoding backend `%s` failed while %s.", self._backend.name, stage)
+        logger.exception("The guided decoding backend `%s` failed while %s.", self.backend.name, stage)
         return stage
 
     def _error(self, stage: str) -> Any:
-        return self._serving.create_error_response(
-            f"The guided decoding backend `{self._backend.name}` failed while {stage}; the server's log says why.",
+        return self.serving.create_error_response(
+            f"The guided decoding backend `{self.backend.name}` failed while {stage}; the server's log says why.",
             ERROR_TYPE,
             HTTPStatus.INTERNAL_SERVER_ERROR,
         )

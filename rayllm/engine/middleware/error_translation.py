@@ -15,16 +15,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import vllm_names
-from rayllm.core.endpoints import (
-    BY_PATH,
-    CHAT,
-    CHAT_BATCH,
-    COMPLETIONS,
-    EMBEDDINGS,
-    MESSAGES,
-    RESPONSES,
-    TOKENIZE,
-)
+from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 from rayllm.core.error_shapes import error_event
 from rayllm.core.errors import (
     ConstraintNotCheckedError,

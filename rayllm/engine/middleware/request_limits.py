@@ -6,7 +6,6 @@ leave finer ones to vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rayllm.core.endpoints import CHAT, CHAT_BATCH, RESPONSES, TOKENIZE
@@ -117,12 +116,9 @@ def _check_objects(name: str, items: Any, most: int, param: str | None = None) -
         return
     if len(items) > most:
         raise _too_many(name, most, param)
-    if (index := _first(not isinstance(item, dict) for item in items)) is not None:
-        raise RequestError(f"`{name}[{index}]` must be an object.", param or name)
-
-
-def _first(faults: Iterable[bool]) -> int | None:
-    return next((index for index, is_fault in enumerate(faults) if is_fault), None)
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise RequestError(f"`{name}[{index}]` must be an object.", param or name)
 
 
 def _too_many(name: str, most: int, param: str | None = None) -> RequestError:

@@ -10,13 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayllm.engine.structured_output.disjoint import exclusive_branches
-from rayllm.engine.structured_output.schema_nodes import (
-    IN_PLACE,
-    assertions,
-    map_subschemas,
-    resolve,
-    subschemas,
-)
+from rayllm.engine.structured_output.schema_nodes import IN_PLACE, assertions, map_subschemas, resolve, subschemas
 
 _OPTIONS = "x-guidance"
 # After a comma and a colon, as most models write JSON. Unlimited white space is what small models generate until they

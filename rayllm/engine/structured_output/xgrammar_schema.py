@@ -62,7 +62,8 @@ def find_unenforced(schema: Any) -> str | None:
             return f"has `$id` at {place(path)}"
         if (fault := next(_faults(schema, node), None)) is not None:
             return f"{fault} at {place(path)}"
-        pending += [((*path, *step), child) for step, child in subschemas(node) if _counts(step, node)]
+        # `additionalProperties: false` is no schema that allows nothing.
+        pending += [((*path, *step), child) for step, child in subschemas(node) if node[step[0]] is not False]
     # Elsewhere than among schemas, nothing was looked at.
     odd = (reference for reference, target in targets if id(target) not in seen or {"%", "~"} & set(reference))
     return next((f"has a `$ref` to `{reference[:80]}`" for reference in odd), None)
@@ -89,11 +90,6 @@ def _rewrite(root: Any, node: Any) -> Any:
     if "minItems" in node and "items" not in node:
         rewritten["items"] = {}
     return rewritten
-
-
-def _counts(step: tuple[str, ...], node: dict[str, Any]) -> bool:
-    """Whether the schema at `step` holds for values; `additionalProperties: false` is no schema that allows nothing."""
-    return node[step[0]] is not False
 
 
 def _faults(root: Any, node: dict[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -109,15 +109,11 @@ def inspected_in_process() -> Iterator[None]:
         yield
         return
     in_subprocess = registry._run_in_subprocess
-    registry._run_in_subprocess = _call
+    registry._run_in_subprocess = lambda function: function()
     try:
         yield
     finally:
         registry._run_in_subprocess = in_subprocess
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 def _hint(error: Exception) -> str:
