@@ -10,12 +10,7 @@ from rayllm.core.hosts import is_loopback
 
 
 def serves_page(router: RouterConfig, hosts: Iterable[str]) -> bool:
-    """Whether a service has the page at `/ui`: as `router.ui` says, or, where that is null, with keys or on loopback.
-
-    Args:
-        router: the router's configuration.
-        hosts: on which the service listens.
-    """
+    """Whether a service has the page at `/ui`: as `router.ui` says, or, if that is null, with keys or on loopback."""
     return router.ui if router.ui is not None else router.needs_keys or all(is_loopback(host) for host in hosts)
 
 
@@ -23,7 +18,6 @@ def check_private(router: RouterConfig, addresses: Iterable[tuple[str, str]]) ->
     """Refuse hosts that other machines can reach, for a service that asks for no keys, unless it is to let anyone in.
 
     Args:
-        router: the router's configuration.
         addresses: the key that sets each host, and the host.
 
     Raises:

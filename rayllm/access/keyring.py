@@ -12,12 +12,7 @@ _HINT = "Send a valid key: `Authorization: Bearer <key>`."
 
 
 class Keyring:
-    """Finds the caller of a request by its key, in the same time for ten keys and for 100,000.
-
-    Args:
-        salt: the key of the hashes.
-        keys: the keys.
-    """
+    """Finds the caller of a request by its key, in the same time for ten keys and for 100,000."""
 
     def __init__(self, salt: bytes, keys: Sequence[Key]) -> None:
         self.keys = tuple(keys)
@@ -28,9 +23,6 @@ class Keyring:
 
     def find(self, presented: str) -> Caller:
         """The caller that has a key.
-
-        Args:
-            presented: the key, as the client sent it.
 
         Raises:
             AuthenticationError: no such key, or it has expired.

@@ -43,11 +43,6 @@ def key_id(token: str) -> str:
 def verify(token: str, key: jwt.PyJWK, config: OidcConfig) -> tuple[Caller, float]:
     """Check a token; returns its sender, and when it expires, in seconds since the epoch.
 
-    Args:
-        token: the token.
-        key: the key that has signed it.
-        config: the issuer.
-
     Raises:
         AuthenticationError: it is not valid; says why.
     """

@@ -49,8 +49,6 @@ class Quota:
 
         Args:
             now: seconds, from any origin.
-            router: who asks.
-            limits: the key's limits.
             need: what the request needs, for each limit.
             want: what the router would like to have beyond that.
             routers: how many routers share the quota.

@@ -79,7 +79,6 @@ def usage_rows(totals: Iterable[Totals], group_by: Sequence[str], key: str | Non
     """Sums by group, in order.
 
     Args:
-        totals: sums of parts.
         group_by: what to tell apart: some of `GROUPS`, and `label:` with the name of a label.
         key: of this key only; None is of all.
     """

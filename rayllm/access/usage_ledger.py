@@ -39,7 +39,6 @@ class UsageLedger:
 
         Args:
             configured: `router.usage`.
-            application: name of the application.
         """
         uri = f"{(configured or str(settings().cache_path / 'usage')).rstrip('/')}/{application}"
         if "://" not in uri:
@@ -62,7 +61,6 @@ class UsageWriter:
     """Appends the entries of one process.
 
     Args:
-        folder: of the ledger.
         name: unique name of the process.
     """
 

@@ -31,11 +31,7 @@ class _FileSums:
 
 
 class UsageReader:
-    """Sums of the entries of all processes, each of which is read once; those of a day that is over are saved.
-
-    Args:
-        folder: of the ledger.
-    """
+    """Sums of the entries of all processes, each of which is read once; those of a day that is over are saved."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

@@ -29,11 +29,7 @@ PERIOD_S = 10.0
 
 
 class UsageUpload:
-    """Uploads for one process; of those of a node, one at a time does it. Its methods block.
-
-    Args:
-        ledger: the ledger.
-    """
+    """Uploads for one process; of those of a node, one at a time does it. Its methods block."""
 
     def __init__(self, ledger: UsageLedger) -> None:
         self._spool = ledger.folder

@@ -12,9 +12,6 @@ class SlidingWindow:
 
     A bucket counts until its youngest entry is out of the window. So no stretch of `seconds` ever has more than the
     window shows, and an entry counts for up to one bucket longer than `seconds`.
-
-    Args:
-        seconds: length of the window.
     """
 
     def __init__(self, seconds: float) -> None:

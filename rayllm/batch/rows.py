@@ -63,8 +63,6 @@ def as_array(name: str, values: Iterable[Any], expected: pa.DataType | None = No
     """Build a column of Python values, with an Arrow type if possible, else as Ray Data stores objects.
 
     Args:
-        name: the column's name.
-        values: its values.
         expected: type of the column in other blocks, if it is known; taken as far as it holds the values.
     """
     from ray.data.block import BlockAccessor

@@ -12,8 +12,6 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
     """What is missing for one replica, in one sentence; None if it fits.
 
     Args:
-        model_id: the model, for the message.
-        placement: placement of one replica.
         nodes: total resources of each node, in Ray's names and amounts.
     """
     if placement.strategy == "STRICT_PACK":
@@ -29,12 +27,7 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
 
 
 def wait_for(wanted: Bundle, free: Bundle) -> str:
-    """What a replica waits for that the cluster could hold; empty if all of it is free.
-
-    Args:
-        wanted: resources of one replica.
-        free: free resources, over all nodes.
-    """
+    """What a replica waits for that the cluster could hold; empty if all of it is free."""
     lacking = {name: amount for name, amount in wanted.items() if free.get(name, 0) < amount}
     return f"waits for {_amounts(wanted)}; free: {_amounts(lacking, free)}." if lacking else ""
 

@@ -36,7 +36,6 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
     """The placement of one replica of `model`.
 
     Args:
-        model: the model.
         cpu_engine: whether vLLM's CPU build is installed; decides for models without an accelerator type.
     """
     override = model.placement_group_config
@@ -63,10 +62,6 @@ def cpu_neighbors(models: Sequence[ModelConfig], placements: Mapping[str, Placem
     """How the engines of an application share the cores of a machine, by model.
 
     Assumes that all engines on CPUs run on one machine, each model's smallest number of replicas.
-
-    Args:
-        models: the models.
-        placements: their placements, by model.
     """
     on_cpu = {model.model_id: model for model in models if not placements[model.model_id].gpu_share}
     configured = {name: configured_threads(model) for name, model in on_cpu.items()}

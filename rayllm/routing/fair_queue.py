@@ -18,8 +18,6 @@ class Ticket(Generic[T]):
     """A place in the queue.
 
     Args:
-        value: what waits.
-        priority: its class.
         tenant: whose share it is served from.
         cost: what serving it takes, in tokens.
     """
@@ -100,7 +98,6 @@ class FairQueue(Generic[T]):
         """Add a ticket.
 
         Args:
-            ticket: the ticket.
             at_head: whether it was popped before and not served; then it has its turn before the others of its tenant.
         """
         tenants = self._classes[ticket.priority]

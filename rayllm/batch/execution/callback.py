@@ -54,9 +54,6 @@ def prepare(
     """Configure the execution of a processor's output.
 
     Args:
-        dataset: the output of a processor.
-        config: the processor's configuration.
-        label: label of the progress bar.
         progress: from `start_progress`.
         release: called when an execution has ended.
         execution_id: the id for `stop`.

@@ -56,11 +56,7 @@ def written_ids(checkpoint: Checkpoint) -> pa.Array:
 
 
 class SkipWritten:
-    """Filters out the rows that were already written.
-
-    Args:
-        checkpoint: where their ids are recorded.
-    """
+    """Filters out the rows that were already written."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._column = checkpoint.id_column

@@ -28,7 +28,6 @@ class EngineWorker:
     """Starts an engine and keeps it busy with rows.
 
     Args:
-        model: the model.
         workers: where the engine's own workers run.
         gpu_share: share of a GPU for each of them, if Ray places them.
         max_pending: rows in the engine at once; None is 10 % more than it runs concurrently.

@@ -22,9 +22,6 @@ class EnginePlacement:
 
     An engine that fits on one node takes all its resources with its actor. One that spans nodes gets a placement
     group, as in serving.
-
-    Args:
-        model: the model.
     """
 
     def __init__(self, model: ModelConfig) -> None:

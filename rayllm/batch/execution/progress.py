@@ -73,12 +73,7 @@ class JobProgress:
 
 
 class Display:
-    """Progress bar on standard error, or periodic log lines if that is not a terminal.
-
-    Args:
-        label: label of the bar.
-        total: number of rows, if known.
-    """
+    """Progress bar on standard error, or periodic log lines if that is not a terminal."""
 
     def __init__(self, label: str, total: int | None) -> None:
         self._label = label

@@ -47,7 +47,6 @@ class Job:
     Args:
         lines: the file: a path, `s3://…` or `gs://…`.
         folder: folder for the job's state and results, which survives restarts.
-        executor: what processes the requests.
         endpoint: path that all requests must be for; None allows any.
         max_requests: most requests; None is no limit.
     """

@@ -52,7 +52,6 @@ def check(lines: Iterable[bytes], endpoint: str | None, max_requests: int | None
     """Count the requests of a file, and collect its first faults.
 
     Args:
-        lines: the file.
         endpoint: path that all requests must be for; None allows any.
         max_requests: most requests; None is no limit.
     """

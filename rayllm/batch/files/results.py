@@ -33,12 +33,7 @@ class Counts:
 
 
 class ResultCounter:
-    """Counts the results in a job's parts, incrementally.
-
-    Args:
-        folder: the job's folder.
-        counts: the counts to keep.
-    """
+    """Counts the results in a job's parts, incrementally."""
 
     def __init__(self, folder: Folder, counts: Counts) -> None:
         self._folder = folder
@@ -62,8 +57,6 @@ def write_results(folder: Folder, requests: Iterable[Line], unfinished: Fault | 
     """Write the output and error files, in the order of the requests.
 
     Args:
-        folder: the job's folder.
-        requests: the requests of the job.
         unfinished: error for requests without a result; None leaves them out.
 
     Returns:

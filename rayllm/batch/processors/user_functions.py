@@ -29,7 +29,6 @@ class Preprocess:
     Args:
         function: the user's preprocess; None takes the row itself.
         takes: keys that the stages accept; None accepts any.
-        column: column for the data.
         stop_at_error: end the job at the first row that fails.
     """
 
@@ -83,10 +82,7 @@ class Postprocess:
 
     Args:
         function: the user's postprocess; None takes all results.
-        column: column with the data.
-        hidden: keys of the data that are not results.
         stop_at_error: end the job at the first row that fails.
-        results: made-up values of the results that every row has, or null.
         example: made-up values of further results that a row may have.
         schema: the columns that a row gets, and no other; None takes all that it has.
     """

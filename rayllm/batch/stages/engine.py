@@ -21,10 +21,7 @@ class VLLMEngineStage:
     """Adds the engine's output to each row.
 
     Args:
-        model: the model.
         task: `generate`, `embed`, `classify` or `score`.
-        detokenize: whether the engine detokenizes.
-        options: further arguments of `EngineWorker`.
     """
 
     def __init__(self, model: ModelConfig, task: str, detokenize: bool = True, **options: Any) -> None:

@@ -38,11 +38,7 @@ class RetryPolicy:
 
 
 class RateLimiter:
-    """Evenly spaced send times for requests. Runs as an actor for all workers.
-
-    Args:
-        qps: requests per second.
-    """
+    """Evenly spaced send times for requests. Runs as an actor for all workers."""
 
     def __init__(self, qps: float) -> None:
         self._interval_s = 1 / qps
@@ -60,10 +56,6 @@ class HTTPRequestStage:
     """Adds `status_code`, `http_response`, the response's fields, and `generated_text` if it is a completion.
 
     Args:
-        url: URL of the endpoint.
-        headers: headers of each request.
-        max_concurrent: requests in flight at once.
-        retry_policy: retries and timeout.
         raise_for_status: whether a row with a status of 400 or above has failed.
         rate_limiter: handle of a `RateLimiter`; None is no limit.
     """

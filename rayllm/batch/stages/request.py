@@ -29,13 +29,7 @@ _MAX_WAIT_S = 30.0
 
 
 class EngineRequestStage:
-    """Adds `status_code` and `response` to rows with `url` and `body`, from an engine in this process.
-
-    Args:
-        model: the model.
-        caller: who sends the requests.
-        options: further arguments of `EngineWorker`.
-    """
+    """Adds `status_code` and `response` to rows with `url` and `body`, from an engine in this process."""
 
     def __init__(self, model: ModelConfig, caller: Caller = ANYONE, **options: Any) -> None:
         self._model = model
@@ -71,13 +65,7 @@ class EngineRequestStage:
 
 
 class DeployedRequestStage:
-    """Adds the same from a running application, through its router. It retries until the job is stopped.
-
-    Args:
-        app_name: the application on this cluster.
-        max_pending: requests in flight at once.
-        caller: on whose behalf to send requests.
-    """
+    """Adds the same from a running application, through its router. It retries until the job is stopped."""
 
     def __init__(self, app_name: str, max_pending: int, caller: Caller = ANYONE) -> None:
         from ray import serve

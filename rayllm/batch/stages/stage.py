@@ -43,8 +43,6 @@ class Stage(BaseModel):
         """Apply the stage to a dataset.
 
         Args:
-            dataset: rows with the stages' data in `column`.
-            column: the column.
             stop_at_error: end the job at the first row that fails.
             progress: handle of the `JobProgress` actor that counts the main stage's rows.
         """

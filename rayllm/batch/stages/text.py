@@ -23,11 +23,7 @@ class _TextStage:
 
 
 class ChatTemplateStage(_TextStage):
-    """Adds `prompt` to rows with `messages`.
-
-    Args:
-        model: the model.
-    """
+    """Adds `prompt` to rows with `messages`."""
 
     def _processed(self, row: Row) -> Row:
         if row.get("messages") is None:
@@ -39,11 +35,7 @@ class ChatTemplateStage(_TextStage):
 
 
 class TokenizeStage(_TextStage):
-    """Adds `prompt_token_ids` to rows with a `prompt`. Prompts with images are left to the engine, which expands them.
-
-    Args:
-        model: the model.
-    """
+    """Adds `prompt_token_ids` to rows with a `prompt`. The engine itself expands prompts with images."""
 
     def _processed(self, row: Row) -> Row:
         if row.get("prompt_token_ids") is not None or row.get("prompt") is None or row.get("images"):
@@ -57,11 +49,7 @@ class TokenizeStage(_TextStage):
 
 
 class DetokenizeStage(_TextStage):
-    """Adds `generated_text` to a row and each of its `choices`, unless the engine has.
-
-    Args:
-        model: the model.
-    """
+    """Adds `generated_text` to a row and each of its `choices`, unless the engine has."""
 
     def _processed(self, row: Row) -> Row:
         if row.get("generated_text") is not None:

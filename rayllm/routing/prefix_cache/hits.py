@@ -15,7 +15,6 @@ def cache_hits(request: RoutingRequest, cached_tokens: Mapping[str, int]) -> set
     Less than that is a shared opening, such as a system prompt, which many replicas have.
 
     Args:
-        request: the request.
         cached_tokens: prompt tokens in each replica's cache, by replica id.
     """
     most = max(cached_tokens.values(), default=0)

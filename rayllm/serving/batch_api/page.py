@@ -30,12 +30,6 @@ class Cursor:
     def of(cls, query: Mapping[str, str], prefix: str, limit: int, most: int) -> Self:
         """Parse a request's query.
 
-        Args:
-            query: the query parameters.
-            prefix: prefix of the ids in the list.
-            limit: default limit.
-            most: maximum limit.
-
         Raises:
             RequestError: a parameter is invalid.
         """
@@ -67,8 +61,6 @@ class Page(Generic[T]):
         """The page at a cursor.
 
         Args:
-            ids: ids of the whole list.
-            cursor: start and length of the page.
             read: returns an entry by its id; None to skip it.
         """
         entries = list(islice(_read(cursor.rest(ids), read), cursor.limit + 1))

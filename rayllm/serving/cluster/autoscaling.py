@@ -26,11 +26,8 @@ class EngineLoadPolicy:
     over `look_back_period_s`. Serve's handles count the requests queued in front of replicas.
 
     Args:
-        max_ongoing_requests: maximum requests in progress per replica.
         target_queued_tokens: prompt tokens that may be queued in an engine; None to ignore them.
         target_kv_use: share of the KV cache that running requests may use; None to ignore it.
-        upscaling_factor: multiplies each step up.
-        downscaling_factor: multiplies each step down.
     """
 
     def __init__(

@@ -28,12 +28,7 @@ class Series(NamedTuple):
 
 
 class Metrics:
-    """The metrics of a process.
-
-    Args:
-        registry: where Prometheus' client finds them.
-        series: all metrics.
-    """
+    """The metrics of a process."""
 
     def __init__(self, registry: CollectorRegistry, series: Sequence[Series]) -> None:
         self._prometheus = {each: _for_prometheus(each, registry) for each in series}

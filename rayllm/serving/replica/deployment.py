@@ -52,8 +52,6 @@ class ModelReplica:
     """Runs the engine, publishes its address, and reports its health.
 
     Args:
-        model: the model.
-        aliases: further names of the model.
         gpu_share: the share of a GPU that each engine worker has in its bundle of the placement group; 0 for workers on
             the CPU.
         neighbors: the engines on CPUs that share the cores with the first replica of this model.

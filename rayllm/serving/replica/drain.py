@@ -23,7 +23,6 @@ class DrainGate:
     others.
 
     Args:
-        app: the next application.
         engine_has_died: whether the engine is dead; requests that fail because of it are turned away as well.
     """
 

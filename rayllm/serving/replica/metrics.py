@@ -32,13 +32,7 @@ SERIES = (START, ADAPTERS, FETCHED, CACHE)
 
 
 class ReplicaMetrics:
-    """Metrics of one replica; the phases of its start are `fetch`, `load` and `warm_up`.
-
-    Args:
-        model_id: the model.
-        start_progress: published progress of the start.
-        registry: where Prometheus' client finds them.
-    """
+    """Metrics of one replica; the phases of its start are `fetch`, `load` and `warm_up`."""
 
     def __init__(self, model_id: str, start_progress: StartProgress, registry: CollectorRegistry = REGISTRY) -> None:
         self._model_id = model_id
@@ -65,12 +59,7 @@ class ReplicaMetrics:
         logger.info("Model `%s`: %s took %.1f s.", self._model_id, name.replace("_", "-"), seconds)
 
     def export(self, adapters: int, cache_bytes: int) -> None:
-        """Set the gauges; Ray drops gauges that are not set periodically.
-
-        Args:
-            adapters: number of adapters in the engine.
-            cache_bytes: size of the cache of the replica's node.
-        """
+        """Set the gauges; Ray drops gauges that are not set periodically."""
         for phase, seconds in self._durations.items():
             self._metrics.set(START, (self._model_id, phase), seconds)
         self._metrics.set(ADAPTERS, (self._model_id,), adapters)

@@ -25,10 +25,6 @@ class SlotGate:
 
     A request that no replica has a slot for waits here a moment, in the order of classes and tenants. A request of a
     higher class may take the slot of a lower one whose reply has not begun; that gets 503 as well.
-
-    Args:
-        app: the replica's application.
-        slots: the replica's slots.
     """
 
     def __init__(self, app: ASGIApp, slots: Slots) -> None:
@@ -70,12 +66,7 @@ class SlotGate:
 
 
 class _Beginning:
-    """An ASGI `send` that has a request keep its slot once its reply begins, and holds the reply's start until then.
-
-    Args:
-        send: the server's.
-        holder: the request's slot.
-    """
+    """An ASGI `send` that has a request keep its slot once its reply begins, and holds the reply's start until then."""
 
     def __init__(self, send: Send, holder: SlotHolder) -> None:
         self._send = send
@@ -98,11 +89,7 @@ class _Beginning:
 
 
 class LogContext:
-    """ASGI middleware that adds the request's id to the log lines of its task, as the router does.
-
-    Args:
-        app: the next application.
-    """
+    """ASGI middleware that adds the request's id to the log lines of its task, as the router does."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -117,7 +104,6 @@ class LookupGate:
     """ASGI middleware that answers lookups of adapters, which take no slot.
 
     Args:
-        app: the next application.
         adapter_pool: the replica's adapters; None if its model takes none.
     """
 
@@ -135,12 +121,7 @@ class LookupGate:
 
 
 class MetricsGate:
-    """ASGI middleware that answers with this process's metrics, vLLM's among them.
-
-    Args:
-        app: the next application.
-        labels: labels of every sample.
-    """
+    """ASGI middleware that answers with this process's metrics, vLLM's among them."""
 
     def __init__(self, app: ASGIApp, labels: Mapping[str, str]) -> None:
         self._app = app
@@ -156,12 +137,7 @@ class MetricsGate:
 
 
 class KeyGate:
-    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network.
-
-    Args:
-        app: the next application.
-        key: a secret that routers get through Ray Serve.
-    """
+    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app

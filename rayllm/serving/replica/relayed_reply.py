@@ -19,9 +19,6 @@ class RelayedReplyMiddleware:
 
     Where the router keeps a journal, a stream has the tokens that its events come from as well, and goes on from the
     tokens that come before the request's body.
-
-    Args:
-        app: the next application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -45,8 +42,6 @@ class _Reply:
     """An ASGI `send` that adds to a reply what only the router sees.
 
     Args:
-        send: the server's.
-        journal: the journal of the stream, if the router keeps one.
         has_frames: whether the router reads streams in frames; one of an older version does not.
     """
 

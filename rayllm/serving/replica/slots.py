@@ -47,7 +47,6 @@ class SlotHolder:
 
     Args:
         work: its expected cost in tokens.
-        priority: its class.
         put_back: stops it, so that it gives its slot back.
         keeps_slot: whether it may not be stopped.
         tenant: whose share it is part of.
@@ -119,9 +118,6 @@ class Slots:
     async def take(self, holder: SlotHolder) -> AsyncIterator[bool]:
         """Take a slot for the block if one is free, becomes free while the request waits, or can be had from a request
         of a lower class whose reply has not begun; yields whether it was.
-
-        Args:
-            holder: the request.
         """
         if not await self._admit(holder):
             self._start_checking()

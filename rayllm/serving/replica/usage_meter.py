@@ -23,11 +23,6 @@ class UsageMeter:
 
     It is written before the last part of the reply is sent: a client that has its reply is counted, even if this
     process is killed next. If another replica goes on with a stream, that one writes the usage of the whole.
-
-    Args:
-        app: the next application.
-        model_id: the replica's model.
-        replica_id: unique id of the replica.
     """
 
     def __init__(self, app: ASGIApp, model_id: str, replica_id: str) -> None:

@@ -16,11 +16,7 @@ from rayllm.sources import Progress, Version, fetch, mistral_priority
 
 
 class ReplicaWeights:
-    """Fetches a replica's weights.
-
-    Args:
-        model: the model.
-    """
+    """Fetches a replica's weights."""
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
@@ -35,7 +31,6 @@ class ReplicaWeights:
             another.
 
         Args:
-            progress: observer of the download.
             on_other_nodes: also fetch them on every other node of the placement group, into the same folders.
 
         Raises:
@@ -74,7 +69,6 @@ def _key(source: Source, files: str | None) -> str:
     """Key of the source within this deployment; a changed configuration is another source.
 
     Args:
-        source: the source.
         files: which weights are fetched from it; None is its tokenizer.
     """
     context = serve.get_replica_context()

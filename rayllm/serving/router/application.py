@@ -69,19 +69,6 @@ class RouterApplication:
     """The endpoints of one configuration; a new configuration gets a new application.
 
     Args:
-        config: the service's configuration.
-        readiness: of its models.
-        handles: handle of each model's deployment, by model id.
-        adapter_registry: adapters that administrators have loaded.
-        dispatcher: finds a replica for a request.
-        transport: HTTP connections to replicas.
-        telemetry: what is done with the record of each request.
-        admin_keys: the administrators' keys.
-        limiter: admits requests within the limits of their keys.
-        credentials: keys and tokens of callers, if the configuration asks for any.
-        quarantine: requests that replicas have died of.
-        hooks: the policy hooks.
-        routes: further routes.
         open_routes: further routes, which need no key.
     """
 

@@ -46,8 +46,6 @@ class Readiness:
     second, and concurrent requests share the answer.
 
     Args:
-        config: the service's configuration.
-        names: the models' deployments, by model id.
         has_replicas: whether a model has a replica that takes requests, by model id.
         ask: gets the statuses from the controller; blocks.
         max_age_s: seconds for which statuses are cached.

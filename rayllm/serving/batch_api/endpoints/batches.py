@@ -23,9 +23,6 @@ class BatchesApi:
     """The endpoints.
 
     Args:
-        stores: the stores of files and batches.
-        quota: limits on batches.
-        max_kept: ended batches to keep.
         wake: called when a batch was created or cancelled.
     """
 

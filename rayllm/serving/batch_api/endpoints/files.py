@@ -25,13 +25,7 @@ _CHUNK = 256 * 1024
 
 
 class FilesApi:
-    """The endpoints.
-
-    Args:
-        stores: the stores of files and batches.
-        quota: limits on files.
-        max_file_bytes: maximum size of a file.
-    """
+    """The endpoints."""
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_file_bytes: int) -> None:
         self._files, self._batches = stores

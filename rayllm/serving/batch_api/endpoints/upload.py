@@ -44,10 +44,6 @@ class Upload:
     def of(cls, form: FormData, limit: int) -> Upload:
         """Validate a form.
 
-        Args:
-            form: the form.
-            limit: maximum bytes of the file.
-
         Raises:
             RequestError: a field is missing, invalid or unknown.
             BodyTooLargeError: the file is larger than `limit`.
@@ -71,8 +67,6 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
     """Parse the form of a request. The caller must close it.
 
     Args:
-        request: the request.
-        limit: maximum bytes of the file in it.
         grow: called with the number of bytes received; may raise to abort the upload.
 
     Raises:

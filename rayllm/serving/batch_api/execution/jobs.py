@@ -24,13 +24,6 @@ _LONGEST_LINE = 32 * 1024 * 1024
 def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
     """Create the job of a batch.
 
-    Args:
-        app_name: the Serve application.
-        config: the service's configuration.
-        options: options of batches.
-        stores: the stores of files and batches.
-        batch: the batch.
-
     Raises: as `executor_of`.
     """
     from rayllm.batch.files.job import Job

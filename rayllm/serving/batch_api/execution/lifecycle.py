@@ -57,10 +57,6 @@ class BatchLifecycle:
     """The lifecycle of one batch. Methods block.
 
     Args:
-        batch: an unfinished batch.
-        batches: store of its state.
-        files: store of its output files.
-        open_job: creates its job.
         attempt: number of this runner since the batch last made progress.
     """
 

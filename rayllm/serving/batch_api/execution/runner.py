@@ -33,13 +33,7 @@ NAMESPACE = "rayllm-batches"
 
 
 def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
-    """Start a runner for the batch, unless there is one. Blocks.
-
-    Args:
-        app_name: the batch's Serve application.
-        batch_id: the batch.
-        config: the service's configuration.
-    """
+    """Start a runner for the batch, unless there is one. Blocks."""
     options = {
         "name": f"{app_name}:{batch_id}",
         "namespace": NAMESPACE,
@@ -55,13 +49,7 @@ def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
 
 
 class Runner:
-    """Works on one batch, then exits.
-
-    Args:
-        app_name: the batch's Serve application.
-        batch_id: the batch.
-        config: the service's configuration.
-    """
+    """Works on one batch, then exits."""
 
     def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
         self._log = RunnerLog(session_log_folder() / _LOGS, batch_id)

@@ -19,7 +19,6 @@ class RunnerLog:
 
     Args:
         folder: the folder; created if missing.
-        name: the batch's id.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

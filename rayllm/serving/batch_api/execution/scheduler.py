@@ -23,8 +23,6 @@ class BatchScheduler:
     Every router has one. They need no coordination: all choose the same batches, and a batch has at most one runner.
 
     Args:
-        stores: the stores of files and batches.
-        max_running: batches to work on at once.
         start_runner: starts the runner of a batch, unless there is one; blocks.
     """
 

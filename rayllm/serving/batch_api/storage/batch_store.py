@@ -36,7 +36,6 @@ class BatchStore:
     """Batches in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
 
     Args:
-        folder: the folder.
         now: returns the time in seconds since the epoch.
     """
 

@@ -32,7 +32,6 @@ class FileStore:
     """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
 
     Args:
-        folder: the folder.
         now: returns the time in seconds since the epoch.
     """
 
@@ -53,13 +52,8 @@ class FileStore:
         """Store a file.
 
         Args:
-            content: the content.
-            size: its size in bytes.
-            filename: its name.
-            purpose: its purpose.
             lifetime_s: seconds until it expires; None for never.
             file_id: its id, if it was assigned before.
-            tenant: who owns it.
         """
         created_at = int(self._now())
         file = File(

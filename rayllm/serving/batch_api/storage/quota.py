@@ -17,10 +17,6 @@ class StorageQuota:
     """Limits on the number of files, bytes and batches.
 
     Uploads in progress count; each router counts its own.
-
-    Args:
-        stores: the stores.
-        config: the limits.
     """
 
     def __init__(self, stores: Stores, config: BatchesConfig) -> None:

@@ -34,7 +34,6 @@ def versioned(deployment: Deployment, depends_on: Any) -> Deployment:
     Ray Serve itself adds the actors' resources and runtime environments.
 
     Args:
-        deployment: a deployment that is not bound yet.
         depends_on: what its processes depend on, as JSON.
     """
     config = deployment._deployment_config

@@ -69,11 +69,7 @@ class AdapterRegistryActor(DetachedActor):
 
 
 class AdapterRegistry:
-    """The adapters of one application that were loaded by name, cached for a second.
-
-    Args:
-        app: the application's name.
-    """
+    """The adapters of one application that were loaded by name, cached for a second."""
 
     def __init__(self, app: str) -> None:
         self._app = app

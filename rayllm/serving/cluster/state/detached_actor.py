@@ -46,11 +46,7 @@ class Identity:
 
 
 class DetachedActor:
-    """Base class of detached actors. State is transferred as plain containers, which every version can read.
-
-    Args:
-        version: code version.
-    """
+    """Base class of detached actors. State is transferred as plain containers, which every version can read."""
 
     def __init__(self, version: str = "") -> None:
         self._identity = Identity(version)
@@ -94,7 +90,6 @@ def detached_actor(cls: type[DetachedActor], name: str, version: str | None = No
     If it dies, Ray restarts it without its state.
 
     Args:
-        cls: the actor's class.
         name: unique in the cluster.
         version: code version of this process; RayLLM's by default.
     """

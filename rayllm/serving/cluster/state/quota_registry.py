@@ -184,12 +184,7 @@ class QuotaActor(DetachedActor):
 
 
 class QuotaRegistry:
-    """The quotas of one application, for one router.
-
-    Args:
-        app: the application's name.
-        router: the router's id.
-    """
+    """The quotas of one application, for one router."""
 
     def __init__(self, app: str, router: str) -> None:
         self._app = app
@@ -222,7 +217,6 @@ class QuotaRegistry:
         """Apply changes, and tell that this router lives. If the actor dies meanwhile, they are lost.
 
         Args:
-            changes: the changes.
             in_progress: this router's requests in progress, by key; None says nothing about them.
         """
         try:

@@ -52,11 +52,7 @@ class ServedVersionsActor(DetachedActor):
 
 
 class ServedVersion:
-    """The version of one source in one deployment.
-
-    Args:
-        key: identifies the deployment and the source.
-    """
+    """The version of one source in one deployment."""
 
     def __init__(self, key: str) -> None:
         self._key = key

@@ -50,13 +50,7 @@ class Start:
 
 
 class StartProgress:
-    """Publishes the progress of one replica's start.
-
-    Args:
-        replica_id: Ray Serve's id of the replica.
-        application: name of its application.
-        model_id: its model.
-    """
+    """Publishes the progress of one replica's start."""
 
     def __init__(self, replica_id: str, application: str = "", model_id: str = "") -> None:
         self._key = _PREFIX + replica_id

@@ -29,9 +29,6 @@ class ApiKeyGate:
     """Finds the caller of each request, and puts it into the scope as `user`.
 
     Args:
-        app: the application behind it.
-        credentials: keys and tokens of callers.
-        admin_keys: keys of administrators.
         refused: called with the error of each request that is not admitted.
         open_paths: further paths that need no key.
     """

@@ -46,12 +46,7 @@ class KeyDescription(BaseModel):
 
 
 class KeysApi:
-    """The endpoint: a key sees itself, and an administrator all keys of the file. Tokens of an issuer are not listed.
-
-    Args:
-        keyring: returns the keys in force.
-        admin_keys: the administrators' keys.
-    """
+    """The endpoint: a key sees itself, and an administrator all keys of the file. Tokens are not listed."""
 
     def __init__(self, keyring: Callable[[], Keyring], admin_keys: AdminKeys) -> None:
         self._keyring = keyring

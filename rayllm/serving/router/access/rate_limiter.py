@@ -64,7 +64,6 @@ class RateLimiter:
     """Admits the requests of one router.
 
     Args:
-        registry: the quotas of all routers.
         now: returns seconds, from any origin.
     """
 
@@ -85,7 +84,6 @@ class RateLimiter:
         """Reserve what a request needs.
 
         Args:
-            caller: who sends it.
             tokens: what it may use.
 
         Raises:

@@ -34,7 +34,6 @@ class TokenIssuer:
     """Finds the callers of requests by their tokens.
 
     Args:
-        config: the issuer.
         now: returns the time in seconds since the epoch.
     """
 

@@ -25,12 +25,7 @@ Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
 
 
 class UsageApi:
-    """The endpoint: a key sees its own usage, and an administrator that of all keys.
-
-    Args:
-        ask: asks all routers for their sums between two days.
-        admin_keys: the administrators' keys.
-    """
+    """The endpoint: a key sees its own usage, and an administrator that of all keys."""
 
     def __init__(self, ask: Callable[[tuple[str, str]], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys) -> None:
         self._ask = ask

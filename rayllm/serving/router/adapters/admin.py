@@ -37,15 +37,7 @@ _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}
 
 
 class AdapterAdmin:
-    """The two endpoints.
-
-    Args:
-        models: the models of this service.
-        adapter_registry: adapters that administrators have loaded.
-        dispatcher: finds a replica for a request.
-        transport: HTTP connections to replicas.
-        admin_keys: the administrators' keys.
-    """
+    """The two endpoints."""
 
     def __init__(
         self,

@@ -28,8 +28,6 @@ class AdapterCatalog:
     """The available adapters of many models.
 
     Args:
-        model_ids: models with a location of dynamic adapters.
-        list_adapters: asks a replica.
         max_age_s: seconds before a model's adapters are listed again.
     """
 

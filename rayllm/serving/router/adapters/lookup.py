@@ -51,11 +51,7 @@ class _PendingLookup:
 
 
 class AdapterLookup:
-    """Looks up the adapters of many models.
-
-    Args:
-        find_missing: asks a replica.
-    """
+    """Looks up the adapters of many models."""
 
     def __init__(self, find_missing: FindMissing) -> None:
         self._find_missing = find_missing
@@ -140,12 +136,7 @@ class AdapterLookup:
 
 
 class ReplicaAdapterLookup:
-    """Asks replicas, without taking their slots.
-
-    Args:
-        replicas: returns the replicas of a model.
-        transport: HTTP connections to replicas.
-    """
+    """Asks replicas, without taking their slots."""
 
     def __init__(self, replicas: Callable[[str], Collection[Replica]], transport: HttpTransport) -> None:
         self._members = replicas

@@ -40,8 +40,6 @@ class Guard:
     """Asks a guard about texts.
 
     Args:
-        config: the guard.
-        ask: answers its requests.
         labels: returns the labels of a model's classes in order.
     """
 
@@ -56,8 +54,6 @@ class Guard:
 
         Args:
             text: a request, or a reply to `prompt`.
-            sender: who asks.
-            headers: of the questions.
             prompt: what the text replies to, for guards that write; "" for a request.
 
         Raises:

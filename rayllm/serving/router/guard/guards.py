@@ -33,7 +33,6 @@ class Guards:
 
     Args:
         guards: in order; the first refusal counts.
-        bodies: reads the texts of requests.
     """
 
     def __init__(self, guards: Sequence[Guard], bodies: BodyReader) -> None:
@@ -47,8 +46,6 @@ class Guards:
 
         Args:
             client: the client's request, which gets the guard of its reply.
-            payload: its payload.
-            resolved: the model that it is for.
             fallbacks: ids of models that may answer it instead.
 
         Raises:
@@ -80,13 +77,7 @@ class Guards:
 
 
 class ReplyGuard:
-    """Asks guards about the reply to one request.
-
-    Args:
-        guards: the guards.
-        client: the client's request.
-        prompt: its text.
-    """
+    """Asks guards about the reply to one request."""
 
     def __init__(self, guards: Sequence[Guard], client: ClientRequest, prompt: str) -> None:
         self._guards = guards

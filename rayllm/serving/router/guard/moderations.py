@@ -37,10 +37,7 @@ class ModerationsApi:
     """ASGI application: the endpoint.
 
     Args:
-        models: names of models.
         guards: the guards; the first is the default.
-        hooks: the policy hooks.
-        telemetry: what is done with the record of each request.
     """
 
     def __init__(self, models: ModelRegistry, guards: list[Guard], hooks: RequestHooks, telemetry: Telemetry) -> None:

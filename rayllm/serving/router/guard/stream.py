@@ -18,7 +18,6 @@ class GuardedStream:
     Each answer in the stream is asked about by itself, a window together with the end of what came before.
 
     Args:
-        window: characters of a window.
         check: asks about the text of one answer; raises to end the stream.
     """
 

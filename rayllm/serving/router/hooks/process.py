@@ -29,7 +29,6 @@ class HookProcess:
     """Runs hooks in a process, and in another one once that has ended.
 
     Args:
-        hooks: the hooks.
         max_bytes: most bytes of a body that they return.
         grace_s: seconds after its time limit within which a call is answered, unless a hook blocks the process.
 
@@ -76,9 +75,7 @@ class HookProcess:
         """Call a hook.
 
         Args:
-            index: of the hook.
             head: `when`, the fields of its argument (`request`), and whether that has a body (`has_body`).
-            body: the request's JSON.
 
         Returns:
             The hook's answer, whose `result` is allow, change, refuse or fault, and the changed body.
@@ -169,10 +166,6 @@ async def _read(process: asyncio.subprocess.Process) -> _Message:
 
 def check_hooks(hooks: Sequence[HookConfig], name: str) -> None:
     """Import the functions in a process of their own. Blocks.
-
-    Args:
-        hooks: the hooks.
-        name: of the router's configuration, for the message.
 
     Raises:
         ConfigError: one cannot be imported; the message lists all of them, with their keys.

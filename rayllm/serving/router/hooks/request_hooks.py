@@ -70,8 +70,6 @@ class RequestHooks:
         """Ask the hooks in order about a request; each gets what the one before has made of it.
 
         Args:
-            client: the client's request.
-            payload: its payload.
             read: reads a changed body as a client's; raises RequestError if it is invalid.
 
         Raises:

@@ -43,7 +43,6 @@ class Worker:
     Args:
         functions: the hooks, in the order of the configuration.
         max_bytes: most bytes of a body that they return.
-        answer: sends a message.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], max_bytes: int, answer: Callable[[bytes], None]) -> None:

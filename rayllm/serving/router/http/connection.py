@@ -27,7 +27,6 @@ class Connection:
 
     Args:
         cycle: uvicorn's `RequestResponseCycle` of this request.
-        transport: the connection's transport.
         send_timeout_s: seconds after which a client that does not read its reply is disconnected.
     """
 
@@ -88,7 +87,6 @@ class Connection:
         stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
 
         Args:
-            event: the last event.
             journal: tells how the last chunk ends.
         """
         cycle, self.status = self._cycle, _BEGUN

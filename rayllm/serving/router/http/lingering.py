@@ -29,11 +29,7 @@ def close_gently(transport: asyncio.Transport) -> None:
 
 
 class Lingering(asyncio.Protocol):
-    """The protocol of such a connection, in place of the one that has answered.
-
-    Args:
-        transport: the connection's transport.
-    """
+    """The protocol of such a connection, in place of the one that has answered."""
 
     count: ClassVar[int] = 0
     """Connections that linger now."""
@@ -67,11 +63,7 @@ class Lingering(asyncio.Protocol):
 
 
 class GentleTransport:
-    """A connection's transport that `close` closes gently where the client may still be sending.
-
-    Args:
-        protocol: the connection's `LimitedProtocol`.
-    """
+    """A connection's transport that `close` closes gently where the client may still be sending."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol

@@ -12,20 +12,12 @@ from rayllm.config import RouterConfig
 
 
 async def listening_hosts(config: RouterConfig) -> list[str]:
-    """The hosts on which the routers, or Ray Serve's proxies, listen.
-
-    Args:
-        config: the router's configuration.
-    """
+    """The hosts on which the routers, or Ray Serve's proxies, listen."""
     return [host for _, host in await asyncio.to_thread(listening_addresses, config)]
 
 
 def listening_addresses(config: RouterConfig) -> list[tuple[str, str]]:
-    """The same, each with the key that sets it; without Ray Serve's while it does not run. Blocks.
-
-    Args:
-        config: the router's configuration.
-    """
+    """The same, each with the key that sets it; without Ray Serve's while it does not run. Blocks."""
     own = [("router.listen", config.address[0])] if config.address else []
     client = serve_client(required=False) if ray.is_initialized() else None
     if client is None:

@@ -23,10 +23,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on request heads, and timeouts for slow heads, slow readers and idle uploads.
 
     Args:
-        limits: returns the current limits.
         opened: called with a request's scope, uvicorn's cycle and the transport, before the application runs.
         refused: called with the error of each request that the application never sees.
-        options: uvicorn's options.
     """
 
     def __init__(

@@ -39,10 +39,7 @@ class HttpServer:
     """An HTTP server in the router's process.
 
     Args:
-        app: the router's application.
-        listener: accepts clients' connections.
         root_path: the application's route prefix, "" for none.
-        limits: limits on clients.
         refused: called with the error of each request that the application never sees.
     """
 
@@ -184,9 +181,6 @@ async def open_http_server(
     """Start the application's server if the configuration, or Ray Serve, gives it an address.
 
     Args:
-        app: the router's application.
-        app_name: name of the Serve application.
-        config: the router's configuration.
         refused: called with the error of each request that the application never sees.
 
     Raises:

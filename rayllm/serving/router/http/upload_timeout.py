@@ -15,9 +15,6 @@ class BodyWithDeadline:
     """An ASGI `receive` that raises when a request body arrives too slowly.
 
     Args:
-        receive: the server's ASGI `receive`.
-        headers: the request's headers.
-        limits: the limits.
         arrived: called once the body is complete; its exceptions propagate from `receive`.
     """
 

@@ -27,11 +27,7 @@ T = TypeVar("T")
 
 
 class Dispatcher:
-    """Finds replicas of many models.
-
-    Args:
-        replica_sets: the replicas of each model, by model id.
-    """
+    """Finds replicas of many models."""
 
     def __init__(self, replica_sets: Mapping[str, ReplicaSet]) -> None:
         self._replica_sets = replica_sets
@@ -61,10 +57,7 @@ class Dispatcher:
         requests were lost twice with it, they are sent once more, one after the other.
 
         Args:
-            model_id: the model.
-            request: its routing features.
             send: sends the request to the replica that the search has found, and waits for the end of its reply.
-            priority: the request's class.
             tenant: whose share of the model it is part of.
 
         Raises:

@@ -22,11 +22,7 @@ MESSAGE = (
 
 
 class Quarantine:
-    """Requests that are not sent to replicas any more, by digest.
-
-    Args:
-        publish: tells all routers, this one included, of a digest.
-    """
+    """Requests that are not sent to replicas any more, by digest."""
 
     def __init__(self, publish: Callable[[str], Awaitable[object]]) -> None:
         self._publish = publish
@@ -39,10 +35,6 @@ class Quarantine:
     def check(self, path: str, raw: bytes) -> None:
         """Refuse a request that is in quarantine.
 
-        Args:
-            path: path of its endpoint.
-            raw: its body.
-
         Raises:
             QuarantineError: it is.
         """
@@ -51,13 +43,7 @@ class Quarantine:
             raise QuarantineError(MESSAGE)
 
     async def put(self, path: str, raw: bytes, request_id: str) -> None:
-        """Quarantine a request, at all routers.
-
-        Args:
-            path: path of its endpoint.
-            raw: its body.
-            request_id: its id, for the log.
-        """
+        """Quarantine a request, at all routers."""
         digest = _digest(path, raw)
         logger.error(
             "Replicas died while they worked on the request %s. Requests with the same body are refused for an hour "

@@ -30,8 +30,6 @@ class Replica:
     """One replica.
 
     Args:
-        update: Ray Serve's report on it.
-        is_local: whether it is on this router's node.
         on_changed: called when it may have a free slot again, or has none any more.
         on_failed: called with it after a failed request.
     """

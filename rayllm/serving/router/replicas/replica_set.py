@@ -52,10 +52,6 @@ class ReplicaSet:
     """The replicas of one model.
 
     Args:
-        model_id: the model.
-        queue: Ray Serve's count of the requests queued here.
-        node_id: id of this router's node.
-        routing: name of the routing policy.
         queue_timeout_s: seconds that a request may be queued.
     """
 
@@ -114,8 +110,6 @@ class ReplicaSet:
         """Start the search for a replica.
 
         Args:
-            request: its routing features.
-            priority: its class.
             tenant: whose share of the model it is part of.
         """
         deadline = asyncio.get_running_loop().time() + self._queue_timeout_s
@@ -351,15 +345,7 @@ def _fail(waiting: _Waiting, error: UnavailableError) -> None:
 def open_replica_set(
     app: str, deployment: str, model_id: str, handle: DeploymentHandle[Any], config: RouterConfig
 ) -> ReplicaSet:
-    """The replicas of a deployment, kept up to date for the lifetime of this process.
-
-    Args:
-        app: the application's name.
-        deployment: name of the model's deployment.
-        model_id: the model.
-        handle: the deployment's handle.
-        config: the router's configuration.
-    """
+    """The replicas of a deployment, kept up to date for the lifetime of this process."""
     loop = asyncio.get_running_loop()
     node_id = ray.get_runtime_context().get_node_id()
     replica_set = ReplicaSet(model_id, ServeQueue(handle), node_id, config.routing_of(model_id), config.queue_timeout_s)

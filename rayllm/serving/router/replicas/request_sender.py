@@ -48,11 +48,7 @@ class ReplicaRequest:
 
 
 class RequestSender:
-    """Sends requests to replicas.
-
-    Args:
-        transport: HTTP connections to replicas.
-    """
+    """Sends requests to replicas."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
@@ -64,10 +60,7 @@ class RequestSender:
         failure.
 
         Args:
-            client: the client's request.
-            replica_request: the request for the replica.
             deadline: timeout of the reply's first byte; lifted once that has arrived.
-            replica: the replica.
 
         Raises:
             ReplicaFullError, ReplicaUnreachableError: the client has received nothing; another replica may take it.

@@ -31,9 +31,6 @@ class ServeQueue:
 
     Serve has no public interface to it. `choose_replica` would count callers too, but keeps cancelled calls in its
     count and its queue until a replica has a free slot.
-
-    Args:
-        handle: the deployment's handle.
     """
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:

@@ -24,9 +24,6 @@ class StreamRelay:
     """Passes one replica's stream on.
 
     Args:
-        client: the client's request.
-        reply: the replica's reply, a stream.
-        reply_headers: headers for the client.
         journal: what the client has got so far; None if no other replica is to go on.
     """
 
@@ -43,9 +40,6 @@ class StreamRelay:
 
     async def run(self, first: bytes) -> bool:
         """Pass the stream on, in windows if a guard is asked about it. Returns whether it was complete.
-
-        Args:
-            first: the first bytes of the reply's body.
 
         Raises:
             ReplicaLostError: the replica broke off, and another one can go on.

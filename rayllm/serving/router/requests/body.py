@@ -36,11 +36,7 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BodyBudget:
-    """A limit on the bytes of request bodies that one process holds at once.
-
-    Args:
-        limit: maximum bytes.
-    """
+    """A limit on the bytes of request bodies that one process holds at once."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -72,8 +68,6 @@ async def read_body(request: Request, limit: int, take: Callable[[int], None] = 
     """Read the whole body.
 
     Args:
-        request: the request.
-        limit: maximum bytes.
         take: called with the size of each part; may raise to stop reading.
 
     Raises:

@@ -35,13 +35,7 @@ _HEARTBEAT_S = 10.0
 
 
 class ClientRequest:
-    """A client's request, with the means to answer it. Replies get its `reply_headers`.
-
-    Args:
-        request: Starlette's request.
-        path: the endpoint.
-        send: the ASGI `send`.
-    """
+    """A client's request, with the means to answer it. Replies get its `reply_headers`."""
 
     def __init__(self, request: Request, path: str, send: Send) -> None:
         self.request = request
@@ -130,7 +124,6 @@ class ClientRequest:
         the request anew.
 
         Args:
-            connection: the client's.
             bytes_sent: how much of its part of the reply the replica has written; None if that is not known.
         """
         if self._journal is None or not self._journal.is_continuable:

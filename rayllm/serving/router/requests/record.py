@@ -78,8 +78,6 @@ class RequestRecord:
         """The request goes to a replica now.
 
         Args:
-            replica: its id.
-            choice: why this one.
             waited_for: why the request had to wait for one; empty if it had not.
         """
         self.attempts += 1

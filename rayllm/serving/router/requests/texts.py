@@ -63,12 +63,7 @@ def reply_texts(body: dict[str, Any]) -> list[str]:
 
 
 def texts_in(value: Any, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The texts in a JSON value, at any depth.
-
-    Args:
-        value: the value.
-        ignored: names of fields to leave out.
-    """
+    """The texts in a JSON value, at any depth."""
     if isinstance(value, str):
         if value:
             yield value

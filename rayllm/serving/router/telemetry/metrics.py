@@ -97,9 +97,6 @@ class RouterMetrics:
     """Counts requests and tokens by model, adapter and endpoint, and times requests by model and endpoint.
 
     Requests for unknown models have empty labels, so that clients cannot make up label values.
-
-    Args:
-        replica_sets: the replicas of each model, by model id.
     """
 
     def __init__(self, replica_sets: Callable[[], Mapping[str, ReplicaSet]]) -> None:

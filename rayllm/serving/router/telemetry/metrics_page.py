@@ -28,8 +28,6 @@ class MetricsPage:
 
     Args:
         routers: renders the pages of all routers, this one's included, in OpenMetrics or not.
-        replica_sets: the replicas of each model, by model id.
-        transport: HTTP connections to replicas.
     """
 
     def __init__(

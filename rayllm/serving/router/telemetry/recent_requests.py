@@ -22,11 +22,7 @@ _MOST_LISTED = 1000
 
 
 class RecentRequests:
-    """Keeps the records of the last requests, by id. Of several with one id, the last is kept.
-
-    Args:
-        most: number of requests.
-    """
+    """Keeps the records of the last requests, by id. Of several with one id, the last is kept."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -54,13 +50,7 @@ def _as_json(record: RequestRecord) -> dict[str, Any]:
 
 
 class RecentRequestsApi:
-    """`GET /v1/requests` and `GET /v1/requests/{id}`, for administrators.
-
-    Args:
-        find: asks all routers for a request by its id.
-        last: asks all routers for their last requests.
-        admin_keys: the administrators' keys.
-    """
+    """`GET /v1/requests` and `GET /v1/requests/{id}`, for administrators."""
 
     def __init__(
         self,

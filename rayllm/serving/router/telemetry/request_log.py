@@ -13,11 +13,7 @@ _MAX_BYTES, _BACKUPS = 100_000_000, 5
 
 
 class RequestLog:
-    """Writes to a file that is rotated.
-
-    Args:
-        file: the file.
-    """
+    """Writes to a file that is rotated."""
 
     def __init__(self, file: Path) -> None:
         self._handler = RotatingFileHandler(file, maxBytes=_MAX_BYTES, backupCount=_BACKUPS, delay=True)

@@ -28,11 +28,7 @@ _UNSET = Status(StatusCode.UNSET)
 
 
 class HashedResource(Resource):
-    """A resource that computes its hash once; exporters look it up for every span.
-
-    Args:
-        resource: the resource.
-    """
+    """A resource that computes its hash once; exporters look it up for every span."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource.attributes, resource.schema_url)
@@ -46,7 +42,6 @@ class Tracing:
     """Exports one trace a request: a span of the router, with one span for each part of the request's time.
 
     Args:
-        provider: OpenTelemetry's provider of tracers.
         processors: export the spans; they are added to the provider.
     """
 
@@ -62,7 +57,6 @@ class Tracing:
         """Begin the trace, or continue the client's.
 
         Args:
-            record: the request's record, which gets the headers for the replica.
             headers: the client's; without a valid `traceparent`, a new trace begins.
         """
         parent = self._propagator.extract(headers)

@@ -18,8 +18,6 @@ class Telemetry:
     """Counts, keeps, logs and traces requests.
 
     Args:
-        metrics: counts and times them.
-        recent: keeps the last ones.
         tracing: exports a trace of each; None exports nothing.
     """
 
@@ -33,7 +31,6 @@ class Telemetry:
         """A request has arrived.
 
         Args:
-            record: its record.
             headers: the client's, by lower-case name.
         """
         if self._tracing:

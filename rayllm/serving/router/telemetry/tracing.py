@@ -23,7 +23,6 @@ def tracing_from_environment(environment: Mapping[str, str], instance: str) -> T
     """Tracing as the environment says; None if it asks for none.
 
     Args:
-        environment: the process's environment variables.
         instance: id of this process, for `service.instance.id`.
 
     Raises:
