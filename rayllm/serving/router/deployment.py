@@ -49,7 +49,6 @@ from rayllm.serving.router.access.usage_api import Sums, UsageApi, read_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.listen_addresses import listening_hosts
 from rayllm.serving.router.http.server import HttpServer, open_http_server
 from rayllm.serving.router.readiness import Readiness, deployments_of
@@ -165,7 +164,7 @@ class Router:
                 self._current, self._name, config.router, self._telemetry.metrics.refuse
             )
         else:
-            self._http_server.set_limits(ClientLimits.of(config.router))
+            self._http_server.set_limits(config.router)
 
     def _prepare(self, config: AppConfig) -> None:
         """Reach the actors that the first requests need, so that these need not wait for them."""

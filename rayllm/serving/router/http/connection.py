@@ -23,7 +23,7 @@ _LINGER_S = 1.0
 class Connection:
     """The client's connection during one request.
 
-    Uses private names of uvicorn's cycle and transport, listed in `serving/http/uvicorn_server.py`.
+    Uses private names of uvicorn's cycle and transport, listed in `tests/unit/serving/http/test_uvicorn_server.py`.
 
     Args:
         cycle: uvicorn's `RequestResponseCycle` of this request.

@@ -13,10 +13,11 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rayllm.config import RouterConfig
 from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
+from rayllm.serving.router.http.upload_timeout import body_deadline
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -30,7 +31,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         *,
-        limits: Callable[[], ClientLimits],
+        limits: Callable[[], RouterConfig],
         opened: Callable[[Scope, Any, Any], None],
         refused: Callable[[RayLLMError], None],
         **options: Any,
@@ -172,7 +173,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _check_body(self) -> None:
         """Close the connection of a slow upload whose request has been answered already."""
-        left_s = self._limits().body_deadline(self._body_started_at, self._body_bytes) - self.loop.time()
+        left_s = body_deadline(self._limits(), self._body_started_at, self._body_bytes) - self.loop.time()
         if left_s <= 0 and self.cycle.response_complete:
             self.transport.close()
         else:

@@ -21,7 +21,6 @@ from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, R
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
@@ -48,7 +47,7 @@ class HttpServer:
         app: ASGIApp,
         listener: LocalListener,
         root_path: str,
-        limits: ClientLimits,
+        limits: RouterConfig,
         refused: Callable[[RayLLMError], None] = lambda error: None,
     ) -> None:
         self._listener = listener
@@ -75,7 +74,7 @@ class HttpServer:
         self._server = EmbeddedServer(config)
         self._serving: asyncio.Task[None] | None = None
 
-    def set_limits(self, limits: ClientLimits) -> None:
+    def set_limits(self, limits: RouterConfig) -> None:
         """Apply new limits from now on."""
         self._limits = limits
 
@@ -193,7 +192,7 @@ async def open_http_server(
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
     listener = KeptListener(*address, raylet_pid())
-    server = HttpServer(app, listener, route_prefix.rstrip("/"), ClientLimits.of(config), refused)
+    server = HttpServer(app, listener, route_prefix.rstrip("/"), config, refused)
     try:
         await server.start()
     except OSError as error:

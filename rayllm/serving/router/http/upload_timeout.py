@@ -7,8 +7,16 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive
 
+from rayllm.config import RouterConfig
 from rayllm.core.errors import RequestTimeoutError
-from rayllm.serving.router.http.client_limits import MIN_BYTES_PER_SECOND, ClientLimits
+
+# An upload may take this much longer than `body_timeout_s` for each byte received.
+_MIN_BYTES_PER_SECOND = 50_000
+
+
+def body_deadline(limits: RouterConfig, started_at: float, received: int) -> float:
+    """When a body must be complete of which `received` bytes have arrived, on the clock of `started_at`."""
+    return started_at + limits.body_timeout_s + received / _MIN_BYTES_PER_SECOND
 
 
 class BodyWithDeadline:
@@ -19,7 +27,7 @@ class BodyWithDeadline:
     """
 
     def __init__(
-        self, receive: Receive, headers: list[tuple[bytes, bytes]], limits: ClientLimits, arrived: Callable[[], None]
+        self, receive: Receive, headers: list[tuple[bytes, bytes]], limits: RouterConfig, arrived: Callable[[], None]
     ) -> None:
         self._receive = receive
         self._limits = limits
@@ -52,11 +60,11 @@ class BodyWithDeadline:
     async def _receive_in_time(self) -> Message:
         seconds = self._limits.body_timeout_s
         try:
-            async with asyncio.timeout_at(self._limits.body_deadline(self._started_at, self._received)):
+            async with asyncio.timeout_at(body_deadline(self._limits, self._started_at, self._received)):
                 return await self._receive()
         except TimeoutError:
             message = f"The request body did not arrive in time: {seconds:g} s (router.body_timeout_s), and more for "
-            raise RequestTimeoutError(f"{message}large ones at {MIN_BYTES_PER_SECOND} bytes a second.") from None
+            raise RequestTimeoutError(f"{message}large ones at {_MIN_BYTES_PER_SECOND} bytes a second.") from None
 
     def _finish(self) -> None:
         if not self._is_complete:

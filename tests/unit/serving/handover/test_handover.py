@@ -18,7 +18,6 @@ from rayllm.core import headers
 from rayllm.core.request_stats import RequestStats, StatsSource
 from rayllm.serving.handover import Outcome, Receiver, ReplicaGoneError, Sender, exchange, sender
 from rayllm.serving.handover.connection import ClientConnection
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
@@ -153,7 +152,7 @@ async def opened(listener: LocalListener | None = None) -> AsyncIterator[Handove
     receiver.start()
     router = Router(str(receiver.path))
     listener = listener or LocalListener("127.0.0.1", 0)
-    front = HttpServer(router, listener, "", ClientLimits.of(RouterConfig()))
+    front = HttpServer(router, listener, "", RouterConfig())
     await front.start()
     pair = HandoverPair(listener.port, front, router, replica, receiver)
     try:

@@ -45,7 +45,6 @@ from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard
 from rayllm.serving.router.guard.moderations import ModerationsApi
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
@@ -335,7 +334,7 @@ async def service(
     app.router.routes.append(Route(MODERATIONS, ModerationsApi(models, guards, hooks, telemetry), methods=["POST"]))
     install_error_handlers(app)
     listener = LocalListener("127.0.0.1", 0)
-    front = HttpServer(app, listener, "", ClientLimits.of(config.router))
+    front = HttpServer(app, listener, "", config.router)
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=10) as client:

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rayllm.config import RouterConfig
 from rayllm.serving.router.http import lingering
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
-from tests.unit.serving.router.http.test_server import limits
 
 
 class Server:
@@ -70,7 +70,7 @@ async def server(**options: Any) -> AsyncIterator[Server]:
     app = FastAPI(routes=routes, openapi_url=None)  # type: ignore[arg-type]
     install_error_handlers(app)
     listener = LocalListener("127.0.0.1", 0)
-    front = HttpServer(app, listener, "", limits(**options))
+    front = HttpServer(app, listener, "", RouterConfig(**options))
     await front.start()
     port = listener.port
     made = Server(front, port, hold)

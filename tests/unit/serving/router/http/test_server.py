@@ -12,7 +12,6 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from rayllm.config import RouterConfig
-from rayllm.serving.router.http.client_limits import ClientLimits
 from rayllm.serving.router.http.connection import CONNECTION
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
@@ -32,14 +31,10 @@ class App:
         await PlainTextResponse(dict(scope["headers"])[b"x-request-id"].decode())(scope, receive, send)
 
 
-def limits(**options: Any) -> ClientLimits:
-    return ClientLimits.of(RouterConfig(**options))
-
-
 @asynccontextmanager
 async def fronted(app: App, root_path: str = "", most: int = 10) -> AsyncIterator[tuple[HttpServer, httpx.AsyncClient]]:
     listener = LocalListener("127.0.0.1", 0)
-    front = HttpServer(app, listener, root_path, limits(max_ongoing_requests=most))
+    front = HttpServer(app, listener, root_path, RouterConfig(max_ongoing_requests=most))
     await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}", timeout=5) as client:
@@ -90,7 +85,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
             "overloaded",
             "1",
         )
-        front.set_limits(limits(max_ongoing_requests=3))
+        front.set_limits(RouterConfig(max_ongoing_requests=3))
         held.append(asyncio.create_task(client.get("/x")))
         await asyncio.sleep(0.05)
         app.open.set()
