@@ -9,7 +9,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from ray import serve
 from ray.serve._private.common import RequestMetadata
@@ -26,20 +26,6 @@ _STOP_S = 1.0
 _CHECK_S = 0.01
 # Seconds that a request may wait here for a slot: somewhat more than after which routers send another.
 _WAIT_S = 0.15
-
-
-class RequestCount(Protocol):
-    """A second count of the requests, which sets their limit."""
-
-    @property
-    def capacity(self) -> int:
-        """Maximum number of requests in progress."""
-
-    def add(self) -> str:
-        """Count one more; returns a token for `remove`."""
-
-    def remove(self, token: str) -> None:
-        """Count one less."""
 
 
 class SlotHolder:
@@ -94,7 +80,7 @@ class Slots:
     `on_slot_freed` is called whenever one is free that no request waits for; `all_free` is set while none is taken.
     """
 
-    def __init__(self, count: RequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, count: ServeRequestCount, is_saturated: Callable[[], bool] = lambda: False) -> None:
         self._count = count
         self._is_saturated = is_saturated
         # Insertion order is the order of their arrival.
@@ -237,14 +223,17 @@ class ServeRequestCount:
 
     @property
     def capacity(self) -> int:
+        """Maximum number of requests in progress."""
         return int(self._replica.max_ongoing_requests)
 
     def add(self) -> str:
+        """Count one more; returns a token for `remove`."""
         token = next(self._tokens)
         self._loop.call_soon_threadsafe(self._reserve, token)
         return token
 
     def remove(self, token: str) -> None:
+        """Count one less."""
         self._loop.call_soon_threadsafe(self._replica.release_slot, token)
 
     def _reserve(self, token: str) -> None:

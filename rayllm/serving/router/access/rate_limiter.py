@@ -9,29 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from rayllm.access import Caller
 from rayllm.access.limits import UNITS, Amounts, Kind
 from rayllm.access.quota import Lease
 from rayllm.core.errors import RateLimitError
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.cluster.state.quota_registry import Change
+from rayllm.serving.cluster.state.quota_registry import Change, QuotaRegistry
 
 # Seconds between reports; what is leased and not used for so long is given back.
 _PERIOD_S = 1.0
 # Seconds for which a refusal is repeated without asking.
 _REFUSED_S = 0.1
-
-
-class Registry(Protocol):
-    """The quotas of all routers; see `QuotaRegistry`."""
-
-    async def lease(self, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: list[Change]) -> Lease:
-        """Give back what is `returned`, and lease."""
-
-    async def settle(self, changes: list[Change], in_progress: Mapping[str, int] | None = None) -> None:
-        """Apply changes, and correct this router's requests in progress."""
 
 
 @dataclass
@@ -67,7 +56,7 @@ class RateLimiter:
         now: returns seconds, from any origin.
     """
 
-    def __init__(self, registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, registry: QuotaRegistry, now: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
         self._now = now
         self._leased: dict[str, _Leased] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rayllm.access import Caller
 from rayllm.config import GuardConfig
@@ -28,14 +28,6 @@ class GuardCaller(Caller):
     """The sender of a question to a guard, which meets no hooks and no guards itself."""
 
 
-class Ask(Protocol):
-    """Answers a `POST` in process."""
-
-    def __call__(
-        self, path: str, body: bytes, headers: Mapping[str, str], *, user: GuardCaller
-    ) -> Awaitable[Response]: ...
-
-
 class Guard:
     """Asks a guard about texts.
 
@@ -43,7 +35,12 @@ class Guard:
         labels: returns the labels of a model's classes in order.
     """
 
-    def __init__(self, config: GuardConfig, ask: Ask, labels: Callable[[str], Awaitable[Sequence[str]]]) -> None:
+    def __init__(
+        self,
+        config: GuardConfig,
+        ask: Callable[..., Awaitable[Response]],
+        labels: Callable[[str], Awaitable[Sequence[str]]],
+    ) -> None:
         self.config = config
         self._ask = ask
         self._labels_of = labels

@@ -32,7 +32,7 @@ from rayllm.serving.router.replicas.errors import (
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import HIGHER_CLASS, ReplicaSearch
-from rayllm.serving.router.replicas.serve_queue import Queue, ServeQueue
+from rayllm.serving.router.replicas.serve_queue import ServeQueue
 
 # The part of its time in the queue that a request may be expected to need: estimates err.
 _PATIENCE = 0.6
@@ -55,7 +55,7 @@ class ReplicaSet:
         queue_timeout_s: seconds that a request may be queued.
     """
 
-    def __init__(self, model_id: str, queue: Queue, node_id: str, routing: str, queue_timeout_s: float) -> None:
+    def __init__(self, model_id: str, queue: ServeQueue, node_id: str, routing: str, queue_timeout_s: float) -> None:
         self._model_id = model_id
         self._queue = queue
         self._node_id = node_id

@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from typing import Any, Protocol
+from typing import Any
 
 from ray.serve.handle import DeploymentHandle
-
-
-class Queue(Protocol):
-    """A count of queued requests, and a limit on them."""
-
-    @property
-    def limit(self) -> int:
-        """Requests that may be queued; -1 for no limit."""
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the deployment can be expected to have replicas."""
-
-    def enter(self) -> None:
-        """Count one more."""
-
-    def leave(self) -> None:
-        """Count one less."""
 
 
 class ServeQueue:
@@ -41,18 +23,22 @@ class ServeQueue:
 
     @property
     def limit(self) -> int:
+        """Requests that may be queued; -1 for no limit."""
         config = self._metrics._deployment_config
         return -1 if config is None else int(config.max_queued_requests)
 
     @property
     def is_available(self) -> bool:
+        """Whether the deployment can be expected to have replicas."""
         return bool(self._router._deployment_available)
 
     def enter(self) -> None:
+        """Count one more."""
         # On the event loop of Serve's router, like all other changes.
         self._loop.call_soon_threadsafe(self._add_one)
 
     def leave(self) -> None:
+        """Count one less."""
         self._loop.call_soon_threadsafe(self._metrics.dec_num_queued_requests)
 
     def _add_one(self) -> None:
