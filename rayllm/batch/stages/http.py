@@ -52,6 +52,7 @@ class RateLimiter:
         return send_at - now
 
 
+@dataclass(eq=False)
 class HTTPRequestStage:
     """Adds `status_code`, `http_response`, the response's fields, and `generated_text` if it is a completion.
 
@@ -60,29 +61,23 @@ class HTTPRequestStage:
         rate_limiter: handle of a `RateLimiter`; None is no limit.
     """
 
-    def __init__(
-        self,
-        url: str,
-        headers: dict[str, str],
-        max_concurrent: int,
-        retry_policy: RetryPolicy,
-        raise_for_status: bool = True,
-        rate_limiter: Any = None,
-    ) -> None:
-        self._url = url
-        self._headers = headers
-        self._retry_policy = retry_policy
-        self._raise_for_status = raise_for_status
-        self._rate_limiter = rate_limiter
+    url: str
+    headers: dict[str, str]
+    max_concurrent: int
+    retry_policy: RetryPolicy
+    raise_for_status: bool = True
+    rate_limiter: Any = None
+
+    def __post_init__(self) -> None:
         self._rows = RowLoop()
-        self._rows.limit(max_concurrent)
+        self._rows.limit(self.max_concurrent)
         self._session = self._rows.call(self._open())
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._rows.map(self._request, rows)
 
     async def _open(self) -> aiohttp.ClientSession:
-        timeout = aiohttp.ClientTimeout(total=self._retry_policy.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self.retry_policy.timeout_s)
         return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
     async def _request(self, row: Row) -> Row:
@@ -93,19 +88,19 @@ class HTTPRequestStage:
             problem, retry_after = "", None
             try:
                 status, headers, text = await self._send(body)
-                if not _is_transient(status) or attempts > self._retry_policy.retries:
+                if not _is_transient(status) or attempts > self.retry_policy.retries:
                     return self._result(status, text, attempts)
                 retry_after = headers.get("Retry-After")
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
-            if problem and attempts > self._retry_policy.retries:
-                raise RequestError(f"{self._url} cannot be reached ({_counted(attempts)}): {problem}")
-            await asyncio.sleep(self._retry_policy.wait_s(attempts, retry_after))
+            if problem and attempts > self.retry_policy.retries:
+                raise RequestError(f"{self.url} cannot be reached ({_counted(attempts)}): {problem}")
+            await asyncio.sleep(self.retry_policy.wait_s(attempts, retry_after))
 
     async def _send(self, body: bytes) -> tuple[int, Any, str]:
-        if self._rate_limiter is not None:
-            await asyncio.sleep(await self._rate_limiter.wait_s.remote())
-        async with self._session.post(self._url, data=body, headers=self._headers) as response:
+        if self.rate_limiter is not None:
+            await asyncio.sleep(await self.rate_limiter.wait_s.remote())
+        async with self._session.post(self.url, data=body, headers=self.headers) as response:
             return response.status, response.headers, await response.text(errors="replace")
 
     def _result(self, status: int, text: str, attempts: int) -> Row:
@@ -113,9 +108,9 @@ class HTTPRequestStage:
             content: Any = json.loads(text)
         except ValueError:
             content = text
-        if self._raise_for_status and status >= 400:
+        if self.raise_for_status and status >= 400:
             message = " ".join(text.split())[:_MAX_ERROR_CHARS]
-            raise RequestError(f"{self._url} answered {status} ({_counted(attempts)}): {message}")
+            raise RequestError(f"{self.url} answered {status} ({_counted(attempts)}): {message}")
         fields = content if isinstance(content, dict) else {}
         return {**fields, **_generated(fields), "http_response": content, "status_code": status}
 

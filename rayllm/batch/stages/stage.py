@@ -9,6 +9,7 @@ import uuid
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ class ActorStage(Stage):
             )
 
 
+@dataclass(eq=False)
 class StageCall:
     """A stage's function, applied to the data in a table."""
 
@@ -93,14 +95,13 @@ class StageCall:
     _instances: ClassVar[OrderedDict[str, Any]] = OrderedDict()
     _MAX_INSTANCES = 16
 
-    def __init__(
-        self, fn: Callable[..., Any], kwargs: dict[str, Any], batching: bool, column: str, stop_at_error: bool
-    ) -> None:
-        self._fn = fn
-        self._kwargs = kwargs
-        self._batching = batching
-        self._column = column
-        self._stop_at_error = stop_at_error
+    fn: Callable[..., Any]
+    kwargs: dict[str, Any]
+    batching: bool
+    column: str
+    stop_at_error: bool
+
+    def __post_init__(self) -> None:
         self._id = uuid.uuid4().hex
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -108,15 +109,15 @@ class StageCall:
 
     def pack(self, table: pa.Table, rows: list[Row]) -> pa.Table:
         """`table` with `rows` as its data."""
-        return pack(table, self._column, rows)
+        return pack(table, self.column, rows)
 
     def process(self, table: pa.Table) -> list[Row]:
         """Apply the function to the data in `table`; failed rows are left as they are."""
-        rows = unpack(table, self._column)
+        rows = unpack(table, self.column)
         pending = [index for index, row in enumerate(rows) if row.get(ERROR) is None]
         for index, row in zip(pending, self._apply([rows[index] for index in pending]), strict=True):
             rows[index] = row
-            if self._stop_at_error and row.get(ERROR) is not None:
+            if self.stop_at_error and row.get(ERROR) is not None:
                 raise RequestError(row[ERROR])
         return rows
 
@@ -124,7 +125,7 @@ class StageCall:
         """This process's instance of the function, created on first use."""
         instances = StageCall._instances
         if self._id not in instances:
-            instances[self._id] = self._fn(**self._kwargs)
+            instances[self._id] = self.fn(**self.kwargs)
             while len(instances) > StageCall._MAX_INSTANCES:
                 instances.popitem(last=False)
         return instances[self._id]
@@ -139,9 +140,9 @@ class StageCall:
         if not rows:
             return []
         function = self.instance()
-        results: list[Row] = function(rows) if self._batching else [function(row) for row in rows]
+        results: list[Row] = function(rows) if self.batching else [function(row) for row in rows]
         if len(results) != len(rows):
-            raise ConfigError(f"{self._fn.__name__} returned {len(results)} rows for {len(rows)}.")
+            raise ConfigError(f"{self.fn.__name__} returned {len(results)} rows for {len(rows)}.")
         return results
 
 

@@ -9,6 +9,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from ray import serve
@@ -28,43 +29,30 @@ _CHECK_S = 0.01
 _WAIT_S = 0.15
 
 
+@dataclass(eq=False)
 class SlotHolder:
     """A request that asks for a slot, or has one.
 
-    Args:
-        work: its expected cost in tokens.
-        put_back: stops it, so that it gives its slot back.
-        keeps_slot: whether it may not be stopped.
-        tenant: whose share it is part of.
-        waits: whether it waits a moment for a slot.
-
-    `held_s` are the seconds that it has waited, `served_tokens` those that it really took, once they are known.
+    `work` is its expected cost in tokens; `stop` stops it, so that it gives its slot back, which `keeps_slot` forbids;
+    `waits` says whether it waits a moment for a slot, and `held_s` how many seconds it has; `served_tokens` are those
+    that it really took, once they are known.
     """
 
-    def __init__(
-        self,
-        work: int,
-        priority: Priority,
-        put_back: Callable[[], object],
-        keeps_slot: bool = False,
-        tenant: str = "",
-        waits: bool = False,
-    ) -> None:
-        self.work = work
-        self.priority = priority
-        self.keeps_slot = keeps_slot
-        self.tenant = tenant
-        self.waits = waits
-        self.held_s = 0.0
-        self.served_tokens: int | None = None
-        self.is_put_back = False
-        self.released = asyncio.Event()
-        self._stop = put_back
+    work: int
+    priority: Priority
+    stop: Callable[[], object]
+    keeps_slot: bool = False
+    tenant: str = ""
+    waits: bool = False
+    held_s: float = 0.0
+    served_tokens: int | None = None
+    is_put_back: bool = False
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put_back(self) -> None:
         """Stop it. Nothing may have been sent to its client."""
         self.is_put_back = True
-        self._stop()
+        self.stop()
 
 
 class Slots:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -57,56 +58,46 @@ T = TypeVar("T")
 _MOST_PUT_BACKS = 3
 
 
+@dataclass(eq=False)
 class Forwarder:
     """ASGI application that forwards requests to models, and their replies back."""
 
-    def __init__(
-        self,
-        models: ModelRegistry,
-        adapter_registry: AdapterRegistry,
-        dispatcher: Dispatcher,
-        sender: RequestSender,
-        lookup: AdapterLookup,
-        config: RouterConfig,
-        telemetry: Telemetry,
-        limiter: RateLimiter,
-        quarantine: Quarantine,
-        hooks: RequestHooks,
-        guards: Sequence[Guard] = (),
-    ) -> None:
-        self._models = models
-        self._adapter_registry = adapter_registry
-        self._dispatcher = dispatcher
-        self._sender = sender
-        self._lookup = lookup
-        self._config = config
-        self._telemetry = telemetry
-        self._limiter = limiter
-        self._quarantine = quarantine
-        self._hooks = hooks
+    models: ModelRegistry
+    adapter_registry: AdapterRegistry
+    dispatcher: Dispatcher
+    sender: RequestSender
+    lookup: AdapterLookup
+    config: RouterConfig
+    telemetry: Telemetry
+    limiter: RateLimiter
+    quarantine: Quarantine
+    hooks: RequestHooks
+    guards: Sequence[Guard] = ()
+
+    def __post_init__(self) -> None:
         self._estimates = TokenEstimates()
         self._bodies = BodyReader()
-        self._guards = Guards(guards, self._bodies)
-        self._budget = BodyBudget(config.max_pending_body_bytes)
+        self._guards = Guards(self.guards, self._bodies)
+        self._budget = BodyBudget(self.config.max_pending_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         client = ClientRequest(request, path_of(request), send)
-        self._telemetry.begin(client.record, request.headers)
+        self.telemetry.begin(client.record, request.headers)
         try:
             async with client.answering():
                 with self._budget.share() as take:
                     payload = await self._read(client, take)
-                    if self._config.log_prompts:
+                    if self.config.log_prompts:
                         logger.info("Request to `%s`: %s", payload.model, payload.for_log)
                     await self._answer(client, payload, take)
         finally:
-            self._telemetry.end(client.record)
+            self.telemetry.end(client.record)
             if not _is_question(client):
-                self._hooks.report(client)
+                self.hooks.report(client)
 
     async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
-        raw = await read_body(client.request, self._config.max_body_bytes, take)
+        raw = await read_body(client.request, self.config.max_body_bytes, take)
         if BY_PATH[client.path].is_form:
             return await FormPayload.parse(raw, client.request)
         reading = self._read_json(client, raw)
@@ -123,10 +114,10 @@ class Forwarder:
         caller = client.caller
         client.priority = caller.priority_of(client.request.headers.get(headers.PRIORITY))
         resolved = await self._resolve(payload.model, caller)
-        if self._hooks.see_requests and not _is_question(client):
+        if self.hooks.see_requests and not _is_question(client):
             resolved, payload = await self._after_hooks(client, resolved, payload, take)
         payload = self._without_hosted_tools(client, resolved, payload, take)
-        self._quarantine.check(client.path, payload.raw)
+        self.quarantine.check(client.path, payload.raw)
         await self._check_adapter(client, resolved)
         async with self._admitted(client, caller, resolved.model_id, payload.routing):
             if not _is_question(client):
@@ -143,7 +134,7 @@ class Forwarder:
             return await self._read_json(client, raw)
 
         try:
-            changed = await unless_disconnected(client.request.receive, self._hooks.apply(client, payload, read))
+            changed = await unless_disconnected(client.request.receive, self.hooks.apply(client, payload, read))
         except (RefusedError, HookError):
             client.record.model_id = resolved.model_id
             raise
@@ -155,17 +146,17 @@ class Forwarder:
         self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, take: Callable[[int], None]
     ) -> Payload:
         """The request without the tools that nobody here runs; the reply names them."""
-        if self._config.hosted_tools == "refuse" or client.path not in PATHS or not isinstance(payload, JsonPayload):
+        if self.config.hosted_tools == "refuse" or client.path not in PATHS or not isinstance(payload, JsonPayload):
             # A replica refuses them.
             return payload
-        changed, ignored = payload.without_hosted_tools(self._models.has_tool_server(resolved.model_id))
+        changed, ignored = payload.without_hosted_tools(self.models.has_tool_server(resolved.model_id))
         if ignored:
             take(len(changed.raw) - len(payload.raw))
             client.reply_headers[headers.IGNORED_TOOLS] = types_for_header(ignored)
         return changed
 
     async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
-        fallbacks = self._models.fallbacks(resolved.model_id)
+        fallbacks = self.models.fallbacks(resolved.model_id)
         try:
             asking = self._guards.check(client, payload, resolved, fallbacks)
             await unless_disconnected(client.request.receive, asking)
@@ -178,7 +169,7 @@ class Forwarder:
         self, client: ClientRequest, caller: Caller, model_id: str, routing: RoutingRequest
     ) -> AsyncIterator[None]:
         """Reserve what the request may use of its key's limits, and settle it at the end."""
-        admission = await self._limiter.admit(caller, self._estimates.tokens(model_id, routing))
+        admission = await self.limiter.admit(caller, self._estimates.tokens(model_id, routing))
         client.reply_headers |= admission.headers
         try:
             yield
@@ -190,7 +181,7 @@ class Forwarder:
     async def _ask_in_turn(
         self, client: ClientRequest, caller: Caller, resolved: ResolvedModel, payload: Payload
     ) -> None:
-        for fallback in self._models.fallbacks(resolved.model_id):
+        for fallback in self.models.fallbacks(resolved.model_id):
             if not caller.may_use(fallback):
                 continue
             try:
@@ -209,10 +200,10 @@ class Forwarder:
 
     async def _resolve(self, name: str, caller: Caller) -> ResolvedModel:
         # Without administrators no adapter can have been loaded by name.
-        has_admins = self._config.admin_keys or self._config.needs_keys
-        loaded = await self._adapter_registry.all() if has_admins else None
+        has_admins = self.config.admin_keys or self.config.needs_keys
+        loaded = await self.adapter_registry.all() if has_admins else None
         try:
-            resolved = self._models.resolve(name, loaded)
+            resolved = self.models.resolve(name, loaded)
         except ModelNotFoundError:
             caller.check_model(name)
             raise
@@ -222,12 +213,12 @@ class Forwarder:
     async def _check_adapter(self, client: ClientRequest, resolved: ResolvedModel) -> None:
         """Refuse an unknown adapter before the request takes a replica's slot."""
         name = AdapterName(resolved.model_id, resolved.adapter)
-        if not resolved.adapter or resolved.path or name in self._models.modules or self._lookup.is_known(name):
+        if not resolved.adapter or resolved.path or name in self.models.modules or self.lookup.is_known(name):
             return
-        replicas = self._dispatcher.replicas(resolved.model_id)
+        replicas = self.dispatcher.replicas(resolved.model_id)
         # Without a replica, the request is queued like any other.
         if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
-            await unless_disconnected(client.request.receive, self._lookup.check(name))
+            await unless_disconnected(client.request.receive, self.lookup.check(name))
 
     async def _ask(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
         request = client.request
@@ -254,7 +245,7 @@ class Forwarder:
 
     async def _in_time(self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest) -> None:
         """Forward the request; its first byte must arrive in time, the rest may take as long as it does."""
-        seconds = self._config.request_timeout_s
+        seconds = self.config.request_timeout_s
         try:
             async with asyncio.timeout(seconds) as deadline:
                 await self._dispatch(client, replica_request, routing, deadline)
@@ -271,7 +262,7 @@ class Forwarder:
             wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
             request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
             try:
-                replica.on_reply(await self._sender.send(client, request, deadline, replica))
+                replica.on_reply(await self.sender.send(client, request, deadline, replica))
             except ReplicaError as error:
                 client.record.came_back(was_full=type(error) is ReplicaFullError)
                 start_heartbeat()
@@ -285,11 +276,11 @@ class Forwarder:
 
         start_heartbeat()
         try:
-            await self._dispatcher.dispatch(
+            await self.dispatcher.dispatch(
                 replica_request.model_id, routing, send, client.priority, client.caller.tenant
             )
         except SuspectError:
-            await self._quarantine.put(client.path, replica_request.payload.raw, client.record.request_id)
+            await self.quarantine.put(client.path, replica_request.payload.raw, client.record.request_id)
             raise QuarantineError(MESSAGE) from None
         finally:
             client.stop_heartbeat()

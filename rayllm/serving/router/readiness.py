@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ray import serve
@@ -39,6 +40,7 @@ def deployments_of(app_name: str) -> Deployments:
     return Deployments(statuses, starts_of(app_name))
 
 
+@dataclass(eq=False)
 class Readiness:
     """Readiness of each model.
 
@@ -51,30 +53,25 @@ class Readiness:
         max_age_s: seconds for which statuses are cached.
     """
 
-    def __init__(
-        self,
-        config: AppConfig,
-        names: Mapping[str, str],
-        has_replicas: Callable[[str], bool],
-        ask: Callable[[], Deployments],
-        max_age_s: float = 1.0,
-    ) -> None:
-        self._names = names
-        self._has_replicas = has_replicas
+    config: AppConfig
+    names: Mapping[str, str]
+    has_replicas: Callable[[str], bool]
+    ask: Callable[[], Deployments]
+    max_age_s: float = 1.0
+
+    def __post_init__(self) -> None:
         self._scale_to_zero = {
             model.model_id
-            for model in config.models
+            for model in self.config.models
             if (scaling := model.deployment_config.autoscaling_config) and scaling.min_replicas == 0
         }
-        self._ask = ask
-        self._max_age_s = max_age_s
         self._deployments: Deployments | None = None
         self._good_until = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
     def is_running(self, model_id: str) -> bool:
         """Whether a replica of the model takes requests."""
-        return self._has_replicas(model_id)
+        return self.has_replicas(model_id)
 
     async def phase(self, model_id: str) -> str:
         """What the model is doing.
@@ -92,7 +89,7 @@ class Readiness:
             return start.phase
         if self._is_asleep(model_id, deployments):
             return "scaled to zero"
-        return "waiting" if self._names[model_id] in deployments.statuses else "not deployed"
+        return "waiting" if self.names[model_id] in deployments.statuses else "not deployed"
 
     async def not_ready_reason(self, model_id: str) -> str | None:
         """Why the model cannot answer; None if it can, or will scale from zero.
@@ -103,7 +100,7 @@ class Readiness:
         if self.is_running(model_id):
             return None
         deployments = await self._current()
-        status = deployments.statuses.get(self._names[model_id])
+        status = deployments.statuses.get(self.names[model_id])
         if status is None:
             return "it is not deployed"
         if self._is_asleep(model_id, deployments):
@@ -112,7 +109,7 @@ class Readiness:
         return f"it has no running replica ({status})" + (f"; one is starting: {start}" if start else "")
 
     def _is_asleep(self, model_id: str, deployments: Deployments) -> bool:
-        status = deployments.statuses.get(self._names[model_id])
+        status = deployments.statuses.get(self.names[model_id])
         return model_id in self._scale_to_zero and status in ("healthy", "upscaling", "downscaling")
 
     async def _current(self) -> Deployments:
@@ -126,8 +123,8 @@ class Readiness:
 
     async def _refresh(self) -> None:
         try:
-            self._deployments = await asyncio.wait_for(asyncio.to_thread(self._ask), _ANSWER_S)
-            self._good_until = time.monotonic() + self._max_age_s
+            self._deployments = await asyncio.wait_for(asyncio.to_thread(self.ask), _ANSWER_S)
+            self._good_until = time.monotonic() + self.max_age_s
         except (TimeoutError, RayError, RayServeException) as error:
             logger.warning("Ray Serve's controller does not answer: %r", error)
             self._deployments = None

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rayllm.core.errors import RayLLMError, StorageError
@@ -53,6 +54,7 @@ class Job(Protocol):
         """Write the answers to files; unanswered requests get the error `unfinished`. Returns the counts."""
 
 
+@dataclass(eq=False)
 class BatchLifecycle:
     """The lifecycle of one batch. Methods block.
 
@@ -60,19 +62,13 @@ class BatchLifecycle:
         attempt: number of this runner since the batch last made progress.
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        batches: BatchStore,
-        files: FileStore,
-        open_job: Callable[[Batch], Job],
-        attempt: int = 1,
-    ) -> None:
-        self._batch = batch
-        self._batches = batches
-        self._files = files
-        self._open_job = open_job
-        self._attempt = attempt
+    batch: Batch
+    batches: BatchStore
+    files: FileStore
+    open_job: Callable[[Batch], Job]
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
         self._saving = threading.Lock()
         self._saved_at = float("-inf")
         self._stopped_for: Literal["cancelled", "expired"] | None = None
@@ -88,24 +84,24 @@ class BatchLifecycle:
         except StorageError:
             raise
         except Exception as error:
-            self._batch.output_file_id = self._batch.error_file_id = None
+            self.batch.output_file_id = self.batch.error_file_id = None
             status, errors = "failed", [_reason(error)]
         self._end(status, errors)
 
     def _advance(self) -> tuple[Ending, list[BatchError]]:
         """Run all steps; returns the final state and its errors."""
         self._check_stop()
-        if self._stopped_for == "cancelled" and self._batch.in_progress_at is None:
+        if self._stopped_for == "cancelled" and self.batch.in_progress_at is None:
             return "cancelled", []
-        if self._attempt > MAX_ATTEMPTS + 1:
+        if self.attempt > MAX_ATTEMPTS + 1:
             # Even writing the output kills the runner.
-            self._batch.output_file_id = self._batch.error_file_id = None
+            self.batch.output_file_id = self.batch.error_file_id = None
             return "failed", [_runner_died()]
-        job = self._open_job(self._batch)
+        job = self.open_job(self.batch)
         if faults := job.validate():
             return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
-        self._batch.request_counts.total = job.counts.total
-        failure = self._work(job) if self._attempt <= MAX_ATTEMPTS else _runner_died()
+        self.batch.request_counts.total = job.counts.total
+        failure = self._work(job) if self.attempt <= MAX_ATTEMPTS else _runner_died()
         self._gather(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
@@ -114,9 +110,9 @@ class BatchLifecycle:
         self._check_stop()
         if self._stopped_for:
             return None
-        if self._batch.in_progress_at is None:
-            self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
-            self._batches.save(self._batch)
+        if self.batch.in_progress_at is None:
+            self.batch.status, self.batch.in_progress_at = "in_progress", self._now()
+            self.batches.save(self.batch)
         try:
             with self._watched(job):
                 job.run(self._save_counts)
@@ -133,32 +129,32 @@ class BatchLifecycle:
 
     def _gather(self, job: Job, failure: BatchError | None) -> None:
         """Write the output files."""
-        batch, unfinished = self._batch, _EXPIRED if self._stopped_for == "expired" else failure
+        batch, unfinished = self.batch, _EXPIRED if self._stopped_for == "expired" else failure
         if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
         # The ids are saved first, so that a repetition after a crash creates no second files.
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
         batch.output_file_id, batch.error_file_id = output, errors
-        self._batches.save(batch)
+        self.batches.save(batch)
         batch.request_counts = RequestCounts.model_validate(job.finish(unfinished), from_attributes=True)
         batch.output_file_id, batch.error_file_id = self._keep(OUTPUT, output), self._keep(ERRORS, errors)
 
     def _keep(self, name: str, file_id: str) -> str | None:
         """Store a file that the job has written; returns its id, or None if it is empty."""
-        folder, batch = self._batches.job_folder(self._batch.id), self._batch
+        folder, batch = self.batches.job_folder(self.batch.id), self.batch
         size = folder.size(name)
         if not size:
             return None
         with folder.open(name) as content:
             lifetime_s, tenant = batch.output_lifetime_s, batch.tenant
-            self._files.put(content, size, f"{batch.id}_{name}", "batch_output", lifetime_s, file_id, tenant)
+            self.files.put(content, size, f"{batch.id}_{name}", "batch_output", lifetime_s, file_id, tenant)
         return file_id
 
     def _end(self, status: Ending, errors: list[BatchError]) -> None:
-        batch = self._batch
+        batch = self.batch
         batch.status, batch.errors = status, Errors(data=errors) if errors else None
         setattr(batch, f"{status}_at", self._now())
-        self._batches.save(batch)
+        self.batches.save(batch)
 
     def _save_counts(self, counts: Any) -> None:
         """Save the counts, at most every few seconds. Called from the job's threads."""
@@ -166,11 +162,11 @@ class BatchLifecycle:
             if time.monotonic() < self._saved_at + _SAVE_S:
                 return
             self._saved_at = time.monotonic()
-            self._batch.request_counts = RequestCounts.model_validate(counts, from_attributes=True)
+            self.batch.request_counts = RequestCounts.model_validate(counts, from_attributes=True)
             try:
-                self._batches.save(self._batch)
+                self.batches.save(self.batch)
             except StorageError as error:
-                logger.warning("The counts of %s cannot be saved now: %s", self._batch.id, error)
+                logger.warning("The counts of %s cannot be saved now: %s", self.batch.id, error)
 
     @contextmanager
     def _watched(self, job: Job) -> Iterator[None]:
@@ -193,20 +189,20 @@ class BatchLifecycle:
 
     def _check_stop(self) -> None:
         """Check for cancellation and expiry. A batch that is being finalized is not stopped."""
-        batch = self._batch
+        batch = self.batch
         if self._stopped_for or batch.finalizing_at is not None:
             return
         try:
-            batch.cancelling_at = self._batches.cancelled_at(batch.id)
+            batch.cancelling_at = self.batches.cancelled_at(batch.id)
         except StorageError as error:
             logger.warning("Cannot check whether %s is cancelled: %s", batch.id, error)
         if batch.cancelling_at is not None:
             self._stopped_for = "cancelled"
-        elif self._batches.now() >= batch.expires_at:
+        elif self.batches.now() >= batch.expires_at:
             self._stopped_for = "expired"
 
     def _now(self) -> int:
-        return int(self._batches.now())
+        return int(self.batches.now())
 
 
 def _runner_died() -> BatchError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -25,6 +26,7 @@ _ADMINISTRATOR = Caller("router:admin", is_admin=True)
 _API_KEY = "x-api-key"
 
 
+@dataclass(eq=False)
 class ApiKeyGate:
     """Finds the caller of each request, and puts it into the scope as `user`.
 
@@ -33,36 +35,28 @@ class ApiKeyGate:
         open_paths: further paths that need no key.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        credentials: Credentials,
-        admin_keys: AdminKeys,
-        refused: Callable[[RayLLMError], None],
-        open_paths: Collection[str] = (),
-    ) -> None:
-        self._app = app
-        self._credentials = credentials
-        self._admin_keys = admin_keys
-        self._refused = refused
-        self._open_paths = frozenset({_OPEN, *open_paths})
+    app: ASGIApp
+    credentials: Credentials
+    admin_keys: AdminKeys
+    refused: Callable[[RayLLMError], None]
+    open_paths: Collection[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Calls in process have a user already.
         if scope["type"] == "http" and "user" not in scope:
             path = path_of(Request(scope))
-            if path not in self._open_paths:
+            if path != _OPEN and path not in self.open_paths:
                 try:
                     scope["user"] = await self._caller(scope, path)
                 except RayLLMError as error:
-                    self._refused(error)
+                    self.refused(error)
                     await error_response(error, path)(scope, receive, send)
                     return
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
     async def _caller(self, scope: Scope, path: str) -> Caller:
         headers = Headers(scope=scope)
-        if self._admin_keys.has(headers):
+        if self.admin_keys.has(headers):
             return _ADMINISTRATOR
         key = bearer_key(headers)
         if not key and path in (MESSAGES, COUNT_TOKENS):
@@ -72,7 +66,7 @@ class ApiKeyGate:
                 "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
                 "not accepted there."
             )
-        issuer = self._credentials.issuer
+        issuer = self.credentials.issuer
         if issuer and is_token(key):
             return await issuer.caller(key)
-        return self._credentials.keyring.find(key)
+        return self.credentials.keyring.find(key)

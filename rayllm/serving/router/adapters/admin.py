@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -36,32 +37,25 @@ _MAX_BYTES = 65536
 _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}
 
 
+@dataclass(eq=False)
 class AdapterAdmin:
     """The two endpoints."""
 
-    def __init__(
-        self,
-        models: ModelRegistry,
-        adapter_registry: AdapterRegistry,
-        dispatcher: Dispatcher,
-        transport: HttpTransport,
-        admin_keys: AdminKeys,
-    ) -> None:
-        self._models = models
-        self._adapter_registry = adapter_registry
-        self._dispatcher = dispatcher
-        self._transport = transport
-        self._admin_keys = admin_keys
+    models: ModelRegistry
+    adapter_registry: AdapterRegistry
+    dispatcher: Dispatcher
+    transport: HttpTransport
+    admin_keys: AdminKeys
 
     async def load(self, request: Request) -> Response:
         """`POST /v1/load_lora_adapter`: load the adapter in one replica to validate it, then register it for all."""
-        self._admin_keys.check(request)
+        self.admin_keys.check(request)
         body = await _read(request, ("lora_name", "lora_path"))
         name, path = body["lora_name"], body["lora_path"]
         adapter = self._parse_target(name, path)
-        if AdapterName(adapter.base, adapter.adapter) in self._models.modules:
+        if AdapterName(adapter.base, adapter.adapter) in self.models.modules:
             raise RequestError(f"`{name}` is an adapter of the configuration (`lora_modules`).", "lora_name")
-        registered = await self._adapter_registry.all()
+        registered = await self.adapter_registry.all()
         if name in registered and not body.get("load_inplace"):
             message = f"The adapter `{name}` is loaded already; send `load_inplace: true` to replace it."
             raise RequestError(message, "lora_name")
@@ -70,28 +64,28 @@ class AdapterAdmin:
             if other != name and (entry.base, entry.adapter) == (adapter.base, adapter.adapter):
                 raise RequestError(f"This adapter is loaded already, as `{other}`; unload that first.", "lora_name")
         await self._validate(name, adapter)
-        await self._adapter_registry.add(name, adapter)
+        await self.adapter_registry.add(name, adapter)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
         """`POST /v1/unload_lora_adapter`: unregister an adapter; engines drop it at their next health check."""
-        self._admin_keys.check(request)
+        self.admin_keys.check(request)
         name = (await _read(request, ("lora_name",)))["lora_name"]
-        if name not in await self._adapter_registry.all():
+        if name not in await self.adapter_registry.all():
             message = f"No adapter `{name[:200]}` was loaded here; those that a model finds itself stay."
             raise ModelNotFoundError(message, "lora_name")
-        await self._adapter_registry.remove(name)
+        await self.adapter_registry.remove(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     def _parse_target(self, name: str, path: str) -> RegisteredAdapter:
         """The adapter's base model: the one in its name, or the only one that takes adapters."""
-        if name in self._models.names:
+        if name in self.models.names:
             raise RequestError(f"`{name}` is the name of a model.", "lora_name")
-        resolved = self._models.parse_adapter(name)
+        resolved = self.models.parse_adapter(name)
         if resolved:
             return RegisteredAdapter(resolved.base, resolved.adapter, path)
-        bases = self._models.lora_models
-        adapter_id = self._models.parse_adapter(f"{bases[0]}:{name}") if len(bases) == 1 else None
+        bases = self.models.lora_models
+        adapter_id = self.models.parse_adapter(f"{bases[0]}:{name}") if len(bases) == 1 else None
         if adapter_id is None:
             registered = ", ".join(f"`{base}:<name>`" for base in bases) or "none: no model here has a `lora_config`"
             raise RequestError(f"`{name[:200]}` is no name for an adapter here. Names: {registered}.", "lora_name")
@@ -108,10 +102,10 @@ class AdapterAdmin:
         headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **resolved.headers(name)}
 
         async def send(replica: Replica, search: ReplicaSearch) -> tuple[int, bytes]:
-            async with self._transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
+            async with self.transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
                 return reply.status, await reply.content.read()
 
-        status, answer = await self._dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
+        status, answer = await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
         error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
 from rayllm.core import headers
@@ -76,13 +76,13 @@ class Guards:
         ]
 
 
+@dataclass(eq=False)
 class ReplyGuard:
     """Asks guards about the reply to one request."""
 
-    def __init__(self, guards: Sequence[Guard], client: ClientRequest, prompt: str) -> None:
-        self._guards = guards
-        self._client = client
-        self._prompt = prompt
+    guards: Sequence[Guard]
+    client: ClientRequest
+    prompt: str
 
     async def check_whole(self, body: bytes) -> None:
         """Ask about a complete reply in JSON.
@@ -96,14 +96,14 @@ class ReplyGuard:
 
     def stream(self) -> GuardedStream:
         """A new stream of the reply."""
-        return GuardedStream(max(guard.config.window_chars for guard in self._guards), self._check)
+        return GuardedStream(max(guard.config.window_chars for guard in self.guards), self._check)
 
     async def _check(self, text: str) -> None:
         started = time.perf_counter()
         try:
-            await ask_all(self._guards, self._client, "reply", text, self._prompt)
+            await ask_all(self.guards, self.client, "reply", text, self.prompt)
         finally:
-            self._client.record.reply_guards_s += time.perf_counter() - started
+            self.client.record.reply_guards_s += time.perf_counter() - started
 
 
 async def ask_all(guards: Sequence[Guard], client: ClientRequest, what: str, text: str, prompt: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import aiohttp
 
@@ -20,6 +21,7 @@ from rayllm.serving.router.requests.client_request import ClientRequest
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class StreamRelay:
     """Passes one replica's stream on.
 
@@ -27,14 +29,13 @@ class StreamRelay:
         journal: what the client has got so far; None if no other replica is to go on.
     """
 
-    def __init__(
-        self, client: ClientRequest, reply: Reply, reply_headers: Mapping[str, str], journal: StreamJournal | None
-    ) -> None:
-        self._client = client
-        self._reply = reply
-        self._headers = reply_headers
-        self._journal = journal
-        self._guarded = client.reply_guard.stream() if client.reply_guard else None
+    client: ClientRequest
+    reply: Reply
+    reply_headers: Mapping[str, str]
+    journal: StreamJournal | None
+
+    def __post_init__(self) -> None:
+        self._guarded = self.client.reply_guard.stream() if self.client.reply_guard else None
         self._frames = FrameReader()
         self._is_whole = False
 
@@ -45,17 +46,17 @@ class StreamRelay:
             ReplicaLostError: the replica broke off, and another one can go on.
         """
         try:
-            take = self._take if self._reply.is_framed else self._send
+            take = self._take if self.reply.is_framed else self._send
             await take(first)
-            async for chunk in self._reply.content.iter_any():
+            async for chunk in self.reply.content.iter_any():
                 await take(chunk)
             # A replica of a version without frames tells the end by that of the body.
-            self._is_whole = self._is_whole or not self._reply.is_framed
+            self._is_whole = self._is_whole or not self.reply.is_framed
         except (aiohttp.ClientError, ConnectionError) as error:
             logger.warning("A replica broke off in the middle of a stream: %r", error)
         except JournalError as error:
             logger.error("A stream cannot be continued: %s.", error)
-            self._journal = None
+            self.journal = None
         if not self._is_whole:
             await self._break_off()
         rest = await self._guarded.end() if self._guarded else b""
@@ -67,23 +68,23 @@ class StreamRelay:
             if kind is Frame.EVENTS:
                 await self._send(content)
             elif kind is Frame.STATS:
-                self._client.record.stats = RequestStats.of(json.loads(content))
+                self.client.record.stats = RequestStats.of(json.loads(content))
             elif kind is Frame.END:
                 self._end()
-            elif self._journal:
-                _record(self._journal, kind, content)
+            elif self.journal:
+                _record(self.journal, kind, content)
 
     def _end(self) -> None:
-        if self._journal:
-            self._journal.unsent(b"", is_last=True)
+        if self.journal:
+            self.journal.unsent(b"", is_last=True)
         self._is_whole = True
 
     async def _break_off(self) -> None:
-        if self._journal and self._journal.is_continuable:
-            self._client.record.continuations += 1
+        if self.journal and self.journal.is_continuable:
+            self.client.record.continuations += 1
             raise ReplicaLostError
-        self._journal = None
-        await self._send(b"\n\n" + interrupted_event(self._client.path))
+        self.journal = None
+        await self._send(b"\n\n" + interrupted_event(self.client.path))
 
     async def _send(self, events: bytes) -> None:
         if self._guarded is None:
@@ -93,12 +94,12 @@ class StreamRelay:
             await self._pass_on(released)
 
     async def _pass_on(self, events: bytes, is_last: bool = False) -> None:
-        if self._journal:
-            events = self._journal.unsent(events, is_last=False)
+        if self.journal:
+            events = self.journal.unsent(events, is_last=False)
         if not events and not is_last:
             return
-        await self._client.start_stream(self._reply.status, self._headers)
-        await self._client.relay_chunk(events, is_last)
+        await self.client.start_stream(self.reply.status, self.reply_headers)
+        await self.client.relay_chunk(events, is_last)
 
 
 def _record(journal: StreamJournal, kind: Frame, content: bytes) -> None:

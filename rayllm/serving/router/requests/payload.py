@@ -22,6 +22,7 @@ from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.core.hosted_tools import HostedTool
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
+from rayllm.serving.router.requests.tools import Tools
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +36,15 @@ _SLICE = 64 * 1024
 class Payload(ABC):
     """A request's body, forwarded unchanged.
 
-    `raw` is the body, `content_type` its header, and `model` the name in it.
+    `raw` is the body, `content_type` its header, and `model` the name in it. `wants_stream` says whether the reply is
+    to be a stream, and `routing` has the features for routing, as a request to the base model.
     """
 
     raw: bytes
     content_type: str
     model: str
-
-    @property
-    @abstractmethod
-    def wants_stream(self) -> bool:
-        """Whether the reply is to be a stream."""
-
-    @property
-    @abstractmethod
-    def routing(self) -> RoutingRequest:
-        """Features for routing, as a request to the base model."""
+    wants_stream: bool
+    routing: RoutingRequest
 
     @property
     @abstractmethod
@@ -64,22 +58,14 @@ class Payload(ABC):
 
 @dataclass(frozen=True)
 class JsonPayload(Payload):
-    """A JSON object."""
+    """A JSON object. `tools` are its tools if some are hosted."""
 
-    summary: Summary
+    tools: Tools | None
 
     @classmethod
     def of(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
         """A payload from a body and its summary."""
-        return cls(raw, content_type, summary.model, summary)
-
-    @property
-    def wants_stream(self) -> bool:
-        return self.summary.wants_stream
-
-    @property
-    def routing(self) -> RoutingRequest:
-        return self.summary.routing
+        return cls(raw, content_type, summary.model, summary.wants_stream, summary.routing, summary.tools)
 
     @property
     def for_log(self) -> str:
@@ -94,10 +80,9 @@ class JsonPayload(Payload):
         Raises:
             RequestError: its `tool_choice` calls one of them.
         """
-        tools = self.summary.tools
-        if tools is None or not (ignored := tools.ignored(has_tool_server)):
+        if self.tools is None or not (ignored := self.tools.ignored(has_tool_server)):
             return self, []
-        return replace(self, raw=self._raw_with(tools.fields_without_ignored(has_tool_server))), ignored
+        return replace(self, raw=self._raw_with(self.tools.fields_without_ignored(has_tool_server))), ignored
 
     def _raw_with(self, fields: str) -> bytes:
         # Parsers take the last of two fields of the same name, and the body may be too large to serialize again.
@@ -128,15 +113,8 @@ class FormPayload(Payload):
             items = form.multi_items()
             fields = tuple((name, value) for name, value in items if isinstance(value, str))
             files = tuple((name, value.filename, value.size) for name, value in items if not isinstance(value, str))
-            return cls(raw, content_type, checked_model(form.get("model")), fields, files)
-
-    @property
-    def wants_stream(self) -> bool:
-        return dict(self.fields).get("stream") in ("true", "True", "1")
-
-    @property
-    def routing(self) -> RoutingRequest:
-        return routing_request({}, len(self.raw))
+            model, wants_stream = checked_model(form.get("model")), form.get("stream") in ("true", "True", "1")
+            return cls(raw, content_type, model, wants_stream, routing_request({}, len(raw)), fields, files)
 
     @property
     def for_log(self) -> str:
@@ -153,7 +131,7 @@ class FormPayload(Payload):
                 else:
                     writer.add_field(key, name if key == "model" else value)
         written = writer()
-        return FormPayload(await written.as_bytes(), written.content_type, name, self.fields, self.files)
+        return replace(self, raw=await written.as_bytes(), content_type=written.content_type, model=name)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import aiohttp
 from starlette.requests import Request
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
 
 
+@dataclass(eq=False)
 class MetricsPage:
     """Gathers the metrics of all routers and replicas of an application, whichever router is asked.
 
@@ -30,22 +32,16 @@ class MetricsPage:
         routers: renders the pages of all routers, this one's included, in OpenMetrics or not.
     """
 
-    def __init__(
-        self,
-        routers: Callable[[bool], Awaitable[list[str]]],
-        replica_sets: Callable[[], Mapping[str, ReplicaSet]],
-        transport: HttpTransport,
-    ) -> None:
-        self._routers = routers
-        self._replica_sets = replica_sets
-        self._transport = transport
+    routers: Callable[[bool], Awaitable[list[str]]]
+    replica_sets: Callable[[], Mapping[str, ReplicaSet]]
+    transport: HttpTransport
 
     async def answer(self, request: Request) -> Response:
         """Answer a scrape with what is known now: a process that dies meanwhile is left out."""
         is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
-        replicas = [replica for each in self._replica_sets().values() for replica in each.replicas.values()]
+        replicas = [replica for each in self.replica_sets().values() for replica in each.replicas.values()]
         of_routers, of_replicas = await asyncio.gather(
-            self._routers(is_openmetrics),
+            self.routers(is_openmetrics),
             asyncio.gather(*(self._of_replica(replica, is_openmetrics) for replica in replicas)),
         )
         return Response(merge([*of_routers, *of_replicas]), media_type=content_type(is_openmetrics))
@@ -55,7 +51,7 @@ class MetricsPage:
         try:
             async with (
                 asyncio.timeout(_TIMEOUT_S),
-                self._transport.send(replica, "GET", METRICS_PATH, b"", accept) as reply,
+                self.transport.send(replica, "GET", METRICS_PATH, b"", accept) as reply,
             ):
                 page = (await reply.content.read()).decode()
                 return page if reply.status == 200 else ""

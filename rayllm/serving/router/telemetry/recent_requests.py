@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -49,26 +50,21 @@ def _as_json(record: RequestRecord) -> dict[str, Any]:
     return {"object": "request", **record.as_json(), "explanation": explain(record)}
 
 
+@dataclass(eq=False)
 class RecentRequestsApi:
     """`GET /v1/requests` and `GET /v1/requests/{id}`, for administrators."""
 
-    def __init__(
-        self,
-        find: Callable[[str], Awaitable[Sequence[dict[str, Any]]]],
-        last: Callable[[int], Awaitable[Sequence[dict[str, Any]]]],
-        admin_keys: AdminKeys,
-    ) -> None:
-        self._find = find
-        self._last = last
-        self._admin_keys = admin_keys
+    find: Callable[[str], Awaitable[Sequence[dict[str, Any]]]]
+    last: Callable[[int], Awaitable[Sequence[dict[str, Any]]]]
+    admin_keys: AdminKeys
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/requests/{id}`: of any request for administrators, and of its own for a key."""
         caller = caller_of(request.scope)
         if not caller.name:
-            self._admin_keys.check(request)
+            self.admin_keys.check(request)
         request_id = request.path_params["request_id"]
-        found = [each for each in await self._find(request_id) if caller.is_admin or each["key"] == caller.name]
+        found = [each for each in await self.find(request_id) if caller.is_admin or each["key"] == caller.name]
         if not found:
             message = f"There is no request `{request_id[:200]}` among the last {_MOST} of each router."
             raise ObjectNotFoundError(message, "request_id")
@@ -76,10 +72,10 @@ class RecentRequestsApi:
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/requests?limit=20`: the newest first."""
-        self._admin_keys.check(request)
+        self.admin_keys.check(request)
         limit = request.query_params.get("limit", "20")
         # Python refuses to parse thousands of digits.
         if not limit.isdecimal() or len(limit) > 10 or not 1 <= int(limit) <= _MOST_LISTED:
             raise RequestError(f"`limit` must be a number from 1 to {_MOST_LISTED}.", "limit")
-        found = sorted(await self._last(int(limit)), key=lambda each: -each["created"])
+        found = sorted(await self.last(int(limit)), key=lambda each: -each["created"])
         return JSONResponse({"object": "list", "data": found[: int(limit)]})
