@@ -30,7 +30,7 @@ from rayllm.core.settings import settings
 from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.autoscaling import serve_scaling
 from rayllm.serving.cluster.deployment.code_version import versioned
-from rayllm.serving.cluster.deployment.restart_scope import process_part
+from rayllm.serving.cluster.deployment.diff import process_part
 from rayllm.serving.cluster.request_router import WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import ROUTER, Router

@@ -1,8 +1,27 @@
 """Choice of a replica for a request. Pure: no Ray, no engine, no clock, nothing that waits."""
 
+from collections.abc import Callable, Mapping
+
 from rayllm.routing.candidate import Candidate
+from rayllm.routing.policies.adapter_affinity import AdapterAffinity
 from rayllm.routing.policies.base import Policy
-from rayllm.routing.policies.registry import POLICIES, create_policy
+from rayllm.routing.policies.least_loaded import LeastLoaded, SessionAffinity
+from rayllm.routing.policies.prefix_aware import PrefixAware
 from rayllm.routing.request import RoutingRequest, routing_request
 
 __all__ = ["POLICIES", "Candidate", "Policy", "RoutingRequest", "create_policy", "routing_request"]
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "least_loaded": LeastLoaded,
+    "prefix_aware": PrefixAware,
+    "session": SessionAffinity,
+}
+
+
+def create_policy(name: str) -> Policy:
+    """A new policy for one model in one router; requests for adapters go to replicas that have them loaded.
+
+    Raises:
+        KeyError: `name` is not among `POLICIES`.
+    """
+    return AdapterAffinity(POLICIES[name]())

@@ -13,7 +13,7 @@ from ray.serve._private.version import DeploymentVersion
 
 from rayllm import build_app
 from rayllm.config.scaling import DeploymentConfig
-from rayllm.serving.cluster.deployment.restart_scope import ROLLING
+from rayllm.serving.cluster.deployment.diff import ROLLING
 from tests.unit.deploy.test_composition import config
 
 AUTO = {"autoscaling_config": {"max_replicas": 3}}

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from rayllm.routing.bounded_load import within_bound
 from rayllm.routing.candidate import Candidate
 from rayllm.routing.popularity import Popularity
-from rayllm.routing.prefix_cache.hits import cache_hits
 from rayllm.routing.prefix_cache.index import PrefixIndex
 from rayllm.routing.rendezvous import owner_of
 from rayllm.routing.request import RoutingRequest
@@ -72,7 +71,7 @@ class PrefixAware:
         if not request.affinity_tokens or len(candidates) < 2:
             return ()
         self._update_reuse(request, [cached.get(one.id, 0) for one in candidates])
-        if hits := cache_hits(request, cached):
+        if hits := _cache_hits(request, cached):
             return hits
         if self._reuse < _MIN_REUSE:
             return ()
@@ -87,3 +86,14 @@ class PrefixAware:
         if request.group_key and self._groups.share(request.group_key) * candidates < _MAX_GROUP_SHARE:
             return request.group_key
         return request.affinity_key
+
+
+def _cache_hits(request: RoutingRequest, cached_tokens: Mapping[str, int]) -> set[str]:
+    """The replicas with the most tokens of the prompt; none unless one has the part specific to the conversation.
+
+    Less than that is a shared opening, such as a system prompt, which many replicas have.
+    """
+    most = max(cached_tokens.values(), default=0)
+    if most < request.affinity_tokens:
+        return set()
+    return {replica_id for replica_id, tokens in cached_tokens.items() if tokens == most}

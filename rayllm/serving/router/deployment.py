@@ -59,8 +59,7 @@ from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.metrics_page import MetricsPage
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests, RecentRequestsApi
-from rayllm.serving.router.telemetry.request_log import RequestLog
-from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.router.telemetry.telemetry import RequestLog, Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 from rayllm.serving.router.ui.pages import page_routes
 from rayllm.sources.storage import Folder

@@ -30,13 +30,12 @@ from rayllm.core.hosted_tools import PATHS
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
-from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.token_estimates import TokenEstimates
+from rayllm.serving.router.access.rate_limiter import RateLimiter, TokenEstimates
 from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.guards import Guards
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
-from rayllm.serving.router.http.paths import path_of
+from rayllm.serving.router.http.errors import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.errors import ReplicaError, ReplicaFullError, SuspectError
@@ -47,7 +46,6 @@ from rayllm.serving.router.replicas.request_sender import ReplicaRequest, Reques
 from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
-from rayllm.serving.router.requests.forwarded_headers import forwarded_headers
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
 from rayllm.serving.router.requests.tools import types_for_header
 from rayllm.serving.router.telemetry.telemetry import Telemetry
@@ -56,6 +54,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # A request that has lost its slot so often keeps the next one.
 _MOST_PUT_BACKS = 3
+
+
+# An allow-list: a client could otherwise disable deadlines, or choose replicas, by a header of Ray Serve's.
+_FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
+
+
+def forwarded_headers(request: Request) -> dict[str, str]:
+    """The client's headers for the replica."""
+    return {name: value for name in _FORWARDED if (value := request.headers.get(name))}
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Diff of two configurations: what a deployment does to each model."""
+"""Diff of two configurations: what a deployment does to each model, and what restarts its replicas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rayllm.config import AppConfig
-from rayllm.serving.cluster.deployment.restart_scope import process_part
+from rayllm.config import AppConfig, ModelConfig
+from rayllm.config.scaling import DeploymentConfig
+
+ROLLING = frozenset({"ray_actor_options"})
+"""Keys of `deployment_config` whose change restarts replicas."""
+
+
+def process_part(model: ModelConfig) -> ModelConfig:
+    """The model as its replicas get it: without the options that Ray Serve changes in place."""
+    kept = {name: getattr(model.deployment_config, name) for name in ROLLING & model.deployment_config.model_fields_set}
+    return model.model_copy(update={"deployment_config": DeploymentConfig(**kept)})
 
 
 class Effect(StrEnum):

@@ -15,8 +15,7 @@ from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES
 from rayllm.core.errors import AuthenticationError, RayLLMError
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
-from rayllm.serving.router.http.errors import error_response
-from rayllm.serving.router.http.paths import path_of
+from rayllm.serving.router.http.errors import error_response, path_of
 
 # Tells whether the process lives; load balancers have no keys.
 _OPEN = "/health"

@@ -7,6 +7,8 @@ by one result. Functions run side by side: coroutine functions in the event loop
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import inspect
 import json
 import logging
@@ -15,12 +17,14 @@ import resource
 import struct
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from rayllm.hooks import HookRequest, HookUsage, Refuse
-from rayllm.serving.router.hooks.functions import import_fault, import_function
 
 MOST_CALLS = 256
 """Calls at once."""
@@ -29,6 +33,52 @@ LENGTHS = struct.Struct("!II")
 # Threads that run on after their time limit; with this many, the process ends, as they cannot be stopped.
 _MOST_STUCK = 64
 logger = logging.getLogger("rayllm.hooks")
+
+
+def import_function(name: str) -> Callable[..., Any]:
+    """The function behind `package.module:name` or `file.py:name`.
+
+    Raises:
+        ImportError: there is no such module or function; the message says which.
+    """
+    place, _, attributes = name.rpartition(":")
+    found: Any = _module(place)
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise ImportError(f"{place} has no `{attributes}`") from None
+    if not callable(found):
+        raise ImportError(f"`{attributes}` of {place} cannot be called")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    # Two hooks in one file share its module.
+    if place in sys.modules:
+        return sys.modules[place]
+    if not Path(place).is_file():
+        raise ImportError(f"there is no file {place}")
+    # So that it may import its neighbors.
+    sys.path.insert(0, str(Path(place).parent))
+    spec = importlib.util.spec_from_file_location(place, place)
+    assert spec is not None  # noqa: S101  (a .py file has one)
+    assert spec.loader is not None  # noqa: S101  (a .py file has one)
+    module = sys.modules[place] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def import_fault(error: BaseException) -> str:
+    """Why a function cannot be imported, in a phrase that names the line of the user's module if it failed there."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    is_ours = where.filename == __file__ or where.filename.startswith("<frozen")
+    line = "" if is_ours else f" ({where.filename}, line {where.lineno})"
+    said = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return f"cannot be imported: {said[:1000]}{line}"
 
 
 def message(head: dict[str, Any], body: bytes = b"") -> bytes:

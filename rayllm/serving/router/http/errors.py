@@ -1,4 +1,4 @@
-"""Error replies in OpenAI's shape."""
+"""Error replies in the shape of the API that the request's path belongs to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from starlette.responses import JSONResponse, Response
 from rayllm.core.error_shapes import error_body
 from rayllm.core.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
 from rayllm.core.logs import printable
-from rayllm.serving.router.http.paths import path_of
 
 logger = logging.getLogger(__name__)
+
+
+def path_of(request: Request) -> str:
+    """The request's path below `route_prefix`."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
 
 
 def error_response(error: RayLLMError, path: str) -> Response:

@@ -17,8 +17,7 @@ from rayllm.core.errors import RateLimitError
 from rayllm.core.request_stats import RequestStats
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.quota_registry import Change
-from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.token_estimates import TokenEstimates
+from rayllm.serving.router.access.rate_limiter import RateLimiter, TokenEstimates
 
 
 class Clock:
