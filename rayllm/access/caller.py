@@ -31,11 +31,7 @@ class Caller:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def may_use(self, *names: str) -> bool:
-        """Whether it may use a model.
-
-        Args:
-            names: all names of the model or adapter, of which one has to be allowed.
-        """
+        """Whether it may use a model."""
         return self.models is None or any(fnmatchcase(name, model) for name in names for model in self.models)
 
     def check_model(self, *names: str) -> None:

@@ -17,8 +17,7 @@ def serves_page(router: RouterConfig, hosts: Iterable[str]) -> bool:
 def check_private(router: RouterConfig, addresses: Iterable[tuple[str, str]]) -> None:
     """Refuse hosts that other machines can reach, for a service that asks for no keys, unless it is to let anyone in.
 
-    Args:
-        addresses: the key that sets each host, and the host.
+    `addresses` are the key that sets each host, and the host.
 
     Raises:
         ConfigError: names the key, and says what to do.

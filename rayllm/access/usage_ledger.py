@@ -35,11 +35,7 @@ class UsageLedger:
 
     @classmethod
     def of(cls, configured: str | None, application: str) -> UsageLedger:
-        """The ledger of an application.
-
-        Args:
-            configured: `router.usage`.
-        """
+        """The ledger of an application."""
         uri = f"{(configured or str(settings().cache_path / 'usage')).rstrip('/')}/{application}"
         if "://" not in uri:
             return cls(uri, Path(uri))
@@ -58,11 +54,7 @@ def oldest_day(day: str) -> str:
 
 
 class UsageWriter:
-    """Appends the entries of one process.
-
-    Args:
-        name: unique name of the process.
-    """
+    """Appends the entries of one process."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder

@@ -18,11 +18,7 @@ Logprobs = list[list[dict[str, Any]]]
 
 
 class VLLMEngineStage:
-    """Adds the engine's output to each row.
-
-    Args:
-        task: `generate`, `embed`, `classify` or `score`.
-    """
+    """Adds the engine's output to each row."""
 
     def __init__(self, model: ModelConfig, task: str, detokenize: bool = True, **options: Any) -> None:
         self._worker = EngineWorker(model, **options)

@@ -32,9 +32,6 @@ _IMAGE_PARTS = ("image", "image_url", "input_image", "image_pil")
 class Prompter:
     """Renders, tokenizes and detokenizes for a model.
 
-    Args:
-        model: the model; its tokenizer is fetched if it is not local.
-
     Raises:
         SourceError: the tokenizer cannot be fetched.
         ConfigError: the tokenizer only works inside the engine.

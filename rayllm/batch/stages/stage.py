@@ -44,7 +44,6 @@ class Stage(BaseModel):
         """Apply the stage to a dataset.
 
         Args:
-            stop_at_error: end the job at the first row that fails.
             progress: handle of the `JobProgress` actor that counts the main stage's rows.
         """
         options = {"batch_size": None, **self.map_kwargs}

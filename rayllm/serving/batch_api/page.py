@@ -18,6 +18,19 @@ _READERS = ThreadPoolExecutor(16, thread_name_prefix="batch-lists")
 _AT_ONCE = 64
 
 
+def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
+    """The `limit` of a list in a request's query.
+
+    Raises:
+        RequestError: it is no number, or is out of bounds.
+    """
+    text = query.get("limit", str(default))
+    # Python refuses to parse thousands of digits.
+    if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= most:
+        raise RequestError(f"`limit` must be a number from 1 to {most}.", "limit")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class Cursor:
     """A part of a list: at most `limit` entries after the id `after`, "" for the first ones."""
@@ -33,14 +46,12 @@ class Cursor:
         Raises:
             RequestError: a parameter is invalid.
         """
-        limit_text, after, order = query.get("limit", str(limit)), query.get("after", ""), query.get("order", "desc")
-        if not limit_text.isascii() or not limit_text.isdigit() or not 1 <= int(limit_text[:9]) <= most:
-            raise RequestError(f"`limit` must be a number from 1 to {most}.", "limit")
+        after, order = query.get("after", ""), query.get("order", "desc")
         if after and not is_id(prefix, after):
             raise RequestError(f"`after` must be an id from the list, such as `{prefix}…`.", "after")
         if order not in ("asc", "desc"):
             raise RequestError("`order` must be `asc` or `desc`.", "order")
-        return cls(int(limit_text), after, "asc" if order == "asc" else "desc")
+        return cls(limit_of(query, limit, most), after, "asc" if order == "asc" else "desc")
 
     def rest(self, ids: Sequence[str]) -> list[str]:
         """The ids after the cursor, in its order. Ids sort by age, and `after` may have been deleted."""
@@ -58,11 +69,7 @@ class Page(Generic[T]):
 
     @classmethod
     def read(cls, ids: Sequence[str], cursor: Cursor, read: Callable[[str], T | None]) -> Page[T]:
-        """The page at a cursor.
-
-        Args:
-            read: returns an entry by its id; None to skip it.
-        """
+        """The page at a cursor, without the entries for which `read` returns None."""
         entries = list(islice(_read(cursor.rest(ids), read), cursor.limit + 1))
         return cls(entries[: cursor.limit], len(entries) > cursor.limit)
 

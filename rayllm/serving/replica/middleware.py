@@ -101,11 +101,7 @@ class LogContext:
 
 
 class LookupGate:
-    """ASGI middleware that answers lookups of adapters, which take no slot.
-
-    Args:
-        adapter_pool: the replica's adapters; None if its model takes none.
-    """
+    """ASGI middleware that answers lookups of adapters, which take no slot."""
 
     def __init__(self, app: ASGIApp, adapter_pool: AdapterPool | None) -> None:
         self._app = app

@@ -66,11 +66,7 @@ class ReplicaWeights:
 
 
 def _key(source: Source, files: str | None) -> str:
-    """Key of the source within this deployment; a changed configuration is another source.
-
-    Args:
-        files: which weights are fetched from it; None is its tokenizer.
-    """
+    """Key within this deployment of a source's files, of its tokenizer if these are None."""
     context = serve.get_replica_context()
     digest = hashlib.sha256(repr((source, files)).encode()).hexdigest()[:16]
     return f"{context.app_name}/{context.deployment}/{digest}"

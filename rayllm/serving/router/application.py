@@ -33,7 +33,7 @@ from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
-from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
+from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
 from rayllm.serving.router.description import PATH as OPENAPI
 from rayllm.serving.router.description import describe
 from rayllm.serving.router.forwarder import Forwarder
@@ -66,11 +66,7 @@ _NO_RESPONSES = {
 
 
 class RouterApplication:
-    """The endpoints of one configuration; a new configuration gets a new application.
-
-    Args:
-        open_routes: further routes, which need no key.
-    """
+    """The endpoints of one configuration; a new configuration gets a new application."""
 
     def __init__(
         self,
@@ -97,7 +93,7 @@ class RouterApplication:
         dynamic = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
         self._catalog = AdapterCatalog(dynamic, self._adapters_of)
         self._adapter_registry = adapter_registry
-        lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
+        lookup = AdapterLookup(partial(missing_adapters, dispatcher.replicas, transport))
         guards = [Guard(guard, self._ask, self._labels) for guard in config.router.guards]
         self._moderations = ModerationsApi(self._models, guards, hooks, telemetry)
         self._forwarder = Forwarder(

@@ -43,9 +43,9 @@ from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.credentials import Credentials
-from rayllm.serving.router.access.keys_api import KeysApi
+from rayllm.serving.router.access.keys_api import list_keys
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.usage_api import Sums, UsageApi, read_sums
+from rayllm.serving.router.access.usage_api import Sums, get_usage, read_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -57,7 +57,7 @@ from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
-from rayllm.serving.router.telemetry.metrics_page import MetricsPage
+from rayllm.serving.router.telemetry.metrics_page import metrics_page
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests, RecentRequestsApi
 from rayllm.serving.router.telemetry.telemetry import RequestLog, Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
@@ -193,16 +193,16 @@ class Router:
         return answer.status, answer.headers, answer.body
 
     def _administration_routes(self, admin_keys: AdminKeys, is_shared: bool) -> list[Route]:
-        page = MetricsPage(partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
+        page = partial(metrics_page, partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
         recent = RecentRequestsApi(
             partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
         )
         # A ledger that all nodes share is read by one of them.
-        usage = UsageApi(self.usage if is_shared else partial(self._ask_routers, "usage"), admin_keys)
+        ask = self.usage if is_shared else partial(self._ask_routers, "usage")
         return [
-            Route("/metrics", page.answer),
-            Route("/v1/usage", usage.get),
-            Route("/v1/keys", KeysApi(lambda: self._credentials.keyring, admin_keys).list),
+            Route("/metrics", page),
+            Route("/v1/usage", partial(get_usage, ask, admin_keys)),
+            Route("/v1/keys", partial(list_keys, lambda: self._credentials.keyring, admin_keys)),
             Route("/v1/requests", recent.list),
             Route("/v1/requests/{request_id:path}", recent.get),
         ]

@@ -20,11 +20,7 @@ _PAGE, _LARGEST_PAGE = 20, 100
 
 
 class BatchesApi:
-    """The endpoints.
-
-    Args:
-        wake: called when a batch was created or cancelled.
-    """
+    """The endpoints."""
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_kept: int, wake: Callable[[], None]) -> None:
         self._files, self._batches = stores

@@ -15,11 +15,7 @@ _PERIOD_S = 1.0
 
 
 class RunnerLog:
-    """The log of this process, in a folder with those of others.
-
-    Args:
-        folder: the folder; created if missing.
-    """
+    """The log of this process, in a folder with those of others."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,9 +21,6 @@ class BatchScheduler:
     """Schedules the batches in one folder: at start, when woken, and periodically while any is unfinished.
 
     Every router has one. They need no coordination: all choose the same batches, and a batch has at most one runner.
-
-    Args:
-        start_runner: starts the runner of a batch, unless there is one; blocks.
     """
 
     def __init__(self, stores: Stores, max_running: int, start_runner: Callable[[str], None]) -> None:

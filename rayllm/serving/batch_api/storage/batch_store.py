@@ -33,11 +33,7 @@ class Attempts:
 
 
 class BatchStore:
-    """Batches in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
-
-    Args:
-        now: returns the time in seconds since the epoch.
-    """
+    """Batches in a folder. Methods block, and raise StorageError if the folder cannot be read or written."""
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder

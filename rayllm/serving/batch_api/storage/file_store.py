@@ -29,11 +29,7 @@ class Usage(NamedTuple):
 
 
 class FileStore:
-    """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written.
-
-    Args:
-        now: returns the time in seconds since the epoch.
-    """
+    """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written."""
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder

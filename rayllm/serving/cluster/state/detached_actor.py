@@ -90,7 +90,6 @@ def detached_actor(cls: type[DetachedActor], name: str, version: str | None = No
     If it dies, Ray restarts it without its state.
 
     Args:
-        name: unique in the cluster.
         version: code version of this process; RayLLM's by default.
     """
     version = version or source_digest()

@@ -214,11 +214,7 @@ class QuotaRegistry:
             raise UnavailableError(message, None, "limits_unavailable", 5) from None
 
     async def settle(self, changes: Sequence[Change], in_progress: Mapping[str, int] | None = None) -> None:
-        """Apply changes, and tell that this router lives. If the actor dies meanwhile, they are lost.
-
-        Args:
-            in_progress: this router's requests in progress, by key; None says nothing about them.
-        """
+        """Apply changes, which are lost if the actor dies meanwhile, and tell that this router lives."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._call("settle", list(changes), in_progress)

@@ -18,9 +18,6 @@ class KeyWatcher:
     """The keys in a file, of which changes take effect within seconds.
 
     While the file cannot be read or is not valid, the last valid keys stay in force.
-
-    Args:
-        uri: a path, `s3://bucket/file` or `gs://bucket/file`.
     """
 
     def __init__(self, uri: str) -> None:

@@ -14,6 +14,7 @@ from rayllm.access import Keyring, caller_of
 from rayllm.access.key import Key
 from rayllm.core.errors import RequestError
 from rayllm.core.priority import PriorityName
+from rayllm.serving.batch_api.page import limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _MOST_LISTED = 1000
@@ -45,43 +46,32 @@ class KeyDescription(BaseModel):
         return cls.model_validate({**kept, "tenant": key.tenant or key.name, "status": status})
 
 
-class KeysApi:
-    """The endpoint: a key sees itself, and an administrator all keys of the file. Tokens are not listed."""
+async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, request: Request) -> Response:
+    """`GET /v1/keys?limit=100&after=alice`: in the order of the file.
 
-    def __init__(self, keyring: Callable[[], Keyring], admin_keys: AdminKeys) -> None:
-        self._keyring = keyring
-        self._admin_keys = admin_keys
-
-    async def list(self, request: Request) -> Response:
-        """`GET /v1/keys?limit=100&after=alice`: in the order of the file."""
-        caller = caller_of(request.scope)
-        if not caller.name:
-            self._admin_keys.check(request)
-        query = request.query_params
-        for name in query.keys() - set(_PARAMETERS):
-            raise RequestError(f"`{name[:100]}` is not known; use {' and '.join(_PARAMETERS)}.", name[:100])
-        limit = _limit(query.get("limit", "100"))
-        keys = self._keyring().keys
-        if caller.name and not caller.is_admin:
-            keys = tuple(key for key in keys if key.name == caller.name)
-        start = _start(keys, query.get("after"))
-        page = keys[start : start + limit]
-        return JSONResponse(
-            {
-                "object": "list",
-                "data": [KeyDescription.of(key).model_dump(mode="json") for key in page],
-                "first_id": page[0].name if page else None,
-                "last_id": page[-1].name if page else None,
-                "has_more": len(keys) > start + limit,
-            }
-        )
-
-
-def _limit(text: str) -> int:
-    # Python refuses to parse thousands of digits.
-    if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= _MOST_LISTED:
-        raise RequestError(f"`limit` must be a number from 1 to {_MOST_LISTED}.", "limit")
-    return int(text)
+    A key sees itself, and an administrator all keys of the file. Tokens are not listed.
+    """
+    caller = caller_of(request.scope)
+    if not caller.name:
+        admin_keys.check(request)
+    query = request.query_params
+    for name in query.keys() - set(_PARAMETERS):
+        raise RequestError(f"`{name[:100]}` is not known; use {' and '.join(_PARAMETERS)}.", name[:100])
+    limit = limit_of(query, 100, _MOST_LISTED)
+    keys = keyring().keys
+    if caller.name and not caller.is_admin:
+        keys = tuple(key for key in keys if key.name == caller.name)
+    start = _start(keys, query.get("after"))
+    page = keys[start : start + limit]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [KeyDescription.of(key).model_dump(mode="json") for key in page],
+            "first_id": page[0].name if page else None,
+            "last_id": page[-1].name if page else None,
+            "has_more": len(keys) > start + limit,
+        }
+    )
 
 
 def _start(keys: Sequence[Key], after: str | None) -> int:

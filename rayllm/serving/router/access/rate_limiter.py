@@ -52,11 +52,7 @@ class _Leased:
 
 
 class RateLimiter:
-    """Admits the requests of one router.
-
-    Args:
-        now: returns seconds, from any origin.
-    """
+    """Admits the requests of one router."""
 
     def __init__(self, registry: QuotaRegistry, now: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -73,9 +69,6 @@ class RateLimiter:
 
     async def admit(self, caller: Caller, tokens: int) -> Admission:
         """Reserve what a request needs.
-
-        Args:
-            tokens: what it may use.
 
         Raises:
             RateLimitError: a limit of the key's has been reached.

@@ -31,11 +31,7 @@ _MOST_TOKENS = 10_000
 
 
 class TokenIssuer:
-    """Finds the callers of requests by their tokens.
-
-    Args:
-        now: returns the time in seconds since the epoch.
-    """
+    """Finds the callers of requests by their tokens."""
 
     def __init__(self, config: OidcConfig, now: Callable[[], float] = time.time) -> None:
         self.config = config

@@ -24,32 +24,30 @@ _PARAMETERS = ("group_by", "since", "until")
 Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
 
 
-class UsageApi:
-    """The endpoint: a key sees its own usage, and an administrator that of all keys."""
+async def get_usage(
+    ask: Callable[[tuple[str, str]], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys, request: Request
+) -> Response:
+    """`GET /v1/usage?group_by=key,model&since=2026-01-01&until=2026-01-31`
 
-    def __init__(self, ask: Callable[[tuple[str, str]], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys) -> None:
-        self._ask = ask
-        self._admin_keys = admin_keys
-
-    async def get(self, request: Request) -> Response:
-        """`GET /v1/usage?group_by=key,model&since=2026-01-01&until=2026-01-31`"""
-        caller = caller_of(request.scope)
-        if not caller.name:
-            self._admin_keys.check(request)
-        query = request.query_params
-        for name in query.keys() - set(_PARAMETERS):
-            raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
-        since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
-        until = _day(query.get("until"), "until") or today()
-        files: dict[str, Totals] = {}
-        for sums in await self._ask((since, until)):
-            if isinstance(sums, str):
-                raise UnavailableError(sums, None, "usage_unavailable", 1)
-            # Routers on one node read the same files.
-            files |= {file: {tuple(group): counts for group, counts in totals} for file, totals in sums.items()}
-        own = None if caller.is_admin or not caller.name else caller.name
-        data = usage_rows(files.values(), _group_by(query.get("group_by", "key,model")), own)
-        return JSONResponse({"object": "list", "since": since, "until": until, "data": data})
+    A key sees its own usage, and an administrator that of all keys.
+    """
+    caller = caller_of(request.scope)
+    if not caller.name:
+        admin_keys.check(request)
+    query = request.query_params
+    for name in query.keys() - set(_PARAMETERS):
+        raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
+    since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
+    until = _day(query.get("until"), "until") or today()
+    files: dict[str, Totals] = {}
+    for sums in await ask((since, until)):
+        if isinstance(sums, str):
+            raise UnavailableError(sums, None, "usage_unavailable", 1)
+        # Routers on one node read the same files.
+        files |= {file: {tuple(group): counts for group, counts in totals} for file, totals in sums.items()}
+    own = None if caller.is_admin or not caller.name else caller.name
+    data = usage_rows(files.values(), _group_by(query.get("group_by", "key,model")), own)
+    return JSONResponse({"object": "list", "since": since, "until": until, "data": data})
 
 
 def _day(text: str | None, name: str) -> str:

@@ -25,11 +25,7 @@ ListAdapters = Callable[[str], Awaitable[list[str] | None]]
 
 
 class AdapterCatalog:
-    """The available adapters of many models.
-
-    Args:
-        max_age_s: seconds before a model's adapters are listed again.
-    """
+    """The available adapters of many models."""
 
     def __init__(self, model_ids: Collection[str], list_adapters: ListAdapters, max_age_s: float = 30.0) -> None:
         self._model_ids = model_ids

@@ -135,27 +135,22 @@ class AdapterLookup:
             self._cache.popitem(last=False)
 
 
-class ReplicaAdapterLookup:
-    """Asks replicas, without taking their slots."""
+async def missing_adapters(
+    replicas: Callable[[str], Collection[Replica]], transport: HttpTransport, model_id: str, names: list[str]
+) -> Collection[str]:
+    """Those of `names` that are not adapters of the model, as one of its replicas says, without taking a slot of it.
 
-    def __init__(self, replicas: Callable[[str], Collection[Replica]], transport: HttpTransport) -> None:
-        self._members = replicas
-        self._transport = transport
-
-    async def missing(self, model_id: str, names: list[str]) -> Collection[str]:
-        """Those of `names` that are not adapters of the model, according to one of its replicas.
-
-        Raises:
-            UnavailableError: no replica answers.
-        """
-        body = json.dumps({"names": names}).encode()
-        # Safe to repeat: a lookup changes nothing.
-        for _ in range(_TRIES):
-            for replica in sorted(self._members(model_id), key=lambda replica: replica.candidate.requests):
-                try:
-                    async with self._transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
-                        if reply.status == 200:
-                            return frozenset(json.loads(await reply.content.read())["missing"])
-                except (ReplicaError, aiohttp.ClientError, ConnectionError) as error:
-                    logger.info("The replica %s cannot look up adapters: %r", replica.id, error)
-        raise UnavailableError(f"No replica of the model `{model_id}` can look up adapters.", "model")
+    Raises:
+        UnavailableError: no replica answers.
+    """
+    body = json.dumps({"names": names}).encode()
+    # Safe to repeat: a lookup changes nothing.
+    for _ in range(_TRIES):
+        for replica in sorted(replicas(model_id), key=lambda replica: replica.candidate.requests):
+            try:
+                async with transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
+                    if reply.status == 200:
+                        return frozenset(json.loads(await reply.content.read())["missing"])
+            except (ReplicaError, aiohttp.ClientError, ConnectionError) as error:
+                logger.info("The replica %s cannot look up adapters: %r", replica.id, error)
+    raise UnavailableError(f"No replica of the model `{model_id}` can look up adapters.", "model")

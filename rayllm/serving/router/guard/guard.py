@@ -29,11 +29,7 @@ class GuardCaller(Caller):
 
 
 class Guard:
-    """Asks a guard about texts.
-
-    Args:
-        labels: returns the labels of a model's classes in order.
-    """
+    """Asks a guard about texts."""
 
     def __init__(
         self,

@@ -29,11 +29,7 @@ _CHECKED = (CHAT, CHAT_BATCH, COMPLETIONS, RESPONSES, MESSAGES)
 
 
 class Guards:
-    """Asks guards about requests to generate, and about their replies.
-
-    Args:
-        guards: in order; the first refusal counts.
-    """
+    """Asks guards about requests to generate, and about their replies."""
 
     def __init__(self, guards: Sequence[Guard], bodies: BodyReader) -> None:
         self.guards = guards

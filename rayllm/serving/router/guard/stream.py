@@ -16,9 +16,6 @@ class GuardedStream:
     """Holds the events of a stream back until enough text has come to ask about.
 
     Each answer in the stream is asked about by itself, a window together with the end of what came before.
-
-    Args:
-        check: asks about the text of one answer; raises to end the stream.
     """
 
     def __init__(self, window: int, check: Callable[[str], Awaitable[None]]) -> None:

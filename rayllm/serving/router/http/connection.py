@@ -84,10 +84,8 @@ class Connection:
         """End a reply that a replica has sent in part: a stream with `event`, any other with b"".
 
         A client that received the end of the stream may send its next request. One that did not, because the replica
-        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon.
-
-        Args:
-            journal: tells how the last chunk ends.
+        stopped in the middle of a chunk, would wait for ever: so an idle connection is closed soon. The
+        journal tells how the last chunk ends.
         """
         cycle, self.status = self._cycle, _BEGUN
         cycle.response_started = cycle.response_complete = True

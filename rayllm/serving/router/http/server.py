@@ -179,9 +179,6 @@ async def open_http_server(
 ) -> HttpServer | None:
     """Start the application's server if the configuration, or Ray Serve, gives it an address.
 
-    Args:
-        refused: called with the error of each request that the application never sees.
-
     Raises:
         ClusterError: the address is not available, or belongs to another application.
     """

@@ -58,7 +58,6 @@ class Dispatcher:
 
         Args:
             send: sends the request to the replica that the search has found, and waits for the end of its reply.
-            tenant: whose share of the model it is part of.
 
         Raises:
             UnavailableError: no replica has a free slot, or can be reached, in time.

@@ -53,11 +53,7 @@ class Reply:
 
 
 class HttpTransport:
-    """Sends requests to replicas over one connection pool.
-
-    Args:
-        connect_timeout_s: seconds to wait for a TCP connection.
-    """
+    """Sends requests to replicas over one connection pool."""
 
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s

@@ -2,9 +2,6 @@
 
 Source of the idea: Envoy's outlier detection by success rate,
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
-
-Source of the idea: Envoy's outlier detection by success rate,
-https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 """
 
 from __future__ import annotations
@@ -20,11 +17,7 @@ _MIN_FAILURE_RATE = 0.5
 
 
 class ReplyRecord:
-    """Exponentially decaying counts of a replica's replies and failures.
-
-    Args:
-        clock: returns the time in seconds.
-    """
+    """Exponentially decaying counts of a replica's replies and failures."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -49,11 +49,7 @@ class _Waiting:
 
 
 class ReplicaSet:
-    """The replicas of one model.
-
-    Args:
-        queue_timeout_s: seconds that a request may be queued.
-    """
+    """The replicas of one model."""
 
     def __init__(self, model_id: str, queue: ServeQueue, node_id: str, routing: str, queue_timeout_s: float) -> None:
         self._model_id = model_id
@@ -107,20 +103,13 @@ class ReplicaSet:
     def search(
         self, request: RoutingRequest, priority: Priority = Priority.STANDARD, tenant: str = ""
     ) -> ReplicaSearch:
-        """Start the search for a replica.
-
-        Args:
-            tenant: whose share of the model it is part of.
-        """
+        """Start the search for a replica."""
         deadline = asyncio.get_running_loop().time() + self._queue_timeout_s
         return ReplicaSearch(request, deadline, priority, tenant)
 
     @asynccontextmanager
     async def acquire(self, search: ReplicaSearch) -> AsyncIterator[Replica]:
         """A replica with a free slot, for the duration of the block; the request counts as in progress there.
-
-        Args:
-            search: the request's; replicas already tried are used only if there are no others.
 
         Raises:
             UnavailableError: none has a free slot in time, or the queue is full.

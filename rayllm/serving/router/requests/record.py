@@ -75,11 +75,7 @@ class RequestRecord:
             self.routed_at = time.perf_counter()
 
     def sent_to(self, replica: str, choice: str = "", waited_for: str = "") -> None:
-        """The request goes to a replica now.
-
-        Args:
-            waited_for: why the request had to wait for one; empty if it had not.
-        """
+        """The request goes to a replica now."""
         self.attempts += 1
         self.replica, self.choice, self.sent_at = replica, choice, time.perf_counter()
         self.waited_for = waited_for or self.waited_for
@@ -142,11 +138,7 @@ class RequestRecord:
         return 0 if self.refusal or self.first_byte_at is None else None
 
     def parts(self, until: float | None = None) -> list[tuple[str, float]]:
-        """The request's time by what it was spent on, in seconds and in order. The parts add up to the whole.
-
-        Args:
-            until: when the request ended, if it has not.
-        """
+        """The request's time until its end, or `until`, by what it was spent on, in seconds and in order."""
         end = self.ended_at if until is None else until
         routed_at = end if self.routed_at is None else self.routed_at
         sent_at = end if self.sent_at is None else self.sent_at

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.access import caller_of
-from rayllm.core.errors import ObjectNotFoundError, RequestError
+from rayllm.core.errors import ObjectNotFoundError
 from rayllm.core.headers import LONGEST_REQUEST_ID
+from rayllm.serving.batch_api.page import limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
@@ -73,9 +74,6 @@ class RecentRequestsApi:
     async def list(self, request: Request) -> Response:
         """`GET /v1/requests?limit=20`: the newest first."""
         self.admin_keys.check(request)
-        limit = request.query_params.get("limit", "20")
-        # Python refuses to parse thousands of digits.
-        if not limit.isdecimal() or len(limit) > 10 or not 1 <= int(limit) <= _MOST_LISTED:
-            raise RequestError(f"`limit` must be a number from 1 to {_MOST_LISTED}.", "limit")
-        found = sorted(await self.last(int(limit)), key=lambda each: -each["created"])
-        return JSONResponse({"object": "list", "data": found[: int(limit)]})
+        limit = limit_of(request.query_params, 20, _MOST_LISTED)
+        found = sorted(await self.last(limit), key=lambda each: -each["created"])
+        return JSONResponse({"object": "list", "data": found[:limit]})

@@ -39,11 +39,7 @@ class HashedResource(Resource):
 
 
 class Tracing:
-    """Exports one trace a request: a span of the router, with one span for each part of the request's time.
-
-    Args:
-        processors: export the spans; they are added to the provider.
-    """
+    """Exports one trace a request: a span of the router, with one span for each part of the request's time."""
 
     def __init__(self, provider: TracerProvider, processors: Sequence[SpanProcessor]) -> None:
         for processor in processors:

@@ -37,11 +37,7 @@ class RequestLog:
 
 
 class Telemetry:
-    """Counts, keeps, logs and traces requests.
-
-    Args:
-        tracing: exports a trace of each; None exports nothing.
-    """
+    """Counts, keeps, logs and traces requests."""
 
     def __init__(self, metrics: RouterMetrics, recent: RecentRequests, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
@@ -50,11 +46,7 @@ class Telemetry:
         self._tracing = tracing
 
     def begin(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
-        """A request has arrived.
-
-        Args:
-            headers: the client's, by lower-case name.
-        """
+        """A request has arrived."""
         if self._tracing:
             self._tracing.begin(record, headers)
 

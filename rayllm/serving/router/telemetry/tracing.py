@@ -22,9 +22,6 @@ _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 def tracing_from_environment(environment: Mapping[str, str], instance: str) -> Tracing | None:
     """Tracing as the environment says; None if it asks for none.
 
-    Args:
-        instance: id of this process, for `service.instance.id`.
-
     Raises:
         ConfigError: there is no such exporter, or it refuses its settings.
     """

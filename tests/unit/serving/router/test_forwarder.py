@@ -12,6 +12,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -40,7 +41,7 @@ from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import Slots
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.adapters.lookup import AdapterLookup, ReplicaAdapterLookup
+from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard
 from rayllm.serving.router.guard.moderations import ModerationsApi
@@ -303,7 +304,7 @@ async def service(
         replica_sets[name].update([replica.replica_update(f"{name}-{index}") for index, replica in enumerate(listed)])
     transport = HttpTransport(connect_timeout_s=1)
     dispatcher = Dispatcher(replica_sets)
-    lookup = AdapterLookup(ReplicaAdapterLookup(dispatcher.replicas, transport).missing)
+    lookup = AdapterLookup(partial(missing_adapters, dispatcher.replicas, transport))
     models = ModelRegistry(config)
     hooks = RequestHooks()
     await hooks.configure(config.router)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from rayllm.access import ANYONE, Caller, Key, Keyring
-from rayllm.serving.router.access.keys_api import KeysApi
+from rayllm.serving.router.access.keys_api import list_keys
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 
@@ -30,7 +31,7 @@ KEYS = (
 
 async def get(caller: Caller, **query: str) -> httpx.Response:
     app = FastAPI()
-    app.add_api_route("/v1/keys", KeysApi(lambda: Keyring(b"", KEYS), AdminKeys([])).list)
+    app.add_route("/v1/keys", partial(list_keys, lambda: Keyring(b"", KEYS), AdminKeys([])))
     install_error_handlers(app)
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:

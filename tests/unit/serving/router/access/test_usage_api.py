@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.usage import today
-from rayllm.serving.router.access.usage_api import Sums, UsageApi
+from rayllm.serving.router.access.usage_api import Sums, get_usage
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 
@@ -34,7 +35,7 @@ async def get(caller: Caller, routers: Sequence[Sums] = ROUTERS, **query: str) -
         return routers
 
     app = FastAPI()
-    app.add_api_route("/v1/usage", UsageApi(ask, AdminKeys([])).get)
+    app.add_route("/v1/usage", partial(get_usage, ask, AdminKeys([])))
     install_error_handlers(app)
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
