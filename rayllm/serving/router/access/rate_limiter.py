@@ -23,6 +23,11 @@ from rayllm.serving.cluster.state.quota_registry import Change, QuotaRegistry
 _PERIOD_S = 1.0
 # Seconds for which a refusal is repeated without asking.
 _REFUSED_S = 0.1
+# Estimates before the first request.
+_TOKENS_PER_BYTE = 0.25
+_TYPICAL_ANSWER = 256
+# Weight of the latest request in estimates.
+_WEIGHT = 0.1
 
 
 @dataclass
@@ -217,13 +222,6 @@ def _error(limits: Mapping[Kind, int], need: Amounts, leased: _Leased, now: floa
     wait_s = max(1, math.ceil(lease.retry_after_s - (now - leased.since)))
     message = f"The key is limited to {what}. Try again in {_duration(wait_s)}."
     return RateLimitError(message, reply_headers=headers | {"retry-after": str(wait_s)})
-
-
-# Before the first request.
-_TOKENS_PER_BYTE = 0.25
-_TYPICAL_ANSWER = 256
-# Weight of the latest request.
-_WEIGHT = 0.1
 
 
 @dataclass
