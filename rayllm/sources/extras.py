@@ -10,9 +10,9 @@ from posixpath import normpath
 
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import Location
 from rayllm.sources.cache import node_cache
-from rayllm.sources.stores import Item, Snapshot, Store, open_store
+from rayllm.sources.items import Item, Location, Snapshot, Store
+from rayllm.sources.stores import open_store
 from rayllm.sources.transfer import DownloadOptions, Progress
 
 

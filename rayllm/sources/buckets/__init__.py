@@ -8,21 +8,8 @@ from __future__ import annotations
 
 from rayllm.config import BucketSource
 from rayllm.sources.buckets.bucket import Bucket
-from rayllm.sources.buckets.errors import BucketError, BucketUnreachableError, ObjectChangedError
 from rayllm.sources.buckets.gcs import GcsBucket
-from rayllm.sources.buckets.objects import Checksum, Location, ObjectInfo
 from rayllm.sources.buckets.s3 import S3Bucket
-
-__all__ = [
-    "Bucket",
-    "BucketError",
-    "BucketUnreachableError",
-    "Checksum",
-    "Location",
-    "ObjectChangedError",
-    "ObjectInfo",
-    "open_bucket",
-]
 
 # URI scheme → provider.
 _PROVIDERS: dict[str, type[Bucket]] = {"s3": S3Bucket, "gs": GcsBucket}
@@ -32,7 +19,7 @@ def open_bucket(source: BucketSource) -> Bucket:
     """Open the bucket of `source.bucket_uri` with its credentials.
 
     Raises:
-        BucketError: the credentials or options cannot be used.
+        SourceError: the credentials or options cannot be used.
     """
     scheme, _, path = source.bucket_uri.partition("://")
     return _PROVIDERS[scheme](path.partition("/")[0], source)

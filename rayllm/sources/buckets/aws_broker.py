@@ -12,7 +12,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from rayllm.config import AwsCredentials
-from rayllm.sources.buckets.errors import BucketError, BucketUnreachableError
+from rayllm.core.errors import SourceError
+from rayllm.sources.errors import UnreachableError
 
 _TIMEOUT_S = 20
 # boto3's argument → field names in use: AWS's environment variables, or those of AWS's own credential services.
@@ -30,8 +31,8 @@ def request_credentials(config: AwsCredentials) -> tuple[dict[str, str], float]:
         Keyword arguments for a boto3 client, and the expiry in seconds since the epoch (infinity if not given).
 
     Raises:
-        BucketError: the broker refused, or its response holds no credentials.
-        BucketUnreachableError: the broker did not respond.
+        SourceError: the broker refused, or its response holds no credentials.
+        UnreachableError: the broker did not respond.
     """
     request = urllib.request.Request(
         config.create_aws_credentials_url, data=b"", method="POST", headers=_auth_headers(config)
@@ -45,11 +46,11 @@ def request_credentials(config: AwsCredentials) -> tuple[dict[str, str], float]:
     except HTTPError as error:
         error.close()
         if error.code >= 500:
-            raise BucketUnreachableError(f"s3_aws_credentials: {url} answered {error.code}") from None
+            raise UnreachableError(f"s3_aws_credentials: {url} answered {error.code}") from None
         message = f"s3_aws_credentials: {url} answered {error.code}; check the address and the token."
-        raise BucketError(message) from None
+        raise SourceError(message) from None
     except (OSError, HTTPException) as error:
-        raise BucketUnreachableError(f"s3_aws_credentials: {url} cannot be reached: {error}") from None
+        raise UnreachableError(f"s3_aws_credentials: {url} cannot be reached: {error}") from None
     except ValueError:
         payload = None
     return _client_arguments(payload, url), _expiry(payload)
@@ -60,7 +61,7 @@ def _auth_headers(config: AwsCredentials) -> dict[str, str]:
     if not name:
         return {}
     if not os.environ.get(name):
-        raise BucketError(f"s3_aws_credentials: the environment variable `{name}` is not set on this node.")
+        raise SourceError(f"s3_aws_credentials: the environment variable `{name}` is not set on this node.")
     return {"authorization": f"Bearer {os.environ[name]}"}
 
 
@@ -72,7 +73,7 @@ def _client_arguments(payload: Any, url: str) -> dict[str, str]:
                 arguments[argument] = str(payload[name])
                 break
     if not arguments.keys() >= {"aws_access_key_id", "aws_secret_access_key"}:
-        raise BucketError(f"s3_aws_credentials: {url} answered without AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
+        raise SourceError(f"s3_aws_credentials: {url} answered without AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
     return arguments
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from rayllm.config import BucketSource
-from rayllm.sources.buckets.objects import Location, ObjectInfo
+from rayllm.sources.items import Item, Location
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 class Bucket(ABC):
     """One bucket and the credentials to access it. Its methods block and are thread-safe.
 
-    Args:
-        name: the bucket.
-        source: credentials and options.
-
-    Raises:
-        BucketError: the credentials or options cannot be used.
+    The constructor and all methods raise a SourceError if the bucket cannot be accessed as configured, and an
+    UnreachableError if the provider cannot be reached.
     """
 
     scheme: ClassVar[str]
@@ -33,12 +29,10 @@ class Bucket(ABC):
         return f"{self.scheme}://{self._name}/{key}".rstrip("/")
 
     @abstractmethod
-    def list_objects(self, prefix: str) -> list[ObjectInfo]:
+    def list_objects(self, prefix: str) -> list[Item]:
         """List all objects whose key starts with `prefix`, without the empty ones that stand for folders.
 
-        Raises:
-            BucketError: the bucket cannot be listed.
-            BucketUnreachableError: the provider cannot be reached.
+        Their paths are their keys.
         """
 
     @abstractmethod
@@ -46,14 +40,9 @@ class Bucket(ABC):
         """Get a URL for one version of an object. Called again when a URL has expired.
 
         Raises:
-            ObjectChangedError: that version is gone.
-            BucketError, BucketUnreachableError: as for `list_objects`.
+            ChangedError: that version is gone.
         """
 
     @abstractmethod
     def filesystem(self) -> FileSystem:
-        """Open a pyarrow file system whose paths start with the bucket's name, for reading and writing.
-
-        Raises:
-            BucketError: the bucket does not exist or cannot be accessed.
-        """
+        """Open a pyarrow file system whose paths start with the bucket's name, for reading and writing."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from rayllm.config import BucketSource
+from rayllm.core.errors import SourceError
 from rayllm.sources.buckets.bucket import Bucket
-from rayllm.sources.buckets.errors import BucketError, BucketUnreachableError
-from rayllm.sources.buckets.objects import Checksum, Location, ObjectInfo
+from rayllm.sources.errors import UnreachableError
+from rayllm.sources.items import Checksum, Item, Location
 
 if TYPE_CHECKING:
     from pyarrow.fs import GcsFileSystem
@@ -38,7 +39,7 @@ class GcsBucket(Bucket):
         self._emulator = os.environ.get("STORAGE_EMULATOR_HOST")
         self._credentials, self._project = self._default_credentials(source.anonymous)
 
-    def list_objects(self, prefix: str) -> list[ObjectInfo]:
+    def list_objects(self, prefix: str) -> list[Item]:
         """See `Bucket.list_objects`."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -48,7 +49,8 @@ class GcsBucket(Bucket):
         except Exception as error:
             raise self._translated(error, self.uri(prefix)) from None
         return [
-            ObjectInfo(
+            Item(
+                blob.name,
                 blob.name,
                 blob.size,
                 str(blob.generation),
@@ -89,7 +91,7 @@ class GcsBucket(Bucket):
         try:
             exists = filesystem.get_file_info(self._name).type != FileType.NotFound
         except OSError as error:
-            raise BucketUnreachableError(f"{self.uri()} cannot be reached: {error}") from None
+            raise UnreachableError(f"{self.uri()} cannot be reached: {error}") from None
         if not exists:
             raise self._missing(self.uri())
         return filesystem
@@ -105,7 +107,7 @@ class GcsBucket(Bucket):
             credentials, project = google.auth.default(scopes=[_READ_ONLY])
         except DefaultCredentialsError as error:
             if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-                raise BucketError(f"{self.uri()}: GOOGLE_APPLICATION_CREDENTIALS cannot be used: {error}") from None
+                raise SourceError(f"{self.uri()}: GOOGLE_APPLICATION_CREDENTIALS cannot be used: {error}") from None
             return None, None
         return credentials, project
 
@@ -117,10 +119,10 @@ class GcsBucket(Bucket):
         credentials = self._credentials or AnonymousCredentials()  # type: ignore[no-untyped-call]
         return Client(project=self._project or "none", credentials=credentials)
 
-    def _missing(self, uri: str) -> BucketError:
-        return BucketError(f"{uri}: there is no bucket `{self._name}`; check its name.")
+    def _missing(self, uri: str) -> SourceError:
+        return SourceError(f"{uri}: there is no bucket `{self._name}`; check its name.")
 
-    def _translated(self, error: Exception, uri: str) -> BucketError:
+    def _translated(self, error: Exception, uri: str) -> SourceError:
         """Map an error of Google's clients to ours."""
         from google.api_core import exceptions
         from google.auth.exceptions import GoogleAuthError, TransportError
@@ -128,13 +130,13 @@ class GcsBucket(Bucket):
 
         transient = exceptions.ServerError, exceptions.TooManyRequests, exceptions.RetryError, TransportError
         if isinstance(error, (*transient, RequestException, OSError)):
-            return BucketUnreachableError(f"{uri} cannot be reached: {type(error).__name__}")
+            return UnreachableError(f"{uri} cannot be reached: {type(error).__name__}")
         if isinstance(error, exceptions.NotFound):
             return self._missing(uri)
         if isinstance(error, exceptions.Unauthorized | exceptions.Forbidden):
-            return BucketError(
+            return SourceError(
                 f"{uri}: access denied ({error.code}); check the credentials and the bucket's IAM policy."
             )
         if isinstance(error, GoogleAuthError):
-            return BucketError(f"{uri}: Google refused the credentials: {error}")
-        return BucketError(f"{uri} cannot be read: {type(error).__name__}: {error}")
+            return SourceError(f"{uri}: Google refused the credentials: {error}")
+        return SourceError(f"{uri} cannot be read: {type(error).__name__}: {error}")

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rayllm.config import BucketSource
+from rayllm.core.errors import SourceError
 from rayllm.sources.buckets.aws_broker import request_credentials
 from rayllm.sources.buckets.bucket import Bucket
-from rayllm.sources.buckets.errors import BucketError, BucketUnreachableError, ObjectChangedError
-from rayllm.sources.buckets.objects import Checksum, Location, ObjectInfo
+from rayllm.sources.errors import ChangedError, UnreachableError
+from rayllm.sources.items import Checksum, Item, Location
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -50,7 +51,7 @@ class S3Bucket(Bucket):
         self._lock = threading.Lock()
         self._connect()
 
-    def list_objects(self, prefix: str) -> list[ObjectInfo]:
+    def list_objects(self, prefix: str) -> list[Item]:
         """See `Bucket.list_objects`."""
         try:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=prefix)
@@ -58,7 +59,7 @@ class S3Bucket(Bucket):
         except Exception as error:
             raise self._translated(error, self.uri(prefix)) from None
         return [
-            ObjectInfo(entry["Key"], entry["Size"], entry["ETag"])
+            Item(entry["Key"], entry["Key"], entry["Size"], entry["ETag"])
             for entry in entries
             # Consoles create empty objects to show a folder.
             if not entry["Key"].endswith("/")
@@ -75,7 +76,7 @@ class S3Bucket(Bucket):
         except Exception as error:
             raise self._translated(error, self.uri(key), key) from None
         if head["ETag"] != version:
-            raise ObjectChangedError(f"{key} was replaced while it was fetched.")
+            raise ChangedError(f"{key} was replaced while it was fetched.")
         return Location(url, {"if-match": version}, self._checksum(head))
 
     def filesystem(self) -> S3FileSystem:
@@ -128,7 +129,7 @@ class S3Bucket(Bucket):
             self._client = session.client("s3", endpoint_url=options.endpoint_url, config=config, **arguments)
             self._client.meta.events.register("before-sign.s3.HeadObject", self._record_region)
         except (BotoCoreError, ValueError) as error:
-            raise BucketError(f"{self.uri()} cannot be reached as configured: {error}") from None
+            raise SourceError(f"{self.uri()} cannot be reached as configured: {error}") from None
 
     def _refresh_credentials(self) -> None:
         """Request new credentials from the broker if the current ones are about to expire."""
@@ -175,41 +176,41 @@ class S3Bucket(Bucket):
         if credentials.method in _RENEWED_BY_ARROW:
             return {}
         if hasattr(credentials, "refresh_needed"):
-            raise BucketError(
+            raise SourceError(
                 f"{self.uri()}: credentials from `{credentials.method}` expire and cannot be renewed while files are "
                 "written; use access keys, a role of the instance or pod, or a web identity."
             )
         keys = credentials.get_frozen_credentials()
         return {"access_key": keys.access_key, "secret_key": keys.secret_key, "session_token": keys.token}
 
-    def _translated(self, error: Exception, uri: str, key: str = "") -> BucketError:
+    def _translated(self, error: Exception, uri: str, key: str = "") -> SourceError:
         """Map an error of boto3 to ours."""
         from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError
 
-        if isinstance(error, BucketError):
+        if isinstance(error, SourceError):
             return error
         if isinstance(error, NoCredentialsError):
-            return BucketError(f"{uri}: no AWS credentials were found; set AWS_ACCESS_KEY_ID or AWS_PROFILE.")
+            return SourceError(f"{uri}: no AWS credentials were found; set AWS_ACCESS_KEY_ID or AWS_PROFILE.")
         if isinstance(error, ClientError):
             return self._refusal(error.response, uri, key)
         if isinstance(error, HTTPClientError | ConnectionError):
             host = urlsplit(self._client.meta.endpoint_url).netloc.rpartition("@")[2]
-            return BucketUnreachableError(f"{uri} cannot be reached at {host}: {type(error).__name__}")
-        return BucketError(f"{uri} cannot be read: {type(error).__name__}: {error}")
+            return UnreachableError(f"{uri} cannot be reached at {host}: {type(error).__name__}")
+        return SourceError(f"{uri} cannot be read: {type(error).__name__}: {error}")
 
-    def _refusal(self, response: Any, uri: str, key: str) -> BucketError:
+    def _refusal(self, response: Any, uri: str, key: str) -> SourceError:
         """Map an HTTP error response to an error."""
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = str(response.get("Error", {}).get("Code", status))
         if code == "NoSuchBucket" or (status == 404 and not key):
-            return BucketError(f"{uri}: there is no bucket `{self._name}`; check its name and the endpoint.")
+            return SourceError(f"{uri}: there is no bucket `{self._name}`; check its name and the endpoint.")
         if code in _DENIED or status in (401, 403):
-            return BucketError(f"{uri}: access denied ({code}); check the credentials and the bucket's policy.")
+            return SourceError(f"{uri}: access denied ({code}); check the credentials and the bucket's policy.")
         if status == 404:
-            return ObjectChangedError(f"{key} was deleted while it was fetched.")
+            return ChangedError(f"{key} was deleted while it was fetched.")
         if status >= 500 or status == 429:
-            return BucketUnreachableError(f"{uri} answers {status} ({code})")
-        return BucketError(f"{uri} cannot be read: {code}: {response.get('Error', {}).get('Message', '')}")
+            return UnreachableError(f"{uri} answers {status} ({code})")
+        return SourceError(f"{uri} cannot be read: {code}: {response.get('Error', {}).get('Message', '')}")
 
 
 def _arrow_endpoint(url: str) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayllm.sources.buckets import Checksum
-from rayllm.sources.stores import Snapshot
+from rayllm.sources.items import Checksum, Snapshot
 from rayllm.sources.transfer.checksums import file_checksum
 from rayllm.sources.transfer.journal import boot_id
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rayllm.config import BucketSource, HubSource
+from rayllm.sources.items import Item, Snapshot, Store
 from rayllm.sources.stores.bucket import BucketStore
 from rayllm.sources.stores.hub import HubStore
-from rayllm.sources.stores.items import Item, Snapshot
 from rayllm.sources.stores.local import LocalStore
-from rayllm.sources.stores.store import Store
 
 __all__ = ["BucketStore", "HubStore", "Item", "LocalStore", "Snapshot", "Store", "open_store"]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Self
 
 from rayllm.config import BucketSource
-from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import BucketError, BucketUnreachableError, Location, ObjectChangedError, open_bucket
-from rayllm.sources.errors import ChangedError, UnreachableError
-from rayllm.sources.stores.items import Item, checked_path
+from rayllm.sources.buckets import open_bucket
+from rayllm.sources.items import Item, Location, checked_path
 
 
 class BucketStore:
@@ -27,8 +24,7 @@ class BucketStore:
     def __init__(self, source: BucketSource) -> None:
         self.uri = source.bucket_uri.rstrip("/")
         self._prefix = self.uri.split("://", 1)[1].partition("/")[2]
-        with _translated():
-            self._bucket = open_bucket(source)
+        self._bucket = open_bucket(source)
 
     def files(self) -> list[Item]:
         """List the objects below the prefix, or the single object of that name."""
@@ -40,8 +36,7 @@ class BucketStore:
 
     def locate(self, item: Item) -> Location:
         """See `Store.locate`."""
-        with _translated():
-            return self._bucket.locate(item.key, item.version)
+        return self._bucket.locate(item.key, item.version)
 
     def commit(self) -> str:
         """Empty: a bucket has no commits."""
@@ -56,24 +51,5 @@ class BucketStore:
 
     def _list(self, prefix: str, folder: str) -> list[Item]:
         """Objects whose key starts with `prefix`, with paths relative to `folder`."""
-        with _translated():
-            objects = self._bucket.list_objects(prefix)
-        return [
-            Item(
-                checked_path(each.key.removeprefix(folder), self.uri), each.key, each.size, each.version, each.checksum
-            )
-            for each in objects
-        ]
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of buckets as errors of sources."""
-    try:
-        yield
-    except BucketUnreachableError as error:
-        raise UnreachableError(error.message) from None
-    except ObjectChangedError as error:
-        raise ChangedError(error.message) from None
-    except BucketError as error:
-        raise SourceError(error.message) from None
+        objects = self._bucket.list_objects(prefix)
+        return [replace(each, path=checked_path(each.key.removeprefix(folder), self.uri)) for each in objects]

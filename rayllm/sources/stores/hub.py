@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 from rayllm.config import HubSource
 from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import Checksum, Location
 from rayllm.sources.errors import MissingError, UnreachableError
-from rayllm.sources.stores.items import Item, checked_path
+from rayllm.sources.items import Checksum, Item, Location, checked_path
 
 T = TypeVar("T")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import Location
 from rayllm.sources.errors import ChangedError
-from rayllm.sources.stores.items import Item, checked_path
+from rayllm.sources.items import Item, Location, checked_path
 
 SCHEME = "file://"
 

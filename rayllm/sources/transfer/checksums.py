@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from rayllm.sources.buckets import Checksum
+from rayllm.sources.items import Checksum
 
 _BLOCK = 1024 * 1024
 DEFAULT = "crc32c"

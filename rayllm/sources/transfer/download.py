@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import Checksum, Location
-from rayllm.sources.stores import Item, Snapshot, Store
+from rayllm.sources.items import Checksum, Item, Location, Snapshot, Store
 from rayllm.sources.stores.local import SCHEME, read_range
 from rayllm.sources.transfer.checksums import DEFAULT, file_checksum
 from rayllm.sources.transfer.journal import Journal

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from rayllm.sources.stores import Item
+from rayllm.sources.items import Item
 
 _RESET = "none"
 

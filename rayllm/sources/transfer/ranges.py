@@ -19,9 +19,8 @@ import certifi
 import urllib3
 
 from rayllm.core.errors import SourceError
-from rayllm.sources.buckets import Location
 from rayllm.sources.errors import ChangedError, DeniedError, UnreachableError
-from rayllm.sources.stores import Item
+from rayllm.sources.items import Item, Location
 
 _CHUNK = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509})

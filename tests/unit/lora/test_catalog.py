@@ -10,7 +10,7 @@ import pytest
 from rayllm.core.errors import SourceError
 from rayllm.lora import AdapterName, open_catalog, parse_name
 from rayllm.sources.errors import MissingError
-from rayllm.sources.stores.store import Store
+from rayllm.sources.items import Store
 from tests.servers.gcs import GcsServer
 from tests.servers.hub import HubServer
 from tests.servers.s3 import S3Server

@@ -9,8 +9,8 @@ from pathlib import Path
 from rayllm.config import BucketSource
 from rayllm.sources import DownloadOptions
 from rayllm.sources.cache import Entry, node_cache
+from rayllm.sources.items import Snapshot
 from rayllm.sources.stores import open_store
-from rayllm.sources.stores.items import Snapshot
 from rayllm.sources.transfer import LoggedProgress
 
 WEIGHTS = random.Random(1).randbytes(300_000)

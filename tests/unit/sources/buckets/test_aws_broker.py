@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rayllm.config import AwsCredentials, BucketSource
+from rayllm.core.errors import SourceError
 from rayllm.sources import fetch
-from rayllm.sources.buckets import BucketError
 from rayllm.sources.buckets.aws_broker import request_credentials
 from rayllm.sources.stores import BucketStore
 from tests.servers.faults import FaultProxy
@@ -84,7 +84,7 @@ def test_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     request_credentials(broker.config(auth_token_env_variable="BROKER_TOKEN"))
     assert broker.tokens == ["Bearer b"]
     monkeypatch.delenv("BROKER_TOKEN")
-    with pytest.raises(BucketError, match="the environment variable `BROKER_TOKEN` is not set on this node"):
+    with pytest.raises(SourceError, match="the environment variable `BROKER_TOKEN` is not set on this node"):
         request_credentials(broker.config(auth_token_env_variable="BROKER_TOKEN"))
 
 
@@ -100,7 +100,7 @@ def test_bearer_token(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_invalid_responses(broker: Broker, status: int, answer: Any, message: str) -> None:
     broker.status, broker.answer = status, answer
-    with pytest.raises(BucketError, match=message) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         request_credentials(broker.config())
     assert f"{broker.url}/keys" in caught.value.message
     assert "hidden" not in caught.value.message

@@ -12,8 +12,8 @@ from rayllm.config import BucketSource
 from rayllm.core.errors import SourceError
 from rayllm.sources import fetch
 from rayllm.sources.buckets.s3 import S3Bucket
+from rayllm.sources.items import Checksum
 from rayllm.sources.stores import BucketStore
-from rayllm.sources.stores.items import Checksum
 from tests.servers.faults import FaultProxy
 from tests.servers.listener import Handler, Listener
 from tests.servers.s3 import S3Server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.sources.buckets import Checksum
+from rayllm.sources.items import Checksum
 from rayllm.sources.transfer.checksums import file_checksum
 
 

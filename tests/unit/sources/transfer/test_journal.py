@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.sources.stores.items import Item
+from rayllm.sources.items import Item
 from rayllm.sources.transfer import journal as module
 from rayllm.sources.transfer.journal import Journal
 

@@ -1,4 +1,4 @@
-"""A folder, local or in a bucket, with whole-file reads and atomic writes."""
+"""Folders to read from and write to: local, `s3://` or `gs://`, with whole-file reads and atomic writes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,38 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from rayllm.core.errors import StorageError
-from rayllm.sources.storage.filesystem import open_folder
+from rayllm.config import BucketSource
+from rayllm.core.errors import SourceError, StorageError
+from rayllm.sources.buckets import open_bucket
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 _BLOCK = 1024 * 1024
+
+
+def open_folder(uri: str) -> tuple[FileSystem, str]:
+    """Open the pyarrow file system of a folder, which Ray Data accepts as well, and return it with the folder's path.
+
+    Buckets use the same credentials and endpoints as models (docs/sources.md). Neither folder nor bucket is created.
+
+    Args:
+        uri: a path, `s3://bucket/prefix` or `gs://bucket/prefix`.
+
+    Raises:
+        StorageError: the bucket cannot be accessed; the message says why.
+    """
+    if "://" not in uri:
+        # pyarrow is imported only by those who store something.
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem(), str(Path(uri).expanduser().absolute())
+    try:
+        filesystem = open_bucket(BucketSource(bucket_uri=uri)).filesystem()
+    except SourceError as error:
+        raise StorageError(error.message) from None
+    return filesystem, uri.partition("://")[2].strip("/")
 
 
 @dataclass(frozen=True)
@@ -96,40 +120,34 @@ class Folder:
 
     def names(self, path: str) -> list[str]:
         """Sorted names of the files in the folder `path`, without subfolders; empty if it does not exist."""
-        from pyarrow.fs import FileSelector, FileType
-
-        with self._translated(path, "listed"):
-            files, root = self._open()
-            infos = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
         # Names with a leading dot are files being written.
-        return sorted(i.base_name for i in infos if i.type == FileType.File and not i.base_name.startswith("."))
+        return sorted(entry.name for entry in self.entries(path) if not entry.name.startswith("."))
 
     def folders(self, path: str = "") -> list[str]:
         """Sorted names of the folders in the folder `path`; empty if it does not exist."""
-        from pyarrow.fs import FileSelector, FileType
-
-        with self._translated(path, "listed"):
-            files, root = self._open()
-            infos = files.get_file_info(FileSelector(f"{root}/{path}".rstrip("/"), allow_not_found=True))
-        return sorted(i.base_name for i in infos if i.type == FileType.Directory)
+        return sorted(info.base_name for info in self._listed(path) if not info.is_file)
 
     def entries(self, path: str) -> list[Entry]:
         """Files in the folder `path`, including those being written; empty if it does not exist."""
-        from pyarrow.fs import FileSelector, FileType
+        infos = (info for info in self._listed(path) if info.is_file)
+        return [Entry(info.base_name, info.size, info.mtime_ns / 1e9) for info in infos]
+
+    def _listed(self, path: str) -> list[FileInfo]:
+        from pyarrow.fs import FileSelector
 
         with self._translated(path, "listed"):
             files, root = self._open()
-            infos = files.get_file_info(FileSelector(f"{root}/{path}", allow_not_found=True))
-        return [Entry(i.base_name, i.size, i.mtime_ns / 1e9) for i in infos if i.type == FileType.File]
+            infos: list[FileInfo] = files.get_file_info(
+                FileSelector(f"{root}/{path}".rstrip("/"), allow_not_found=True)
+            )
+            return infos
 
     def size(self, path: str) -> int | None:
         """Size of a file in bytes; None if it does not exist."""
-        from pyarrow.fs import FileType
-
         with self._translated(path, "read"):
             files, root = self._open()
             info = files.get_file_info(f"{root}/{path}")
-        return int(info.size) if info.type == FileType.File else None
+        return int(info.size) if info.is_file else None
 
     def delete(self, path: str) -> None:
         """Delete a file if it exists."""
