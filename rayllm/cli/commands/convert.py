@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rayllm.deploy.conversion import Conversion, Report, Target
+    from rayllm.deploy.conversion import Report
 
 
 @click.command(
@@ -31,27 +31,17 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
     if as_json and output is None:
         raise click.UsageError("--json reports the files written; add --output.")
     try:
-        conversion = convert_files(files, _target(output))
+        reports = convert_files(files, output)
     except FolderNeededError as error:
         raise click.UsageError(f"{error.message}.") from None
-    write_files({path: text for path, text in conversion.texts.items() if path}, force)
+    write_files({report.to: report.text for report in reports if report.to}, force)
     if as_json:
-        click.echo(json.dumps(_as_json(conversion), indent=1))
+        click.echo(json.dumps({"files": [_as_json(report) for report in reports]}, indent=1))
         return
-    for report in conversion.reports:
+    for report in reports:
         _print(report)
-    click.echo(conversion.texts.get(None, ""), nl=False)
-    for path in filter(None, conversion.texts):
-        click.echo(str(path))
-
-
-def _target(output: Path | None) -> Target:
-    from rayllm.deploy.conversion import Target
-
-    if output is None:
-        return Target()
-    is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
-    return Target(file=output) if is_file else Target(folder=output)
+    for report in reports:
+        click.echo(report.text if report.to is None else f"{report.to}\n", nl=False)
 
 
 def _print(report: Report) -> None:
@@ -61,15 +51,10 @@ def _print(report: Report) -> None:
         click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
 
 
-def _as_json(conversion: Conversion) -> dict[str, Any]:
+def _as_json(report: Report) -> dict[str, Any]:
     return {
-        "files": [
-            {
-                "from": str(report.source),
-                "form": str(report.form),
-                "to": str(report.to),
-                "notes": [{"key": change.key, "kind": change.kind, "text": change.text} for change in report.changes],
-            }
-            for report in conversion.reports
-        ]
+        "from": str(report.source),
+        "form": str(report.form),
+        "to": str(report.to),
+        "notes": [{"key": change.key, "kind": change.kind, "text": change.text} for change in report.changes],
     }

@@ -1,26 +1,31 @@
-"""Convert a set of files."""
+"""Convert a set of files: models, serve configs, and the files that those list."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rayllm.config import load_app
 from rayllm.config.legacy import Change, Changes
 from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.named import file_name
+from rayllm.config.yaml import read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
-from rayllm.deploy.conversion.inputs import Origin, Reading, origin_of, read_files
 from rayllm.deploy.conversion.keys.secrets import refuse_secrets
 from rayllm.deploy.conversion.model import Converted, Draft, convert_model
 from rayllm.deploy.conversion.rendering import model_text, ordered, serve_text
-from rayllm.deploy.conversion.serve import IMPORT_PATH, Served, ServeDraft
-from rayllm.deploy.conversion.target import Target
+from rayllm.deploy.conversion.serve import IMPORT_PATH, Entry, Served, ServeDraft, files_in, read_serve
+
+_MODELS = "model_config"
+_Origin = tuple[Path, str]
+"""A resolved file, and a path in it; "" is the whole file."""
 
 
 class FolderNeededError(ConfigError):
-    """The input becomes several files, but the target is not a folder."""
+    """The input becomes several files, but the output is not a folder."""
 
 
 @dataclass(frozen=True)
@@ -30,82 +35,104 @@ class Report:
     source: Path
     form: Format
     to: Path | None
+    text: str
     changes: tuple[Change, ...]
-    is_as_it_was: bool = False
+    is_as_it_was: bool
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A report per file, and the texts of the results by path; the path None is the caller."""
-
-    reports: tuple[Report, ...]
-    texts: dict[Path | None, str]
-
-
-def convert_files(paths: Iterable[Path], target: Target) -> Conversion:
+def convert_files(paths: Iterable[Path], output: Path | None = None) -> list[Report]:
     """Convert files, and those that serve configs among them list. Nothing is written.
 
     Args:
         paths: files and folders.
-        target: where the results will be; relative paths in them are rewritten accordingly.
+        output: the folder of the results, or the file (.yaml, .yml) of the only one; relative paths in them are
+            rewritten accordingly. None leaves these as they are, and the one text to the caller.
 
     Raises:
         ConfigError: a file cannot be converted; lists every fault of every file, one a line.
-        FolderNeededError: they become several files, and the target is not a folder.
+        FolderNeededError: they become several files, and the output is not a folder.
     """
-    reading = read_files(paths, target.place)
-    if not target.folder and reading.count > 1:
+    work = _Work(output)
+    for path in paths:
+        for file in files_in(path) if path.is_dir() else [path]:
+            with work.collecting():
+                work.read(file)
+    if not work.folder and sum(not draft.prefix for draft in work.drafts.values()) + len(work.serves) > 1:
         raise FolderNeededError("these become several files; name a folder for them with --output")
-    work = _Work(target, reading)
-    work.convert()
-    conversion = Conversion(tuple(work.reports()), work.texts)
-    if reading.faults:
-        raise ConfigError("\n".join(dict.fromkeys(reading.faults)))
-    return conversion
+    reports = list(work.reports())
+    if work.faults:
+        raise ConfigError("\n".join(dict.fromkeys(work.faults)))
+    return reports
 
 
-@dataclass
 class _Work:
-    target: Target
-    reading: Reading
-    converted: dict[Origin, Converted] = field(default_factory=dict)
-    texts: dict[Path | None, str] = field(default_factory=dict)
-    sources: dict[Path | None, Path] = field(default_factory=dict)
+    """The files read, each once, and what they become."""
 
-    def convert(self) -> None:
-        for origin, draft in self.reading.drafts.items():
-            with self.reading.collecting():
-                self.converted[origin] = convert_model(draft, self.target.place if draft.prefix else self.target.models)
+    def __init__(self, output: Path | None) -> None:
+        is_file = output is not None and output.suffix in (".yaml", ".yml") and not output.is_dir()
+        self.output, self.folder = output, None if is_file else output
+        # The folder of serve configs, or of the one file.
+        self.place = output.parent if output and is_file else output
+        self.drafts: dict[_Origin, Draft] = {}
+        self.serves: list[ServeDraft] = []
+        self.converted: dict[_Origin, Converted] = {}
+        self.sources: dict[Path | None, Path] = {}
+        self.faults: list[str] = []
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect a ConfigError and continue."""
+        try:
+            yield
+        except ConfigError as error:
+            self.faults += error.message.splitlines()
+
+    def read(self, file: Path) -> None:
+        raw = read_yaml(file)
+        if not isinstance(raw, dict) or "applications" not in raw:
+            # A serve config may have read it already, and knows more about it.
+            self.drafts.setdefault((file.resolve(), ""), Draft(file, raw, (file.resolve().parent, Path.cwd())))
+            return
+        serve = read_serve(file, raw, self.place)
+        self.serves.append(serve)
+        for served in serve.served:
+            for entry in served.entries:
+                origin = _origin(serve, entry)
+                self.drafts[origin] = _draft(serve, served, entry, self.drafts.get(origin))
 
     def reports(self) -> Iterator[Report]:
-        for serve in self.reading.serves:
-            with self.reading.collecting():
+        models = self.folder / _MODELS if self.folder else self.place
+        for origin, draft in self.drafts.items():
+            with self.collecting():
+                self.converted[origin] = convert_model(draft, self.place if draft.prefix else models)
+        for serve in self.serves:
+            with self.collecting():
                 yield self._serve(serve)
-        for origin, draft in self.reading.drafts.items():
+        for origin, draft in self.drafts.items():
             if not draft.prefix and origin in self.converted:
-                with self.reading.collecting():
+                with self.collecting():
                     yield self._model(draft, self.converted[origin])
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
-        to = self.target.model_file(converted.model.model_id)
         is_as_it_was = converted.form is Format.CURRENT and converted.config == draft.raw
-        self._put(to, _text_of(draft.file) if is_as_it_was else model_text(converted.config), draft.file)
-        return Report(draft.file, converted.form, to, converted.changes, is_as_it_was)
+        text = _text_of(draft.file) if is_as_it_was else model_text(converted.config)
+        to = self._reserved(f"{_MODELS}/{file_name(converted.model.model_id)}", draft.file)
+        return Report(draft.file, converted.form, to, text, converted.changes, is_as_it_was)
 
     def _serve(self, serve: ServeDraft) -> Report:
         applications = [
             self._application(serve, each) if isinstance(each, Served) else each for each in serve.applications
         ]
-        config = {**serve.around, "applications": applications}
-        changes = Changes()
+        config, changes = {**serve.around, "applications": applications}, Changes()
         refuse_secrets(config, "", changes)
         if changes.faults:
             raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
-        is_as_it_was, to = config == serve.raw, self.target.serve_file(serve.file)
-        self._put(to, _text_of(serve.file) if is_as_it_was else serve_text(config), serve.file)
-        file = serve.file.resolve()
+        is_as_it_was, file = config == serve.raw, serve.file.resolve()
         inline = [change for origin, each in self.converted.items() if origin[0] == file for change in each.changes]
-        return Report(serve.file, serve.form, to, (*serve.changes.all, *inline), is_as_it_was)
+        text = _text_of(serve.file) if is_as_it_was else serve_text(config)
+        to = self._reserved(serve.file.name, serve.file)
+        # Its format is that of its first application.
+        return Report(serve.file, serve.served[0].form, to, text, (*serve.changes.all, *inline), is_as_it_was)
 
     def _application(self, serve: ServeDraft, served: Served) -> Mapping:
         """Convert an application.
@@ -113,30 +140,59 @@ class _Work:
         Raises:
             ConfigError: the result would not load.
         """
-        origins = [origin_of(serve, entry) for entry in served.entries]
-        models = [self.converted[origin] for origin in origins if origin in self.converted]
-        listed = [self._entry(origin, self.converted[origin]) for origin in origins if origin in self.converted]
-        args = {**served.raw["args"], "llm_configs": listed}
-        if router := _router(served, models):
+        origins = [_origin(serve, entry) for entry in served.entries]
+        models = [(origin, self.converted[origin]) for origin in origins if origin in self.converted]
+        args = {**served.raw["args"], "llm_configs": [_listed(*each) for each in models]}
+        if router := _router(served, [model for _, model in models]):
             args["router"] = router
         if len(models) == len(origins):
             try:
-                load_app({**args, "llm_configs": [each.resolved for each in models]}, serve.file.resolve().parent)
+                load_app({**args, "llm_configs": [model.resolved for _, model in models]}, serve.file.resolve().parent)
             except ConfigError as error:
                 faults = [f"{serve.file}: {served.where}{line}" for line in error.message.splitlines()]
                 raise ConfigError("\n".join(faults)) from None
         return {**served.raw, "import_path": IMPORT_PATH, "args": args}
 
-    def _entry(self, origin: Origin, converted: Converted) -> str | Mapping:
-        return ordered(converted.config) if origin[1] else self.target.reference(converted.model.model_id)
-
-    def _put(self, to: Path | None, text: str, source: Path) -> None:
-        if to in self.texts:
+    def _reserved(self, name: str, source: Path) -> Path | None:
+        """The path of a result, which is `name` in the folder, for a source alone."""
+        to = self.folder / name if self.folder else self.output
+        if to in self.sources:
             raise ConfigError(f"{source}: becomes {to}, as {self.sources[to]} does; convert them one by one.")
-        self.texts[to], self.sources[to] = text, source
+        self.sources[to] = source
+        return to
 
 
-def _router(served: Served, models: list[Converted]) -> object:
+def _origin(serve: ServeDraft, entry: Entry) -> _Origin:
+    return (entry.file.resolve(), "") if entry.file else (serve.file.resolve(), f"{entry.key}.")
+
+
+def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | None) -> Draft:
+    file = entry.file or serve.file
+    folders = (file.resolve().parent, serve.file.resolve().parent, Path.cwd())
+    variables = (*(earlier.variables if earlier else ()), *served.variables)
+    return Draft(
+        _shown(file),
+        entry.raw,
+        tuple(dict.fromkeys(folders)),
+        "" if entry.file else f"{entry.key}.",
+        is_listed=True,
+        known=None if served.form is Format.CURRENT else served.form,
+        variables=tuple(dict.fromkeys(variables)),
+    )
+
+
+def _shown(file: Path) -> Path:
+    """The file's name in messages, relative if it is below the working directory."""
+    resolved, here = file.resolve(), Path.cwd()
+    return resolved.relative_to(here) if resolved.is_relative_to(here) else file
+
+
+def _listed(origin: _Origin, converted: Converted) -> str | Mapping:
+    """A model in a serve config: inline, or the path of its file."""
+    return ordered(converted.config) if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
+
+
+def _router(served: Served, models: Iterable[Converted]) -> object:
     """`args.router`, with the routing that models request."""
     routing = {each.model.model_id: each.routing for each in models if each.routing}
     if not routing or not isinstance(served.router, dict):

@@ -17,10 +17,8 @@ from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format, format_of
-from rayllm.deploy.conversion.keys.defaults import note_lost_refusal, write_defaults
-from rayllm.deploy.conversion.keys.deployment import carry_deployment
-from rayllm.deploy.conversion.keys.engine_arguments import carry_engine_arguments
-from rayllm.deploy.conversion.keys.generation import carry_sampling
+from rayllm.deploy.conversion.keys.deployment import carry_deployment, note_lost_refusal, write_defaults
+from rayllm.deploy.conversion.keys.engine_arguments import carry_engine_arguments, carry_sampling
 from rayllm.deploy.conversion.keys.ray_serve_llm import carry_keys
 from rayllm.deploy.conversion.keys.secrets import refer, take_secrets
 from rayllm.deploy.conversion.keys.sources import carry_sources

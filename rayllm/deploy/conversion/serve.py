@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,9 +11,9 @@ from typing import Any
 
 from rayllm.config.legacy import Changes, refuse_removed_application
 from rayllm.config.legacy.nested import Mapping, at, copied
-from rayllm.config.paths import kept_in
+from rayllm.config.paths import find, kept_in
+from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.conversion.entries import Entry, expand
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
 from rayllm.deploy.conversion.relative_paths import from_place
@@ -46,6 +47,15 @@ INGRESS_OPTIONS = {
 """Option of `ray.serve.llm`'s ingress → key of `args.router`."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One mapping of a list, with its key in the serve config, and its file if it has one."""
+
+    key: str
+    file: Path | None
+    raw: Any
+
+
 @dataclass
 class Served:
     """An application that serves models.
@@ -60,11 +70,6 @@ class Served:
     entries: list[Entry] = field(default_factory=list)
     router: Any = field(default_factory=dict)
     variables: tuple[str, ...] = ()
-
-    @property
-    def known(self) -> Format | None:
-        """The format of its models, for those whose keys are ambiguous."""
-        return None if self.form is Format.CURRENT else self.form
 
 
 @dataclass
@@ -81,11 +86,6 @@ class ServeDraft:
     def served(self) -> list[Served]:
         """The applications that serve models."""
         return [each for each in self.applications if isinstance(each, Served)]
-
-    @property
-    def form(self) -> Format:
-        """The format of its first application."""
-        return self.served[0].form
 
 
 def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
@@ -163,7 +163,7 @@ def _served(served: Served, folders: tuple[Path, ...], place: Path | None, chang
     args = raw.get("args")
     args = dict(args) if isinstance(args, dict) else {}
     served.variables = tuple(_variables(raw, where, changes))
-    served.entries = list(expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
+    served.entries = list(_expand(args.pop("llm_configs", None), f"{where}args.llm_configs", folders))
     if served.form is Format.RAY_SERVE_LLM:
         _ingress(served, args, changes)
         changes.rewritten(f"{where}import_path", f"is `{IMPORT_PATH}` now")
@@ -219,3 +219,42 @@ def _router(router: Any, folders: tuple[Path, ...], place: Path | None) -> Any:
         where = from_place(place, storage, Path(kept_in(storage, folders)))
         return {**router, "batches": {**at(router, "batches"), "storage": where}}
     return router
+
+
+def _expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
+    """Expand the files, folders, globs, mappings and inline YAML at `key`: a list, or a string for a list of one."""
+    if value is None:
+        return
+    listed = value if isinstance(value, list) else [value]
+    for index, item in enumerate(listed):
+        where = f"{key}.{index}" if isinstance(value, list) else key
+        if isinstance(item, dict):
+            yield Entry(where, None, item)
+        elif isinstance(item, str) and "\n" in item:
+            yield Entry(where, None, parse_yaml(item, where))
+        elif isinstance(item, str):
+            yield from (Entry(where, path, read_yaml(path)) for path in _files_of(item, where, folders))
+        else:
+            raise ConfigError(f"{where}: must be a path or a mapping.")
+
+
+def _files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
+    """The files of a path, folder or glob; folders are searched recursively.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if glob.has_magic(text):
+        patterns = [folder / Path(text).expanduser() for folder in folders]
+        paths = next(filter(None, (sorted(map(Path, glob.glob(str(each)))) for each in patterns)), [])
+    else:
+        paths = [find(text, folders, key)]
+    files = [file for path in paths for file in (files_in(path) if path.is_dir() else [path])]
+    if not files:
+        raise ConfigError(f"{key}: `{text}` holds no .yaml, .yml or .json file.")
+    return files
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The YAML and JSON files of a folder, recursively."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".yaml", ".yml", ".json") and path.is_file())

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rayllm.deploy.conversion import Change, Format
+from rayllm.config.legacy import Change
+from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.model import Draft, convert_model
 from rayllm.deploy.conversion.serve import INGRESS_OPTIONS, ServeDraft, read_serve
 from tests.unit.deploy.conversion.forms import Mapping

@@ -15,7 +15,8 @@ from rayllm.config import BucketSource, ModelConfig, load_model
 from rayllm.config.legacy import Changes, upgrade
 from rayllm.config.yaml import dump_yaml
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.conversion import Format, Report, Target, convert_files
+from rayllm.deploy.conversion import Report, convert_files
+from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.model import Draft, convert_model
 from tests.unit.deploy.conversion.forms import (
     CURRENT,
@@ -31,9 +32,8 @@ def convert(raw: Mapping, folder: Path) -> tuple[Mapping, Report]:
     """The converted mapping of one file, and the notes about it."""
     file = folder / "old.yaml"
     file.write_text(yaml.safe_dump(raw, sort_keys=False))
-    conversion = convert_files([file], Target())
-    [report] = conversion.reports
-    return yaml.safe_load(conversion.texts[None]), report
+    [report] = convert_files([file])
+    return yaml.safe_load(report.text), report
 
 
 def converted(raw: Mapping, folder: Path) -> ModelConfig:
@@ -282,9 +282,8 @@ def test_a_secret_where_no_reference_is_read_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "today.yaml"
     file.write_text("# A comment.\nmodel_loading_config: {model_id: m}\n")
-    conversion = convert_files([file], Target())
-    [report] = conversion.reports
-    assert conversion.texts == {None: file.read_text()}
+    [report] = convert_files([file])
+    assert (report.to, report.text) == (None, file.read_text())
     assert (report.form, report.changes, report.is_as_it_was) == (Format.CURRENT, (), True)
 
 
@@ -332,7 +331,7 @@ def test_faults_are_told_by_the_keys_of_the_file(raw: Mapping, said: str, tmp_pa
 def test_what_is_no_mapping_is_a_fault(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"x\.yaml: "):
-        convert_files([tmp_path / "x.yaml"], Target())
+        convert_files([tmp_path / "x.yaml"])
 
 
 def places(value: Any) -> list[tuple[Any, ...]]:
@@ -362,8 +361,8 @@ def test_anything_in_the_place_of_anything_is_converted_or_refused(raw: Mapping)
 
 def test_current_is_the_form_of_what_shipped() -> None:
     shipped = sorted((Path(__file__).parents[4] / "models").glob("*.yaml"))
-    conversion = convert_files(shipped, Target(folder=Path("nowhere")))
-    assert all(report.form is Format.CURRENT for report in conversion.reports)
+    reports = convert_files(shipped, Path("nowhere"))
+    assert all(report.form is Format.CURRENT for report in reports)
 
 
 def test_a_prompt_format_at_the_top_stays(tmp_path: Path) -> None:
@@ -380,7 +379,8 @@ def test_aliases_of_yaml_are_written_out(tmp_path: Path) -> None:
     file = tmp_path / "aliases.yaml"
     file.write_text(yaml.safe_dump(raw))
     assert "&id001" in file.read_text()
-    text = convert_files([file], Target()).texts[None]
+    [report] = convert_files([file])
+    text = report.text
     assert "&id001" not in text
     assert text.count("${env:HF_TOKEN}") == 2
 

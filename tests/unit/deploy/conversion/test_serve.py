@@ -11,7 +11,7 @@ import yaml
 
 from rayllm.config import AppConfig, load_app, load_model, load_serve_file
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.conversion import Conversion, FolderNeededError, Target, convert_files
+from rayllm.deploy.conversion import FolderNeededError, Report, convert_files
 from tests.unit.deploy.conversion.forms import (
     CURRENT,
     EARLY,
@@ -52,21 +52,21 @@ def serve(folder: Path, import_path: str, args: Mapping, **keys: Any) -> Path:
     return write(folder / "serve.yaml", {**around, "applications": [application | keys]})
 
 
-def written(conversion: Conversion) -> None:
-    for path, text in conversion.texts.items():
-        assert path is not None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def written(reports: list[Report]) -> None:
+    for report in reports:
+        assert report.to is not None
+        report.to.parent.mkdir(parents=True, exist_ok=True)
+        report.to.write_text(report.text)
 
 
 def converted(file: Path, folder: Path) -> tuple[AppConfig, dict[str, list[str]]]:
     """The application that loads from what a serve config became, and the notes of all files by `file: key`."""
-    conversion = convert_files([file], Target(folder=folder))
-    written(conversion)
+    reports = convert_files([file], folder)
+    written(reports)
     [application] = load_serve_file(folder / file.name)
     assert application["import_path"] == OUR_APP
     notes: dict[str, list[str]] = {}
-    for report in conversion.reports:
+    for report in reports:
         for note in report.changes:
             notes.setdefault(f"{report.source.name}: {note.key}", []).append(note.text)
     return load_app(application["args"], folder), notes
@@ -89,10 +89,11 @@ def test_a_token_of_another_application_is_left_out(old: Path, tmp_path: Path) -
     file = serve(old, RAY_APP, {"llm_configs": ["plain.yaml"]})
     raw = yaml.safe_load(file.read_text())
     other = {"name": "x", "route_prefix": "/x", "import_path": "my:app", "runtime_env": {"env_vars": {"MY_TOKEN": "x"}}}
-    conversion = convert_files([write(file, {"applications": [*raw["applications"], other]})], Target(folder=tmp_path))
-    applications = yaml.safe_load(conversion.texts[tmp_path / "serve.yaml"])["applications"]
+    report, *_ = convert_files([write(file, {"applications": [*raw["applications"], other]})], tmp_path)
+    assert report.to == tmp_path / "serve.yaml"
+    applications = yaml.safe_load(report.text)["applications"]
     assert applications[1] == other | {"runtime_env": {"env_vars": {}}}
-    notes = conversion.reports[0].changes
+    notes = report.changes
     assert {"not_carried", "secret"} <= {note.kind for note in notes if note.key.startswith("applications.1")}
 
 
@@ -144,11 +145,10 @@ def test_an_application_of_ray_serve_llm(old: Path, tmp_path: Path) -> None:
 def test_models_in_a_serve_config_stay_in_it(old: Path) -> None:
     text = yaml.safe_dump(EARLY | {"model_loading_config": {"model_id": "as-text"}})
     file = serve(old, RAY_APP, {"llm_configs": [deepcopy(RAY_SERVE_LLM), text]})
-    conversion = convert_files([file], Target())
-    [application] = yaml.safe_load(conversion.texts[None])["applications"]
+    [report] = convert_files([file])
+    [application] = yaml.safe_load(report.text)["applications"]
     app = load_app(application["args"])
     assert [model.model_id for model in app.models] == ["org/chat-1b", "as-text"]
-    [report] = conversion.reports
     assert "applications.0.args.llm_configs.0.server_cls" in {note.key for note in report.changes}
 
 
@@ -160,9 +160,9 @@ def test_folders_and_globs_mean_all_of_their_files(entry: str, old: Path, tmp_pa
 
 def test_a_folder_is_converted_whole(old: Path, tmp_path: Path) -> None:
     serve(old, RAY_APP, {"llm_configs": ["plain.yaml"]})
-    conversion = convert_files([old], Target(folder=tmp_path / "new"))
-    written(conversion)
-    names = sorted(str(path.relative_to(tmp_path / "new")) for path in conversion.texts if path)
+    reports = convert_files([old], tmp_path / "new")
+    written(reports)
+    names = sorted(str(report.to.relative_to(tmp_path / "new")) for report in reports if report.to)
     assert names == [
         "model_config/org--chat-1b.yaml",
         "model_config/org--chat-8b.yaml",
@@ -172,7 +172,7 @@ def test_a_folder_is_converted_whole(old: Path, tmp_path: Path) -> None:
         "model_config/org--two.yaml",
         "serve.yaml",
     ]
-    assert len(conversion.reports) == 7
+    assert len(reports) == 7
     for name in names[:-1]:
         load_model(tmp_path / "new" / name)
 
@@ -183,9 +183,9 @@ def test_a_serve_config_of_today_is_left_as_it_is(tmp_path: Path) -> None:
         "# Ours.\napplications:\n- {name: a, import_path: 'rayllm:app', args: {llm_configs: "
         "[{model_loading_config: {model_id: m}}], router: {log_prompts: true}}}\n"
     )
-    conversion = convert_files([file], Target())
-    assert conversion.texts == {None: file.read_text()}
-    assert conversion.reports[0].is_as_it_was
+    [report] = convert_files([file])
+    assert (report.to, report.text) == (None, file.read_text())
+    assert report.is_as_it_was
 
 
 def test_relative_paths_lead_where_they_led(old: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_relative_paths_lead_where_they_led(old: Path, tmp_path: Path) -> None:
         "engine_kwargs": {"chat_template": "t.jinja", "lora_modules": ["x=./adapters"]},
         "lora_config": {"dynamic_lora_loading_path": "../old/adapters"},
     }
-    written(convert_files([write(old / "m.yaml", raw)], Target(folder=tmp_path / "new")))
+    written(convert_files([write(old / "m.yaml", raw)], tmp_path / "new"))
     text = (tmp_path / "new/model_config/m.yaml").read_text()
     assert str(tmp_path) not in text
     model = load_model(tmp_path / "new/model_config/m.yaml")
@@ -260,7 +260,7 @@ def test_what_cannot_be_carried_over_is_refused(
 ) -> None:
     file = serve(old, import_path, args)
     with pytest.raises(ConfigError) as raised:
-        convert_files([file], Target(folder=tmp_path))
+        convert_files([file], tmp_path)
     assert output in raised.value.message
     assert all(line.startswith(str(file)) for line in raised.value.message.splitlines())
 
@@ -270,7 +270,7 @@ def test_every_fault_of_every_file_is_told(old: Path, tmp_path: Path) -> None:
     file = serve(old, RAY_APP, {"llm_configs": ["bad.yaml", "none.yaml"]})
     files = [file, old / "bad.yaml", write(old / "worse.yaml", CURRENT | {"y": 1})]
     with pytest.raises(ConfigError) as raised:
-        convert_files(files, Target(folder=tmp_path))
+        convert_files(files, tmp_path)
     error = raised.value.message
     assert "none.yaml" in error
     assert "bad.yaml: x: unknown key" in error
@@ -280,12 +280,12 @@ def test_every_fault_of_every_file_is_told(old: Path, tmp_path: Path) -> None:
 def test_two_files_do_not_become_one(old: Path, tmp_path: Path) -> None:
     write(old / "again.yaml", CURRENT)
     with pytest.raises(ConfigError, match=r"org--today\.yaml, as .* does; convert them one by one"):
-        convert_files([old / "today.yaml", old / "again.yaml"], Target(folder=tmp_path))
+        convert_files([old / "today.yaml", old / "again.yaml"], tmp_path)
 
 
 def test_several_files_need_a_folder(old: Path, tmp_path: Path) -> None:
     listing = serve(old, OUR_APP, {"llm_configs": ["today.yaml"]})
     for files in ([listing], [old / "today.yaml", old / "plain.yaml"]):
-        for target in (Target(), Target(file=tmp_path / "x.yaml")):
+        for target in (None, tmp_path / "x.yaml"):
             with pytest.raises(FolderNeededError):
                 convert_files(files, target)
