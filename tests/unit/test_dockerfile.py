@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.deploy.kuberay.cache_volume import MOUNT
+from rayllm.deploy.kuberay.options import MOUNT
 from rayllm.deploy.kuberay.pods import USER
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Command-line options with the same name in ManifestOptions.
 _SAME = (
     *("name", "namespace", "gpu_resource", "gpus_per_node", "cpus", "memory", "head_cpus", "head_memory"),
-    *("routers", "service_account", "upgrade", "gateway_class", "redis"),
+    *("routers", "service_account", "upgrade", "gateway_class", "redis", "node_labels"),
 )
 _UPGRADES = ("NewCluster", "NewClusterWithIncrementalUpgrade", "None")
 
@@ -126,7 +126,6 @@ def _ray_service(file: Path, arguments: dict[str, Any]) -> str:
 def _options(arguments: dict[str, Any]) -> ManifestOptions:
     from rayllm.deploy.kuberay import (
         ManifestOptions,
-        NodeSelection,
         parse_cache_volume,
         parse_selector,
         parse_toleration,
@@ -140,11 +139,8 @@ def _options(arguments: dict[str, Any]) -> ManifestOptions:
         options["redis_password"] = _secret_key(arguments["redis_password"])
     return ManifestOptions(
         image=arguments["image"] or f"rayllm:{__version__}{suffix}",
-        nodes=NodeSelection(
-            arguments["node_labels"],
-            tuple(parse_selector(text) for text in arguments["node_selector"]),
-            tuple(parse_toleration(text) for text in arguments["toleration"]),
-        ),
+        node_selectors=tuple(map(parse_selector, arguments["node_selector"])),
+        tolerations=tuple(map(parse_toleration, arguments["toleration"])),
         env=_pairs("--env", arguments["env"]),
         env_secrets=arguments["env_secret"],
         pull_secret=arguments["image_pull_secret"],

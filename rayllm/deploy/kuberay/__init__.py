@@ -1,14 +1,16 @@
 """Renders a serve config as a KubeRay RayService manifest. Pure: reads no cluster."""
 
-from rayllm.deploy.kuberay.cache_volume import parse_cache_volume
-from rayllm.deploy.kuberay.node_selection import NodeSelection, parse_selector, parse_toleration
-from rayllm.deploy.kuberay.options import ManifestOptions
+from rayllm.deploy.kuberay.options import (
+    ManifestOptions,
+    parse_cache_volume,
+    parse_selector,
+    parse_toleration,
+)
 from rayllm.deploy.kuberay.ray_service import render_manifest
 from rayllm.deploy.kuberay.serve_config import local_paths, open_applications, relocate_paths, required_variables
 
 __all__ = [
     "ManifestOptions",
-    "NodeSelection",
     "local_paths",
     "open_applications",
     "parse_cache_volume",

@@ -1,17 +1,17 @@
-"""ManifestOptions of a manifest, beside the models."""
+"""What a manifest has beside the models: images, sizes of pods, their cache, and their nodes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.kuberay.cache_volume import CacheVolume
-from rayllm.deploy.kuberay.node_selection import NodeSelection
-from rayllm.deploy.kuberay.quantity import multiply
-from rayllm.deploy.kuberay.worker_group import ROUTER, WorkerGroup
+from rayllm.deploy.kuberay.worker_group import CPU, HEAD, ROUTER, WorkerGroup
+
+MOUNT = "/cache"
+"""Mount path of the cache in every pod."""
 
 # CPUs and memory. The smallest GPU machines of clouds have 4 CPUs and 16 GiB, part of which the system uses.
 _GPU_POD = (3, "12Gi")
@@ -20,35 +20,51 @@ _ROUTER_POD = (2, "4Gi")
 # KubeRay appends up to 16 characters, and Kubernetes allows 63.
 _MAX_NAME = 47
 
-Upgrade = Literal["NewCluster", "NewClusterWithIncrementalUpgrade", "None"]
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+# Cloud or autoscaler → its label for GPU nodes, and the label's value for each of Ray's accelerator types.
+# Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus, https://karpenter.sh/docs/concepts/scheduling
+NODE_LABELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "gke": (
+        "cloud.google.com/gke-accelerator",
+        {
+            "T4": "nvidia-tesla-t4",
+            "P4": "nvidia-tesla-p4",
+            "P100": "nvidia-tesla-p100",
+            "V100": "nvidia-tesla-v100",
+            "L4": "nvidia-l4",
+            "A100-40G": "nvidia-tesla-a100",
+            "A100-80G": "nvidia-a100-80gb",
+            "H100": "nvidia-h100-80gb",
+            "H200": "nvidia-h200-141gb",
+            "B200": "nvidia-b200",
+        },
+    ),
+    "karpenter": (
+        "karpenter.k8s.aws/instance-gpu-name",
+        {name: name.lower() for name in ("T4", "V100", "A10G", "L4", "L40S", "A100", "H100", "H200", "B200")},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NodeSelector:
+    """A label that nodes must have for pods of a kind: an accelerator, `cpu`, `router`, `head`; None is any worker."""
+
+    kind: str | None
+    key: str
+    value: str
 
 
 @dataclass(frozen=True)
 class ManifestOptions:
-    """ManifestOptions of the Ray cluster and its pods.
+    """Options of the Ray cluster and its pods, as `rayllm build --kuberay` names them.
 
-    Args:
-        image: image of all pods, with Ray and RayLLM.
-        name: name of the RayService.
-        namespace: Kubernetes namespace; None leaves it to `kubectl`.
-        gpu_resource: the device plugin's resource name for GPUs.
-        gpus_per_node: GPUs of the largest node.
-        cpus: CPUs per GPU of a worker, or per worker without GPU; None is what the smallest machines have.
-        memory: memory, in the same way.
-        head_cpus: CPUs of the head.
-        head_memory: memory of the head.
-        routers: pods for routers only; None is two if other pods scale, else none.
-        cache: volume for weights and adapters.
-        nodes: constraints on the pods' nodes.
-        env: environment variables of all pods.
-        env_secrets: Secrets whose keys become environment variables of all pods.
-        pull_secret: Secret for pulling the image.
-        service_account: the pods' service account.
-        account_annotations: create that account, with these annotations.
-        upgrade: KubeRay's upgrade strategy.
-        gateway_class: GatewayClass for an incremental upgrade.
-        redis: `host:port` of a Redis for the fault tolerance of Ray's GCS.
-        redis_password: Secret and key of its password.
+    `cpus` and `memory` are those per GPU of a worker, or per worker without GPU; None is what the smallest machines
+    have. `routers` are pods for routers only; None is two if other pods scale, else none. `cache` is the source of the
+    volume for weights and adapters. `node_labels` is a key of `NODE_LABELS`, whose labels `node_selectors` override;
+    `tolerations` come beside the one for GPU nodes. A `service_account` with `account_annotations` is created. `redis`
+    keeps the state of Ray's GCS; `redis_password` is a Secret and its key.
     """
 
     image: str
@@ -61,14 +77,16 @@ class ManifestOptions:
     head_cpus: int = 2
     head_memory: str = "8Gi"
     routers: int | None = None
-    cache: CacheVolume = field(default_factory=CacheVolume)
-    nodes: NodeSelection = field(default_factory=NodeSelection)
+    cache: Mapping[str, Any] = field(default_factory=lambda: {"emptyDir": {}})
+    node_labels: str | None = None
+    node_selectors: tuple[NodeSelector, ...] = ()
+    tolerations: tuple[dict[str, Any], ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     env_secrets: tuple[str, ...] = ()
     pull_secret: str | None = None
     service_account: str | None = None
     account_annotations: Mapping[str, str] = field(default_factory=dict)
-    upgrade: Upgrade = "NewCluster"
+    upgrade: Literal["NewCluster", "NewClusterWithIncrementalUpgrade", "None"] = "NewCluster"
     gateway_class: str | None = None
     redis: str | None = None
     redis_password: tuple[str, str] | None = None
@@ -84,7 +102,7 @@ class ManifestOptions:
                 f"--name: `{self.name}` must be small letters, digits and `-`, at most {_MAX_NAME} of them, and "
                 "begin with a letter."
             )
-        multiply(self.head_memory, 1, "--head-memory")
+        _quantity(self.head_memory, "--head-memory")
         if (self.upgrade == "NewClusterWithIncrementalUpgrade") != bool(self.gateway_class):
             raise ConfigError("--gateway-class and --upgrade NewClusterWithIncrementalUpgrade need each other.")
         if self.account_annotations and not self.service_account:
@@ -104,4 +122,92 @@ class ManifestOptions:
         if group.kind == ROUTER:
             return _ROUTER_POD[1]
         per_gpu = self.memory or (_GPU_POD if group.gpus else _CPU_POD)[1]
-        return multiply(per_gpu, max(1, group.gpus), "--memory")
+        number, unit = _quantity(per_gpu, "--memory")
+        return f"{number * max(1, group.gpus)}{unit}"
+
+    def node_selector(self, kind: str | None) -> dict[str, str]:
+        """The `nodeSelector` of pods for an accelerator, `cpu`, `router`, `head`, or None for any GPU.
+
+        Raises:
+            ConfigError: there is no label for the accelerator.
+        """
+        labels = {} if kind in (HEAD, CPU, ROUTER) else self._accelerator_label(kind)
+        kinds = (kind,) if kind == HEAD else (None, kind)
+        return labels | {selector.key: selector.value for selector in self.node_selectors if selector.kind in kinds}
+
+    def _accelerator_label(self, accelerator: str | None) -> dict[str, str]:
+        if self.node_labels is None or accelerator is None:
+            return {}
+        key, values = NODE_LABELS[self.node_labels]
+        if accelerator in values:
+            return {key: values[accelerator]}
+        if any(selector.kind == accelerator for selector in self.node_selectors):
+            return {}
+        raise ConfigError(
+            f"--node-labels {self.node_labels}: no label is known for {accelerator}; known are {', '.join(values)}.\n"
+            f"hint: --node-selector {accelerator}:KEY=VALUE says which nodes have it."
+        )
+
+
+def memory_bytes(amount: str) -> int:
+    """The bytes of an amount of memory such as `12Gi`."""
+    number, unit = _quantity(amount, "--memory")
+    return number * _UNITS[unit]
+
+
+def _quantity(text: str, option: str) -> tuple[int, str]:
+    """Parse an amount of memory into number and unit.
+
+    Raises:
+        ConfigError: it is none; names the option.
+    """
+    match = re.fullmatch(rf"([1-9]\d*)({'|'.join(_UNITS)})", text)
+    if not match:
+        raise ConfigError(f"{option}: `{text}` must be an amount such as 12Gi.")
+    return int(match[1]), match[2]
+
+
+def parse_cache_volume(text: str) -> dict[str, Any]:
+    """Parse `--model-cache`: `emptyDir`, `emptyDir:200Gi`, `hostPath:/path` or `pvc:claim`.
+
+    An `emptyDir` is deleted with its pod, a `hostPath` stays on the node for later pods, a `pvc` is one claim for all.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    kind, _, value = text.partition(":")
+    if kind == "emptyDir":
+        if value:
+            _quantity(value, "--model-cache")
+        return {"emptyDir": {"sizeLimit": value} if value else {}}
+    if kind == "hostPath" and value.startswith("/") and ".." not in value.split("/"):
+        return {"hostPath": {"path": value, "type": "DirectoryOrCreate"}}
+    if kind == "pvc" and value:
+        return {"persistentVolumeClaim": {"claimName": value}}
+    raise ConfigError(f"--model-cache: `{text}` must be emptyDir, emptyDir:200Gi, hostPath:/folder or pvc:CLAIM.")
+
+
+def parse_selector(text: str) -> NodeSelector:
+    """Parse `--node-selector`: `KEY=VALUE` or `A10G:KEY=VALUE`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    match = re.fullmatch(r"(?:([\w-]+):)?([A-Za-z0-9][\w./-]*)=([\w.-]*)", text)
+    if not match:
+        raise ConfigError(f"--node-selector: `{text}` must be KEY=VALUE, or ACCELERATOR:KEY=VALUE for its pods alone.")
+    return NodeSelector(match[1], match[2], match[3])
+
+
+def parse_toleration(text: str) -> dict[str, Any]:
+    """Parse `--toleration`, written like a taint of `kubectl taint`: `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    match = re.fullmatch(r"([A-Za-z0-9][\w./-]*)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)", text)
+    if not match:
+        raise ConfigError(f"--toleration: `{text}` must be KEY=VALUE:EFFECT or KEY:EFFECT, such as sku=gpu:NoSchedule.")
+    if match[2] is None:
+        return {"key": match[1], "operator": "Exists", "effect": match[3]}
+    return {"key": match[1], "operator": "Equal", "value": match[2], "effect": match[3]}

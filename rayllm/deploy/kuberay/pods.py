@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.deploy.kuberay.cache_volume import MOUNT
-from rayllm.deploy.kuberay.options import ManifestOptions
+from rayllm.deploy.kuberay.options import MOUNT, ManifestOptions
 from rayllm.deploy.kuberay.worker_group import HEAD, ROUTER, WorkerGroup
 
 USER = 1000
 """User and group id of the image."""
+_CACHE = "model-cache"
 _PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
 # Seconds for Ray Serve to start the replacement of a draining replica.
 _REPLACEMENT_S = 180
@@ -32,26 +32,14 @@ SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 
 
 def head_pod(options: ManifestOptions, port: int) -> dict[str, Any]:
-    """Template of the head's pod.
-
-    Args:
-        options: options of the manifest.
-        port: port of Ray Serve's proxy.
-    """
+    """Template of the head's pod; `port` is that of Ray Serve's proxy."""
     amounts = {"cpu": str(options.head_cpus), "memory": options.head_memory}
     container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, _NO_GPUS)
     return {"spec": {**_pod(options), **_node_selector(options, HEAD), "containers": [container]}}
 
 
 def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
-    """Template of a worker group's pods.
-
-    Args:
-        group: the group.
-        options: options of the manifest.
-        port: port of Ray Serve's proxy.
-        grace_s: seconds for a draining replica to finish its requests.
-    """
+    """Template of a worker group's pods, in which a draining replica has `grace_s` seconds to finish its requests."""
     amounts = {"cpu": str(options.cpus_of(group)), "memory": options.memory_of(group)}
     if group.gpus:
         amounts[options.gpu_resource] = str(group.gpus)
@@ -63,7 +51,7 @@ def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s:
     pod |= _node_selector(options, group.kind)
     if group.kind == ROUTER:
         pod["topologySpreadConstraints"] = [_SPREAD]
-    tolerations = list(options.nodes.tolerations)
+    tolerations = list(options.tolerations)
     if group.gpus:
         # The usual taint of GPU nodes, also where the resource is a slice of a GPU.
         taint = options.gpu_resource.partition("/")[0] + "/gpu"
@@ -86,27 +74,28 @@ def _pod(options: ManifestOptions) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         # /dev/shm: Ray's object store, and messages between an engine's processes.
-        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}, options.cache.volume],
+        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}, {"name": _CACHE, **options.cache}],
     }
     if options.service_account:
         pod["serviceAccountName"] = options.service_account
     if options.pull_secret:
         pod["imagePullSecrets"] = [{"name": options.pull_secret}]
-    if options.cache.needs_chown:
+    if "hostPath" in options.cache:
+        # It belongs to root, and `fsGroup` does not apply to it.
         pod["initContainers"] = [
             {
                 "name": "own-cache",
                 "image": options.image,
                 "command": ["chown", f"{USER}:{USER}", MOUNT],
                 "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
-                "volumeMounts": [options.cache.mount],
+                "volumeMounts": [{"name": _CACHE, "mountPath": MOUNT}],
             }
         ]
     return pod
 
 
 def _node_selector(options: ManifestOptions, kind: str | None) -> dict[str, Any]:
-    selector = options.nodes.node_selector(kind)
+    selector = options.node_selector(kind)
     return {"nodeSelector": selector} if selector else {}
 
 
@@ -122,7 +111,7 @@ def _container(
         # No CPU limit: loading weights uses idle CPUs.
         "resources": {"requests": amounts, "limits": {key: value for key, value in amounts.items() if key != "cpu"}},
         "securityContext": SECURITY,
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, options.cache.mount],
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": _CACHE, "mountPath": MOUNT}],
     }
     if options.env_secrets:
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in options.env_secrets]

@@ -14,10 +14,8 @@ from rayllm.config import ModelConfig
 from rayllm.config.scaling import Bundle
 from rayllm.config.yaml import dump_yaml
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.kuberay.demand import Demand
-from rayllm.deploy.kuberay.options import ManifestOptions
+from rayllm.deploy.kuberay.options import ManifestOptions, memory_bytes
 from rayllm.deploy.kuberay.pods import SECURITY, head_pod, worker_pod
-from rayllm.deploy.kuberay.quantity import to_bytes
 from rayllm.deploy.kuberay.serve_config import (
     models_in,
     pin_model,
@@ -26,7 +24,7 @@ from rayllm.deploy.kuberay.serve_config import (
     required_variables,
     with_public_proxies,
 )
-from rayllm.deploy.kuberay.worker_group import HEAD, ROUTER, WorkerGroup, worker_groups
+from rayllm.deploy.kuberay.worker_group import HEAD, ROUTER, Demand, WorkerGroup, worker_groups
 
 RAY_VERSION = "2.60.0"
 """Ray's version in the image."""
@@ -107,7 +105,7 @@ def _routers(groups: Sequence[WorkerGroup], options: ManifestOptions) -> WorkerG
 def _check_nodes(groups: Sequence[WorkerGroup], options: ManifestOptions) -> None:
     """Refuse a selector for a kind of pod that does not exist."""
     kinds = {HEAD, *(group.kind for group in groups)}
-    for selector in options.nodes.selectors:
+    for selector in options.node_selectors:
         if selector.kind is not None and selector.kind not in kinds:
             choices = ", ".join(sorted(kind for kind in kinds if kind))
             raise ConfigError(f"--node-selector: there are no pods for `{selector.kind}`; choose from {choices}.")
@@ -116,7 +114,7 @@ def _check_nodes(groups: Sequence[WorkerGroup], options: ManifestOptions) -> Non
 def _check_memory(placed: Sequence[tuple[Demand, WorkerGroup]], options: ManifestOptions) -> None:
     for demand, group in placed:
         required, available = demand.total("memory"), options.memory_of(group)
-        if required > to_bytes(available, "--memory"):
+        if required > memory_bytes(available):
             raise ConfigError(
                 f"model `{demand.model.model_id}`: one replica asks for {required:g} bytes of memory, and its pods "
                 f"have {available}; raise --memory."

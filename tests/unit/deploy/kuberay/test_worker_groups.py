@@ -9,8 +9,7 @@ import pytest
 from rayllm.cluster.placement import place
 from rayllm.config import ModelConfig
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.kuberay.demand import Demand
-from rayllm.deploy.kuberay.worker_group import WorkerGroup, worker_group, worker_groups
+from rayllm.deploy.kuberay.worker_group import Demand, WorkerGroup, worker_group, worker_groups
 
 
 def demand(cpu_engine: bool = False, model_id: str = "m", **keys: Any) -> Demand:
