@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -25,7 +24,7 @@ from rayllm.cli.shared.application import (
     reason,
     with_address,
 )
-from rayllm.cli.shared.cluster import find, hide_token_notice
+from rayllm.cli.shared.cluster import connect
 from rayllm.cli.shared.terminal import interrupt_on_signals
 from rayllm.config import AppConfig
 from rayllm.core.errors import ClusterError
@@ -100,7 +99,7 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
     interrupt_on_signals()
     if not verbose:
         click.echo("Connecting to Ray …" if address else "Starting Ray …", err=True)
-    _connect(address, application.runtime_env, verbose)
+    connect(address, verbose, runtime_env=application.runtime_env)
     interrupt_on_signals()
     try:
         check_capacity(application.config)
@@ -123,41 +122,11 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
             ray.shutdown()
 
 
-def _connect(address: str | None, runtime_env: dict[str, Any], verbose: bool) -> None:
-    """Connect to a cluster, or start one.
-
-    Args:
-        address: the cluster's address; None starts one.
-        runtime_env: the application's.
-        verbose: whether to show what Ray and all processes write.
-    """
-    import ray
-    from ray import serve
-
-    from rayllm.cluster.ray_internals import hide_worker_count
-
-    resolved = _resolved(address)
-    if verbose:
-        ray.init(address=resolved, namespace="serve", runtime_env=runtime_env)
-        return
-    hide_token_notice()
-    hide_worker_count()
-    ray.init(address=resolved, namespace="serve", runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
-    logging.getLogger(serve.__name__).setLevel("WARNING")
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
     """Suppress the output of processes that are shut down; Ray's logs have it."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
-
-
-def _resolved(address: str | None) -> str:
-    try:
-        return find(address) if address else "local"
-    except OSError as error:
-        raise ClusterError(f"no Ray cluster answers at {address}: {error}") from None
 
 
 def _deploy(application: Application, built: Any) -> None:

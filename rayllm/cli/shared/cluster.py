@@ -7,16 +7,34 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rayllm.core.errors import ClusterError
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster for the duration of the block.
+    """Connect to a Ray cluster as `connect`, for the duration of the block, unless this process is connected."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # A cluster that ends with the block needs no dashboard.
+    connect(address, **({} if address else {"include_dashboard": False}))
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
+    """Connect to a Ray cluster, or start one.
 
     Args:
-        address: the cluster's address; `auto` is the one on this machine, None one that ends with the block.
+        address: the cluster's address; `auto` is the one on this machine, None starts one.
+        verbose: whether to show what Ray and all processes write.
+        options: of `ray.init`.
 
     Raises:
         ClusterError: there is no cluster at the address.
@@ -26,26 +44,24 @@ def connected(address: str | None) -> Iterator[None]:
 
     from rayllm.cluster.ray_internals import hide_worker_count
 
-    was_connected = ray.is_initialized()
-    if not was_connected:
-        hide_worker_count()
-        try:
-            # A cluster that ends with the block needs no dashboard.
-            options = {"address": find(address)} if address else {"address": "local", "include_dashboard": False}
-            ray.init(namespace="serve", log_to_driver=False, logging_level="ERROR", **options)
-        except (OSError, ValueError, RuntimeError) as error:
-            where = "on this machine" if address == "auto" else f"at {address}"
-            raise ClusterError(
-                f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
-                "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none."
-            ) from None
-    # Serve logs at INFO to the terminal of the connected process.
-    logging.getLogger(serve.__name__).setLevel("WARNING")
     try:
-        yield
-    finally:
-        if not was_connected:
-            ray.shutdown()
+        resolved = find(address) if address else "local"
+        if not verbose:
+            hide_token_notice()
+            hide_worker_count()
+            options |= {"log_to_driver": False, "logging_level": "ERROR"}
+        ray.init(address=resolved, namespace="serve", **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        if address is None:
+            raise
+        where = "on this machine" if address == "auto" else f"at {address}"
+        raise ClusterError(
+            f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
+            "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none."
+        ) from None
+    if not verbose:
+        # Serve logs at INFO to the terminal of the connected process.
+        logging.getLogger(serve.__name__).setLevel("WARNING")
 
 
 def find(address: str) -> str:
