@@ -9,12 +9,7 @@ import click
 
 
 class RemovedError(click.ClickException):
-    """Somebody used what was removed.
-
-    Args:
-        name: the command or option.
-        hint: what to use instead.
-    """
+    """Somebody used the command or option `name`, which was removed; `hint` says what to use instead."""
 
     exit_code = 2
 
@@ -26,12 +21,7 @@ class RemovedError(click.ClickException):
 
 
 def removed_option(*names: str, hint: str) -> Callable[..., Any]:
-    """Add options to a command that were removed from it.
-
-    Args:
-        names: the options.
-        hint: what to use instead.
-    """
+    """Add options to a command that were removed from it; `hint` says what to use instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:

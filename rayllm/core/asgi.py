@@ -23,13 +23,7 @@ async def call(
 ) -> Response:
     """Call `app` and collect its response. Cancelling the call cancels the application's work.
 
-    Args:
-        app: the application.
-        path: the URL's path.
-        body: the request's body.
-        headers: the request's headers.
-        method: the HTTP method.
-        user: the scope's `user`, if not None.
+    The scope's `user` is set if it is not None.
     """
     response, body_sent = Response(), False
 

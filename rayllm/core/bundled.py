@@ -12,9 +12,6 @@ _DEMO = Path("serve_configs", "demo.yaml")
 def bundled_folder(package: Path = Path(__file__).parents[1]) -> Path:
     """The folder that holds `models` and `serve_configs`: `rayllm/data` of an installed wheel, or the root of a clone.
 
-    Args:
-        package: folder of the package.
-
     Raises:
         ConfigError: neither has them.
     """
@@ -26,9 +23,5 @@ def bundled_folder(package: Path = Path(__file__).parents[1]) -> Path:
 
 
 def demo_file() -> Path:
-    """The serve config of the demo.
-
-    Raises:
-        ConfigError: it is missing.
-    """
+    """The serve config of the demo; raises as `bundled_folder`."""
     return bundled_folder() / _DEMO

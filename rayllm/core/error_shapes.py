@@ -26,12 +26,9 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
 
 
 def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:
-    """The server-sent event that ends a failed stream. No `[DONE]` follows it.
+    """The server-sent event that ends a failed stream of the endpoint `path`. No `[DONE]` follows it.
 
-    Args:
-        error: the error.
-        path: the endpoint.
-        sequence_number: number of the event, for the Responses API only.
+    Only events of the Responses API have a number.
     """
     return event_of(error_body(error, path), path, sequence_number)
 

@@ -25,14 +25,10 @@ def content_type(is_openmetrics: bool) -> str:
 
 
 class Renderer:
-    """Renders one process's metrics.
+    """Renders one process's metrics, with `labels` beside each sample's own, which win.
 
     Prometheus' client writes each sample's name and labels once; later pages only have new values. With thousands of
     series, that is most of the work.
-
-    Args:
-        registry: the metrics.
-        labels: labels of every sample, such as the replica; a sample's own win.
     """
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:

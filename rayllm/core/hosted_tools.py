@@ -93,12 +93,7 @@ def check_called(called: Iterable[str], has_tool_server: bool) -> None:
 
 
 def refuse_hosted_tools(path: str, body: dict[str, Any], has_tool_server: bool) -> None:
-    """Refuse a request that hosted tools are left in, or tools of an unknown type.
-
-    Args:
-        path: one of `PATHS`.
-        body: the request.
-        has_tool_server: whether the model's engine has a tool server.
+    """Refuse a request to one of `PATHS` that hosted tools are left in, or tools of an unknown type.
 
     Raises:
         RequestError: names the tool, and how to do without.

@@ -81,10 +81,9 @@ class RequestStats:
 
 
 def server_timing(parts: Iterable[tuple[str, float]]) -> str:
-    """The value of a `Server-Timing` header. Source: https://www.w3.org/TR/server-timing/
+    """The value of a `Server-Timing` header, without parts that took no time.
 
-    Args:
-        parts: names and seconds; those that took no time are left out.
+    Source: https://www.w3.org/TR/server-timing/
     """
     return ", ".join(f"{name};dur={1000 * seconds:.3f}" for name, seconds in parts if seconds)
 

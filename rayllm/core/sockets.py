@@ -31,12 +31,9 @@ def socket_folder() -> Path:
 def connect_or_start(
     path: Path, start: Callable[[Path], None], kind: socket.SocketKind = socket.SOCK_STREAM
 ) -> socket.socket:
-    """Connect to a server of this node, started if it does not run.
+    """Connect to a server of this node at its Unix socket.
 
-    Args:
-        path: the server's Unix socket.
-        start: starts the server at that path; returns when it listens. Processes that connect meanwhile wait.
-        kind: type of the socket.
+    If it does not run, `start` starts it at that path, and returns when it listens; others that connect wait meanwhile.
 
     Raises:
         OSError: the server cannot be reached.

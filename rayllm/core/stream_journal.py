@@ -74,10 +74,8 @@ _FINISH_REASONS = ("", "stop", "length")
 class StreamJournal:
     """The journal of one reply, from any of the processes that share it.
 
-    Args:
-        file: descriptor of the memfd; the journal owns it.
-        seed: what the ids in the reply are made of.
-        created: when the reply was created, in seconds since the epoch.
+    It owns the descriptor of its memfd. `seed` is what the ids in the reply are made of; `created` is in seconds since
+    the epoch.
     """
 
     def __init__(self, file: int, seed: str, created: float) -> None:

@@ -75,12 +75,7 @@ def _usual_name(name: str) -> str:
 
 
 def as_config(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration that vLLM makes of a params.json.
-
-    Args:
-        params: the params.json.
-        config: the config.json beside it, for what it lacks; may be empty.
-    """
+    """The configuration that vLLM makes of a params.json, with what that lacks from the config.json beside it."""
     text = {_KEYS.get(key, key): value for key, value in params.items()}
     text.setdefault("tie_word_embeddings", False)
     if not text.get("max_position_embeddings"):

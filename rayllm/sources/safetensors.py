@@ -54,11 +54,9 @@ class Tensor:
 
 
 def read_header(read: Callable[[int, int], bytes], size: int) -> dict[str, Tensor]:
-    """Read the tensors of a file, by name. The data behind the header may be missing.
+    """Read the tensors of a file of `size` bytes, by name. The data behind the header may be missing.
 
-    Args:
-        read: returns the bytes [start, end) of the file.
-        size: of the file, in bytes.
+    `read` returns the bytes [start, end) of the file.
 
     Raises:
         ValueError: it is no safetensors file; the message says why, without naming the file.

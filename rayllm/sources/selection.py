@@ -52,14 +52,10 @@ MistralPriority = Literal["only", "first", "last"]
 
 
 def mistral_priority(arguments: Mapping[str, Any] | None, in_place: bool) -> MistralPriority:
-    """When weights in Mistral's own format are used.
+    """When weights in Mistral's own format are used; `in_place` if vLLM reads the folder that files are selected from.
 
     Without a format, vLLM prefers them in a folder. They are then not downloaded beside others, so that it loads what
     config.json describes. Source: vLLM 0.32, `DefaultModelLoader._prepare_weights`.
-
-    Args:
-        arguments: `engine_kwargs` of a model's file.
-        in_place: whether vLLM reads the folder that the files are selected from.
     """
     arguments = arguments or {}
     load_format = str(arguments.get("load_format") or "auto").lower()
@@ -100,15 +96,7 @@ def is_mistral(weights: Iterable[str]) -> bool:
 
 
 def config_path(paths: Iterable[str], weights: Iterable[str], arguments: Mapping[str, Any] | None) -> str:
-    """The file that vLLM reads the model's configuration from.
-
-    Source: vLLM 0.32, `get_config`.
-
-    Args:
-        paths: of all files.
-        weights: those of them that were selected as weights.
-        arguments: `engine_kwargs` of a model's file.
-    """
+    """The one of `paths` that vLLM reads the configuration from. Source: vLLM 0.32, `get_config`."""
     config_format = (arguments or {}).get("config_format") or "auto"
     by_itself = config_format == "auto" and is_mistral(weights) and MISTRAL_CONFIG in set(paths)
     return MISTRAL_CONFIG if by_itself or config_format == "mistral" else CONFIG
@@ -140,13 +128,7 @@ def _select_weights(paths: list[str], uri: str, allow_pickle: bool, priority: Mi
 def find_weights(
     folder: Path, allow_pickle: bool, model_id: str, arguments: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Find the weight files that vLLM loads from a local folder.
-
-    Args:
-        folder: the folder.
-        allow_pickle: accept pickled weights.
-        model_id: the model, for errors.
-        arguments: `engine_kwargs`; its formats say which weights are loaded.
+    """Find the weight files that vLLM loads from a local folder with these `engine_kwargs`.
 
     Raises:
         ConfigError: the folder is no model, holds only pickled weights although those are not allowed, or lacks a file

@@ -29,9 +29,6 @@ def open_folder(uri: str) -> tuple[FileSystem, str]:
 
     Buckets use the same credentials and endpoints as models (docs/sources.md). Neither folder nor bucket is created.
 
-    Args:
-        uri: a path, `s3://bucket/prefix` or `gs://bucket/prefix`.
-
     Raises:
         StorageError: the bucket cannot be accessed; the message says why.
     """
@@ -57,13 +54,10 @@ class Entry:
 
 
 class Folder:
-    """A local folder, or one in a bucket.
+    """A folder: a path, `s3://bucket/prefix` or `gs://bucket/prefix`, opened at first use.
 
     Its methods block, are thread-safe, and raise StorageError if the folder cannot be read or written. They take
     trusted relative paths with slashes.
-
-    Args:
-        uri: a path, `s3://bucket/prefix` or `gs://bucket/prefix`. It is opened at first use.
     """
 
     def __init__(self, uri: str) -> None:
@@ -86,11 +80,7 @@ class Folder:
             return bytes(file.read())
 
     def open(self, path: str, offset: int = 0) -> NativeFile:
-        """Open a file for streaming. The caller closes it.
-
-        Args:
-            path: the file.
-            offset: where to begin, in bytes.
+        """Open a file for streaming from `offset`, in bytes. The caller closes it.
 
         Raises:
             FileNotFoundError: it does not exist.
@@ -104,12 +94,7 @@ class Folder:
             return file
 
     def write(self, path: str, content: bytes | BinaryIO) -> None:
-        """Create or replace a file atomically: readers never see a part of it.
-
-        Args:
-            path: the file.
-            content: its content, or a file to copy from the current position.
-        """
+        """Create or replace a file atomically, from bytes or a file: readers never see a part of it."""
         source = BytesIO(content) if isinstance(content, bytes) else content
         with self._translated(path, "written"):
             files, root = self._open()

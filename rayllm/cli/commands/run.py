@@ -168,11 +168,7 @@ def _announce(application: Application) -> None:
 
 @contextmanager
 def start_display(application: str) -> Iterator[None]:
-    """Show each phase of the starts of an application's models for the duration of the block.
-
-    Args:
-        application: its name, in the connected cluster.
-    """
+    """Show each phase of the starts of an application's models for the duration of the block."""
     stopped = threading.Event()
     thread = threading.Thread(target=_show, args=(application, stopped), daemon=True)
     thread.start()

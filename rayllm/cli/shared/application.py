@@ -84,11 +84,7 @@ def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str
 
 
 def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
-    """Read a file as a serve config with inline models.
-
-    Args:
-        file: a serve config or a model's YAML.
-        name: name of the application for a model's YAML.
+    """Read a serve config, or a model's YAML as one with an application `name`, with inline models.
 
     Raises:
         ConfigError: the file is invalid.

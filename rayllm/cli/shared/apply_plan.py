@@ -57,12 +57,7 @@ class Plan:
 
 
 def plan(running: Mapping[str, Mapping[str, Any]], target: Mapping[str, Any]) -> Plan:
-    """Compare a serve config with inline models to the running applications.
-
-    Args:
-        running: Ray Serve's details of each application, by name.
-        target: the serve config.
-    """
+    """Compare a serve config with inline models to Ray Serve's details of the running applications."""
     steps, configs, names = [], [], set()
     for application in target["applications"]:
         name = application.get("name", "default")

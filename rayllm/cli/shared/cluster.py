@@ -67,11 +67,8 @@ def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
 def find(address: str) -> str:
     """Resolve a cluster's address for `ray.init`, check that it is reachable, and set up token authentication.
 
-    Args:
-        address: the cluster's address; `auto` is the one on this machine.
-
     Raises:
-        OSError: it is not reachable, or `auto` finds none or several.
+        OSError: it is not reachable, or `auto` finds none or several on this machine.
     """
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 

@@ -45,12 +45,7 @@ class Completion:
     is_complete: bool = False
 
     def receive(self, server: Server, body: Mapping[str, Any], show: Callable[[Delta], None] = lambda _: None) -> None:
-        """Send a request and receive its completion.
-
-        Args:
-            server: the server.
-            body: the request.
-            show: called with what each chunk adds.
+        """Send a request to a server and receive its completion; `show` is called with what each chunk adds.
 
         Raises:
             ServerError: the request fails, or the completion is cut off.

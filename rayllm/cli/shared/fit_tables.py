@@ -18,12 +18,7 @@ from rayllm.plan.state_space import StateCache
 
 
 def introduction(model_id: str, measured: Measured) -> str:
-    """Describe a model in a few lines.
-
-    Args:
-        model_id: its name.
-        measured: its sizes.
-    """
+    """Describe a model in a few lines."""
     shape, weights = measured.architecture, measured.weights
     caches = ", ".join(f"{count} layers {cache}" for cache, count in _caches(measured).items())
     parts = [
@@ -41,12 +36,7 @@ def introduction(model_id: str, measured: Measured) -> str:
 
 
 def cpu_line(figures: Mapping[str, Any]) -> str:
-    """Describe what a model takes on this machine's CPU.
-
-    Args:
-        figures: `threads`; `dtype` and its `reason`; and in bytes `weights`,
-            `cache_of_one_token` and `memory`.
-    """
+    """Describe what a model takes on this machine's CPU, in bytes."""
     weights, memory = _gib(figures["weights"]), _gib(figures["memory"])
     cache = f"{figures['cache_of_one_token'] / 1024:.1f} KiB of cache a token"
     threads = f"{figures['threads']} thread{'s' if figures['threads'] > 1 else ''}"
@@ -57,22 +47,12 @@ def cpu_line(figures: Mapping[str, Any]) -> str:
 
 
 def host_line(size: int) -> str:
-    """Describe the memory of the host that a replica takes.
-
-    Args:
-        size: bytes of its cache.
-    """
+    """Describe the memory of the host that a replica takes for its cache of `size` bytes."""
     return f"on the host of a replica: {_gib(size)} GiB of memory for the cache that its GPUs offload"
 
 
 def fit_table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> str:
-    """A table of how a model fits on GPUs, in GiB on one GPU.
-
-    Args:
-        measured: the model.
-        tokens: length of a sequence.
-        rows: the GPUs, and how the model fits; None if it does not.
-    """
+    """A table of how a model fits on GPUs, in GiB on one GPU, for sequences of `tokens`."""
     headings = ["GPU", "GPUs", "split", "weights", "adapters", "activations", "overhead", "left", "longest"]
     return table([*headings, f"at {tokens:,}"], [_row(measured, tokens, gpu, fit) for gpu, fit in rows])
 
@@ -101,12 +81,7 @@ def on_every_gpu(measured: Measured, tokens: int) -> str:
 
 
 def summary(fit: Fit, tokens: int) -> str:
-    """Summarize a fit in a sentence.
-
-    Args:
-        fit: how the model fits.
-        tokens: length of the longest sequence.
-    """
+    """Summarize in a sentence how a model fits with sequences of up to `tokens`."""
     is_certain = fit.cache - fit.uncertainty >= fit.bytes_of(tokens)
     warning = "" if is_certain else " Within the error of the estimates, even one may not fit."
     return (

@@ -60,12 +60,7 @@ class Options:
 
 
 class Interview:
-    """Decides which model is served, and how.
-
-    Args:
-        options: options of the command line.
-        is_interactive: prompt for the rest; else the defaults are taken.
-    """
+    """Decides which model is served, and how: by options, then prompts if `is_interactive`, then defaults."""
 
     def __init__(self, options: Options, is_interactive: bool) -> None:
         self._options = options
@@ -248,12 +243,9 @@ class Interview:
 
 
 def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
-    """Look up an accelerator: Ray's type of it, and the GPU.
+    """Look up Ray's type of an accelerator, and its GPU.
 
     Both are None for any GPU and for the CPU; the GPU alone is None if its memory is not known.
-
-    Args:
-        name: as the user writes it.
 
     Raises:
         ConfigError: Ray knows no such accelerator.
@@ -315,12 +307,7 @@ def _introduce(profile: ModelProfile) -> None:
 
 
 def single_model(name: str, tensor_parallel: int | None, context: int | None) -> ModelConfig:
-    """Compute a configuration for a model on this machine.
-
-    Args:
-        name: a hub id, a folder or a bucket URI.
-        tensor_parallel: GPUs that share each layer; None computes it.
-        context: tokens of prompt and completion together; None computes it.
+    """Compute a configuration for a model on this machine: a hub id, a folder or a bucket URI.
 
     Raises:
         SourceError, ConfigError: the model cannot be read, or does not fit.

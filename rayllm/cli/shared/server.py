@@ -37,13 +37,7 @@ _TRANSIENT = (408, 429, 500, 502, 503, 504, 529)
 
 
 class ServerError(RayLLMError):
-    """A request to a server failed.
-
-    Args:
-        line: what happened.
-        hint: what to do about it.
-        status_code: the HTTP status; 0 if there was no response.
-    """
+    """A request to a server failed: what happened, what to do, and the HTTP status; 0 if there was no response."""
 
     def __init__(self, line: str, hint: str = "", status_code: int = 0) -> None:
         super().__init__(f"{line}\nhint: {hint}" if hint else line)
@@ -83,11 +77,7 @@ class Server:
         return self.root
 
     def get(self, path: str, **fields: type) -> dict[str, Any]:
-        """Read a path of the API, such as `models`.
-
-        Args:
-            path: the path.
-            fields: types of fields that the response must have.
+        """Read a path of the API, such as `models`, whose response must have `fields` of these types.
 
         Raises:
             ServerError: the request fails, or the response is not such an object.
@@ -109,9 +99,6 @@ class Server:
 
     def stream(self, body: Mapping[str, Any]) -> Generator[Any]:
         """Request a completion, and yield the chunks of its stream. Closing the generator cancels the request.
-
-        Args:
-            body: the request, with `messages` or a `prompt`.
 
         Raises:
             ServerError: the request fails, or the stream fails or is cut off.
@@ -204,13 +191,10 @@ class Server:
 
 
 def parse_address(text: str) -> tuple[str, str]:
-    """The URL of a server without the API's version, and that version.
-
-    Args:
-        text: an address, with or without `/v1` at its end; the default scheme is `http`.
+    """The URL of a server without the API's version, and that version; the default scheme is `http`.
 
     Raises:
-        ConfigError: it is invalid.
+        ConfigError: the address is invalid.
     """
     url = (text if "://" in text else f"http://{text}").strip().rstrip("/")
     try:

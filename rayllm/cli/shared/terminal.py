@@ -27,11 +27,7 @@ class FileError(RayLLMError):
 
 
 def write_files(contents: Mapping[Path, str | bytes], force: bool = False) -> None:
-    """Write files, all or none; missing folders are created.
-
-    Args:
-        contents: content by path; strings are written as UTF-8.
-        force: replace existing files.
+    """Write files, all or none; missing folders are created, and strings are written as UTF-8.
 
     Raises:
         FileError: a file exists and `force` is not set, or its folder is not writable.

@@ -37,12 +37,7 @@ class Format(StrEnum):
 
 
 def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
-    """Detect the format of a model's parsed file.
-
-    Args:
-        raw: the parsed file.
-        name: its name in errors.
-        known: format of the serve config that lists it, for files whose keys are ambiguous.
+    """Detect the format of a model's parsed file, which errors call `name`.
 
     Raises:
         ConfigError: it is not a model, or one older than RayLLM 1.

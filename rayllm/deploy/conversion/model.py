@@ -65,11 +65,7 @@ class Converted:
 
 
 def convert_model(draft: Draft, place: Path | None) -> Converted:
-    """Convert a model.
-
-    Args:
-        draft: the model.
-        place: the folder of the result; None leaves relative paths as they are.
+    """Convert a model for a file in the folder `place`; None leaves relative paths as they are.
 
     Raises:
         ConfigError: it cannot be converted, or the result would not load; lists every fault by the key of the file.

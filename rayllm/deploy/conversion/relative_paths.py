@@ -15,16 +15,10 @@ from rayllm.config.paths import absolute
 def relocate(
     config: Mapping, folders: tuple[Path, ...], place: Path | None, changes: Changes
 ) -> tuple[Mapping, Mapping]:
-    """Rewrite a model's relative paths.
+    """Rewrite a model's relative paths, which are looked up in `folders`.
 
-    Args:
-        config: the model's mapping.
-        folders: folders to look up its relative paths in.
-        place: the folder of the result; None leaves relative paths as they are.
-        changes: records paths that do not exist.
-
-    Returns:
-        The mapping with paths relative to `place`, and one with absolute paths.
+    Returns the mapping with paths relative to the folder `place`, where None leaves them as they are, and one with
+    absolute paths.
     """
     resolved = deepcopy(config)
     for fault in absolute(resolved, folders, ""):

@@ -89,12 +89,7 @@ class ServeDraft:
 
 
 def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
-    """Read a parsed serve config and the models that it lists.
-
-    Args:
-        file: its file.
-        raw: the parsed file.
-        place: the folder of the result; None leaves relative paths as they are.
+    """Read a parsed serve config for a result in the folder `place`, and the models that it lists.
 
     Raises:
         ConfigError: no application serves models, or one cannot be converted.

@@ -38,12 +38,7 @@ Place = Callable[[ModelConfig], tuple[Sequence[Bundle], str]]
 
 
 def render_manifest(serve_config: Mapping[str, Any], place: Place, options: ManifestOptions) -> str:
-    """Render a manifest for `kubectl apply -f -`.
-
-    Args:
-        serve_config: a serve config with all models inlined.
-        place: returns the placement group of a model's replica.
-        options: everything that the serve config does not contain.
+    """Render a serve config with inline models as a manifest for `kubectl apply -f -`.
 
     Raises:
         ConfigError: an option is invalid or has no effect, or a model fits on no node.

@@ -66,13 +66,9 @@ class Demand:
 class WorkerGroup:
     """Identical worker pods.
 
-    Args:
-        kind: Ray's accelerator type, `cpu` or `router`; None is any GPU.
-        gpus: GPUs per pod.
-        hosts: pods per replica, created and deleted together (KubeRay's `numOfHosts`).
-        min_size, initial_size, max_size: number of pods, in units of `hosts`.
-        cpus: minimum CPUs per pod.
-        custom: custom resources per pod.
+    `kind` is Ray's accelerator type, `cpu` or `router`; None is any GPU. A replica has `hosts` pods, created and
+    deleted together (KubeRay's `numOfHosts`); sizes are in units of these. `gpus`, the fewest `cpus` and `custom`
+    resources are those of a pod.
     """
 
     kind: str | None
@@ -119,12 +115,8 @@ def worker_groups(demands: Sequence[Demand], gpus_per_node: int) -> tuple[list[W
     The groups are in the order of the models: KubeRay adds groups at the end to a running cluster, and starts a new
     cluster for any other change.
 
-    Args:
-        demands: the models.
-        gpus_per_node: GPUs of the largest node.
-
     Raises:
-        ConfigError: a replica needs more GPUs on one node than that.
+        ConfigError: a replica needs more GPUs on one node than the largest has.
     """
     groups: list[WorkerGroup] = []
     indexes: list[int] = []

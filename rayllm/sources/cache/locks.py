@@ -18,11 +18,9 @@ _POLL_S = 0.2
 
 @contextmanager
 def exclusive(path: Path, on_wait: Callable[[float], None]) -> Iterator[None]:
-    """Hold an exclusive lock for the `with` block.
+    """Hold an exclusive lock on a file, which is never removed, for the `with` block.
 
-    Args:
-        path: the lock file, which is never removed.
-        on_wait: called repeatedly with the seconds waited so far; may raise to give up.
+    `on_wait` is called repeatedly with the seconds waited so far, and may raise to give up.
     """
     descriptor, started_at = _open(path), time.monotonic()
     try:

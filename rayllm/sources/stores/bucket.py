@@ -12,14 +12,7 @@ from rayllm.sources.items import Item, Location, checked_path
 
 
 class BucketStore:
-    """The objects below one prefix of a bucket.
-
-    Args:
-        source: the bucket, the prefix and the credentials.
-
-    Raises:
-        SourceError: the credentials or options cannot be used.
-    """
+    """The objects below one prefix of a bucket. Raises SourceError if credentials or options cannot be used."""
 
     def __init__(self, source: BucketSource) -> None:
         self.uri = source.bucket_uri.rstrip("/")

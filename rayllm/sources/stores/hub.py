@@ -25,11 +25,7 @@ _TIMEOUT_S = 20.0
 
 
 class HubStore:
-    """The files of one repository at one revision. A branch is resolved to a commit by the first listing.
-
-    Args:
-        source: the repository.
-    """
+    """The files of one repository at one revision. A branch is resolved to a commit by the first listing."""
 
     def __init__(self, source: HubSource) -> None:
         self._repo = source.repo_id
@@ -80,12 +76,7 @@ class HubStore:
 
 
 def find_in_hub_cache(source: HubSource, paths: list[str] | None = None) -> Path | None:
-    """Find the repository's folder in the cache of the hub's own client; None if it is not there.
-
-    Args:
-        source: the repository; its revision may be a commit.
-        paths: files that the folder must contain.
-    """
+    """Find a repository's folder, with all of `paths`, in the cache of the hub's client; None if it is not there."""
     from huggingface_hub import errors, snapshot_download
 
     try:

@@ -12,12 +12,7 @@ SCHEME = "file://"
 
 
 class LocalStore:
-    """The files of a folder, without subfolders. Links that lead out of `root` are ignored.
-
-    Args:
-        folder: the folder.
-        root: where its links may lead.
-    """
+    """The files of a folder, without subfolders. Links that lead out of `root` (default: the folder) are ignored."""
 
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self._folder = folder

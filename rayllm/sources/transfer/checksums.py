@@ -22,12 +22,7 @@ class _Hash(Protocol):
 
 
 class _Crc:
-    """A CRC with hashlib's interface.
-
-    Args:
-        extend: the CRC of more data, from the data and the CRC so far.
-        digits: hexadecimal digits of its value.
-    """
+    """A CRC with hashlib's interface. `extend` computes it of more data and the CRC so far."""
 
     def __init__(self, extend: Callable[[Any, int], int], digits: int) -> None:
         self._extend = extend

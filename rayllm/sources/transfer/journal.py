@@ -12,14 +12,10 @@ _RESET = "none"
 
 
 class Journal:
-    """An append-only file: one line per part written, and one per file that starts over.
+    """An append-only file: one line per part of `part_size` bytes written, and one per file that starts over.
 
     A killed process leaves at most one incomplete line, which is ignored. After a crash of the machine, the journal may
-    name parts that never reached the disk, so a journal from another boot is discarded.
-
-    Args:
-        path: the journal's file.
-        part_size: bytes per part; a journal with another part size is discarded as well.
+    name parts that never reached the disk, so a journal from another boot, or with another part size, is discarded.
     """
 
     def __init__(self, path: Path, part_size: int) -> None:

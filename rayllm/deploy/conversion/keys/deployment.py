@@ -37,15 +37,9 @@ _MOST_REPLICAS = {Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
 
 
 def carry_deployment(config: Mapping, is_listed: bool, changes: Changes) -> Routing | None:
-    """Rewrite `deployment_config`.
+    """Rewrite `deployment_config`; returns the requested routing, which is now an option of the serve config.
 
-    Args:
-        config: the model.
-        is_listed: a serve config that lists it is converted too.
-        changes: records each changed key.
-
-    Returns:
-        The requested routing, which is now an option of the serve config.
+    `is_listed` says that a serve config that lists the model is converted too.
     """
     deployment = at(config, _WHERE)
     routing = _routing(deployment, is_listed, changes)
@@ -113,13 +107,7 @@ def _routing(deployment: Mapping, is_listed: bool, changes: Changes) -> Routing 
 
 
 def write_defaults(config: Mapping, form: Format, changes: Changes) -> None:
-    """Write out the defaults of `form` where today's differ.
-
-    Args:
-        config: the model, in the current schema.
-        form: an older format.
-        changes: records each.
-    """
+    """Write out the defaults of `form` where today's differ."""
     if form is Format.EARLY:
         _context(config, changes)
         _autoscaling(config, changes)
