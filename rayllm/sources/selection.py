@@ -22,28 +22,11 @@ SAFETENSORS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth")
 # Tokenizer, processor, code and everything else that is not weights.
 NOT_WEIGHTS = (
-    "*.json",
-    "*.txt",
-    "*.model",
-    "*.model.v*",
-    "*.tiktoken",
-    "*.jinja",
-    "additional_chat_templates/*",
-    "*.py",
-    "1_Pooling/*",
-    "2_Dense/*",
+    *("*.json", "*.txt", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.py"),
+    *("additional_chat_templates/*", "1_Pooling/*", "2_Dense/*"),
 )
 # Weights in other formats, and leftovers of training.
-EXCLUDED = (
-    "original/*",
-    "*.gguf",
-    "*.onnx",
-    "onnx/*",
-    "optimizer*",
-    "training_args*",
-    "*.msgpack",
-    "*.h5",
-)
+EXCLUDED = ("original/*", "*.gguf", "*.onnx", "onnx/*", "optimizer*", "training_args*", "*.msgpack", "*.h5")
 # Mistral's own format.
 CONSOLIDATED = ("consolidated*",)
 

@@ -42,6 +42,7 @@ def command(
         raise click.UsageError("--add takes a model's YAML: a serve config lists all models.")
     with connected(address):
         from rayllm.cli.shared.apply_plan import plan
+        from rayllm.deploy.composition import check_capacity
         from rayllm.serving.cluster.deployment import deployed
 
         running = deployed.applications()
@@ -50,7 +51,8 @@ def command(
         target = {**_with_others(serve_config, running), **deployed.listening()} if is_model else serve_config
         changes = plan(running, target)
         click.echo(json.dumps(changes.as_json(), indent=1) if as_json else changes.as_text())
-        _check_capacity(changes)
+        for config in changes.configs:
+            check_capacity(config)
         if dry_run:
             return
         deployed.deploy(target)
@@ -86,13 +88,6 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
     names = {application["name"] for application in serve_config["applications"]}
     others = [config for name, details in running.items() if name not in names and (config := declared(details))]
     return {**serve_config, "applications": [*others, *serve_config["applications"]]}
-
-
-def _check_capacity(changes: Plan) -> None:
-    from rayllm.deploy.composition import check_capacity
-
-    for config in changes.configs:
-        check_capacity(config)
 
 
 def _wait(changes: Plan, timeout: float | None) -> None:

@@ -42,7 +42,12 @@ def command() -> None:
 @click.option("--errors", type=click.Path(path_type=Path), help="File for failures; default: OUTPUT with `.errors`.")
 @click.option("--model", required=True, help="A model file, a hub id, a local folder, s3://… or gs://….")
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Number of engines.")
-@click.option("--max-pending", type=click.IntRange(min=1), help="Requests in an engine at once; default: its capacity.")
+@click.option(
+    "--max-pending",
+    "max_pending_requests",
+    type=click.IntRange(min=1),
+    help="Requests in an engine at once; default: its capacity.",
+)
 @click.option("--accelerator-type", help="Ray's name of the accelerator for each engine.")
 @click.option("--address", help="Address of a running Ray cluster; default: start one on this machine.")
 @click.option("--force", is_flag=True, help="Replace OUTPUT and start over.")
@@ -52,14 +57,11 @@ def run(
     input_file: Path,
     output: Path,
     errors: Path | None,
-    model: str,
-    concurrency: int,
-    max_pending: int | None,
-    accelerator_type: str | None,
     address: str | None,
     force: bool,
     quiet: bool,
     as_json: bool,
+    **executor: Any,
 ) -> None:
     interrupt_on_signals()
     errors = errors or output.with_suffix(f".errors{output.suffix}")
@@ -68,9 +70,11 @@ def run(
         shutil.rmtree(work, ignore_errors=True)
     elif output.exists():
         raise ConfigError(f"{output}: already exists.\nhint: --force replaces it; -o names another file.")
-    job = _job(input_file, work, model, concurrency, max_pending, accelerator_type, quiet)
+    job = _job(input_file, work, show_progress=not quiet, **executor)
     _check(job, input_file)
-    _State(str(input_file.absolute()), model, job.counts.total, os.getpid(), socket.gethostname()).write(work)
+    _State(str(input_file.absolute()), executor["model"], job.counts.total, os.getpid(), socket.gethostname()).write(
+        work
+    )
     with connected(address):
         interrupt_on_signals()
         # Ray Data logs each plan that it runs; errors are raised.
@@ -130,26 +134,11 @@ def _work(output: Path) -> Path:
     return output.with_name(f"{output.name}.work")
 
 
-def _job(
-    input_file: Path,
-    work: Path,
-    model: str,
-    concurrency: int,
-    max_pending: int | None,
-    accelerator_type: str | None,
-    quiet: bool,
-) -> Job:
+def _job(input_file: Path, work: Path, **executor: Any) -> Job:
     from rayllm.batch.config import RequestProcessorConfig
     from rayllm.batch.files.job import Job
 
-    executor = RequestProcessorConfig(
-        model=model,
-        concurrency=concurrency,
-        max_pending_requests=max_pending,
-        accelerator_type=accelerator_type,
-        show_progress=not quiet,
-    )
-    return Job(str(input_file), str(work), executor)
+    return Job(str(input_file), str(work), RequestProcessorConfig(**executor))
 
 
 def _check(job: Job, input_file: Path) -> None:
@@ -182,7 +171,7 @@ def _local(output: Path) -> dict[str, Any]:
         counts = {"total": completed, "completed": completed, "failed": 0}
         return {"id": str(output), "status": "completed", "request_counts": counts}
     state = _State(**json.loads((work / _STATE).read_text()))
-    progress = _job(Path(state.input), work, state.model, 1, None, None, True).progress()
+    progress = _job(Path(state.input), work, model=state.model, show_progress=False).progress()
     counts = {"total": state.total, "completed": progress.completed, "failed": progress.failed}
     return {
         "id": str(output),

@@ -42,12 +42,7 @@ _COUNT = click.IntRange(min=1)
     *("--recipe", "--variant", "--feature", "--without-feature"),
     hint="--model-id names the model; `rayllm catalog` lists model files that have the settings of vLLM's recipes.",
 )
-def command(
-    non_interactive: bool,
-    output_dir: Path,
-    force: bool,
-    **arguments: Any,
-) -> None:
+def command(non_interactive: bool, output_dir: Path, force: bool, **arguments: Any) -> None:
     from rayllm.cli.shared.interview import Interview, Options
     from rayllm.cli.shared.terminal import write_files
     from rayllm.config.named import file_name
@@ -71,19 +66,10 @@ def command(
 
 
 def _check(options: Any) -> None:
-    """Refuse options of adapters without --enable-lora.
-
-    Raises:
-        click.UsageError: names the option.
-    """
-    if options.enable_lora:
-        return
-    for name, value in (
-        ("--lora-path", options.lora_path),
-        ("--max-loras", options.slots),
-        ("--max-lora-rank", options.rank),
-    ):
-        if value is not None:
+    """Refuse options of adapters without --enable-lora."""
+    adapters = {"--lora-path": options.lora_path, "--max-loras": options.slots, "--max-lora-rank": options.rank}
+    for name, value in adapters.items():
+        if value is not None and not options.enable_lora:
             raise click.UsageError(f"{name} is for adapters: add --enable-lora, or leave it out.")
 
 

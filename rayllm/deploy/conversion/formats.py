@@ -13,13 +13,7 @@ from rayllm.config.scaling import DeploymentConfig
 from rayllm.core.errors import ConfigError
 
 RAY_SERVE_LLM_KEYS = frozenset(
-    [
-        "accelerator_config",
-        "callback_config",
-        "experimental_configs",
-        "resources_per_bundle",
-        "server_cls",
-    ]
+    ["accelerator_config", "callback_config", "experimental_configs", "resources_per_bundle", "server_cls"]
 )
 """Keys of `ray.serve.llm.LLMConfig` that RayLLM never had."""
 _HINT = "hint: a model has `model_loading_config`, a serve config `applications`."

@@ -34,13 +34,9 @@ _PART = ".part"
 
 
 class Cache:
-    """Snapshots in `<root>/<store>/<snapshot id>/`.
+    """Snapshots in `<root>/<store>/<snapshot id>/`, of all processes of a node. `max_bytes` 0 is the disk's size.
 
     An entry that is acquired or fetched is in use, and not evicted, until it is released as often or the process ends.
-
-    Args:
-        root: the cache's folder, the same for every process of the node.
-        max_bytes: size limit; 0 is the disk's size.
     """
 
     def __init__(self, root: Path, max_bytes: int = 0) -> None:

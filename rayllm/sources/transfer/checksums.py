@@ -6,19 +6,12 @@ import hashlib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rayllm.sources.items import Checksum
 
-_BLOCK = 1024 * 1024
 DEFAULT = "crc32c"
 """For files whose store gives no checksum: fast, and made to detect damage."""
-
-
-class _Hash(Protocol):
-    def update(self, data: Any, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
 
 
 class _Crc:
@@ -48,28 +41,22 @@ def _crc64nvme(data: Any, value: int) -> int:
     return int(checksums.crc64nvme(data, value))
 
 
-def _git_blob(size: int) -> _Hash:
-    """Git's blob id: the SHA-1 of a header and the content. Source: git-hash-object(1)."""
-    return hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-
-
 # Algorithm → a new hash for a file of the given size in bytes.
-_ALGORITHMS: dict[str, Callable[[int], _Hash]] = {
+_ALGORITHMS: dict[str, Callable[[int], Any]] = {
     "crc64nvme": lambda size: _Crc(_crc64nvme, 16),
     "crc32c": lambda size: _Crc(_crc32c, 8),
     "crc32": lambda size: _Crc(zlib.crc32, 8),
     "sha256": lambda size: hashlib.sha256(),
     "sha1": lambda size: hashlib.sha1(usedforsecurity=False),
     "md5": lambda size: hashlib.md5(usedforsecurity=False),
-    "git": _git_blob,
+    # Git's blob id: of a header and the content. Source: git-hash-object(1).
+    "git": lambda size: hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False),
 }
 
 
 def file_checksum(path: Path, algorithm: str) -> Checksum:
     """Compute the checksum of a file."""
-    hash_ = _ALGORITHMS[algorithm](path.stat().st_size)
-    buffer = bytearray(_BLOCK)
+    size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            hash_.update(memoryview(buffer)[:count])
-    return Checksum(algorithm, hash_.hexdigest())
+        digest = hashlib.file_digest(file, lambda: _ALGORITHMS[algorithm](size))
+    return Checksum(algorithm, digest.hexdigest())
