@@ -10,11 +10,7 @@ _DEMO = Path("serve_configs", "demo.yaml")
 
 
 def bundled_folder(package: Path = Path(__file__).parents[1]) -> Path:
-    """The folder that holds `models` and `serve_configs`: `rayllm/data` of an installed wheel, or the root of a clone.
-
-    Raises:
-        ConfigError: neither has them.
-    """
+    """The folder with `models` and `serve_configs`: `rayllm/data` of a wheel, or a clone's root; else a ConfigError."""
     candidates = (package / "data", package.parent)
     for folder in candidates:
         if (folder / _DEMO).is_file():

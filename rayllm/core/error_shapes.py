@@ -26,10 +26,7 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
 
 
 def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:
-    """The server-sent event that ends a failed stream of the endpoint `path`. No `[DONE]` follows it.
-
-    Only events of the Responses API have a number.
-    """
+    """The server-sent event that ends a failed stream of `path`, numbered in the Responses API; no `[DONE]` follows."""
     return event_of(error_body(error, path), path, sequence_number)
 
 

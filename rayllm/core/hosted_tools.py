@@ -81,11 +81,7 @@ def called_tools(choice: Any, hosted: Iterable[HostedTool]) -> Iterator[str]:
 
 
 def check_called(called: Iterable[str], has_tool_server: bool) -> None:
-    """Refuse a `tool_choice` by what it calls.
-
-    Raises:
-        RequestError: it calls a tool that is not run.
-    """
+    """Raise a RequestError for a `tool_choice` that calls a tool that is not run."""
     for name in called:
         if not (has_tool_server and name in ON_TOOL_SERVERS):
             message = f"`tool_choice` calls `{name}`, which this service does not run. Choose another tool, or `auto`."

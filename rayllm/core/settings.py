@@ -80,11 +80,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Parse the variables.
-
-        Raises:
-            ConfigError: a RAYLLM_* variable is unknown or invalid.
-        """
+        """Parse the variables; raises ConfigError if a RAYLLM_* variable is unknown or invalid."""
         declared = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}
         for name, text in environment.items():

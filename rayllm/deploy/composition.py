@@ -45,6 +45,16 @@ _STATS_PERIOD_S = 1.0
 # A router process hands over thousands of requests a second; more are for replies that pass through it.
 _CPUS_PER_ROUTER = 8
 _MAX_ROUTERS = 4
+# Keys of `deployment_config` that are options of Ray Serve's deployments.
+_SAME = (
+    *(
+        "graceful_shutdown_timeout_s",
+        "graceful_shutdown_wait_loop_s",
+        "health_check_period_s",
+        "health_check_timeout_s",
+    ),
+    *("max_constructor_retry_count", "logging_config", "max_surge_percent", "rolling_update_percentage"),
+)
 
 
 def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> Application:
@@ -59,8 +69,7 @@ def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> A
         ClusterError: the connected cluster can never hold one of the models.
     """
     config = args if isinstance(args, AppConfig) else load_app(args, folder)
-    _check_downloads(config.models)
-    _check_weights(config.models)
+    _check_sources(config.models)
     check_private(config.router, listening_addresses(config.router))
     if fault := check_key_file(config.router.keys):
         logger.warning("router.keys: %s Until then, requests are answered 503.", fault)
@@ -121,11 +130,7 @@ def _deployment(
     deployment_options: dict[str, Any] = {
         "max_ongoing_requests": max_ongoing,
         "max_queued_requests": 4 * max_ongoing if options.max_queued_requests is None else options.max_queued_requests,
-        "graceful_shutdown_timeout_s": options.graceful_shutdown_timeout_s,
-        "graceful_shutdown_wait_loop_s": options.graceful_shutdown_wait_loop_s,
-        "health_check_period_s": options.health_check_period_s,
-        "health_check_timeout_s": options.health_check_timeout_s,
-        "max_constructor_retry_count": options.max_constructor_retry_count,
+        **{key: value for key in _SAME if (value := getattr(options, key)) is not None},
         "placement_group_bundles": [dict(bundle) for bundle in placement.bundles],
         "placement_group_strategy": placement.strategy,
         "ray_actor_options": actor,
@@ -137,9 +142,6 @@ def _deployment(
             request_router_class=WatchingRouter, request_routing_stats_period_s=_STATS_PERIOD_S
         ),
     }
-    for key in ("logging_config", "max_surge_percent", "rolling_update_percentage"):
-        if getattr(options, key) is not None:
-            deployment_options[key] = getattr(options, key)
     if options.autoscaling_config:
         deployment_options["autoscaling_config"] = serve_scaling(options.autoscaling_config, max_ongoing)
     else:
@@ -171,25 +173,15 @@ def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _check_downloads(models: Sequence[ModelConfig]) -> None:
-    """Refuse download options for local folders."""
+def _check_sources(models: Sequence[ModelConfig]) -> None:
+    """Refuse download options for local folders, and local models that are incomplete, if this machine has them."""
     faults = []
     for model in models:
         lora = model.lora_config
-        if lora is None or any("://" in path for path in lora.paths):
-            continue
-        for key in sorted({"download_timeout_s", "max_download_tries"} & lora.model_fields_set):
-            faults.append(
-                f"model `{model.model_id}`: lora_config.{key}: a local folder has no downloads; leave it out."
-            )
-    if faults:
-        raise ConfigError("\n".join(faults))
-
-
-def _check_weights(models: Sequence[ModelConfig]) -> None:
-    """Validate local model folders that this machine can access; replicas validate the others."""
-    faults = []
-    for model in models:
+        if lora and not any("://" in path for path in lora.paths):
+            for key in sorted({"download_timeout_s", "max_download_tries"} & lora.model_fields_set):
+                where = f"model `{model.model_id}`: lora_config.{key}"
+                faults.append(f"{where}: a local folder has no downloads; leave it out.")
         if isinstance(model.source, LocalSource) and Path(model.source.path).exists():
             try:
                 pickle = model.model_loading_config.allow_pickle_weights

@@ -47,11 +47,7 @@ class StoreWithExtras:
 
 
 def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
-    """Fetch an extra file and copy it to its destination outside the model's folder.
-
-    Raises:
-        SourceError: it cannot be fetched or written.
-    """
+    """Fetch an extra file and copy it to its destination outside the model's folder; raises SourceError."""
     store = _open(extra, source)
     entry, snapshot = node_cache().fetch(
         store,

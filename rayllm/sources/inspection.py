@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,13 @@ def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[
     described_by = config_path(items, weights, arguments)
     if described_by not in items:
         raise ConfigError(f"{store.uri} is no model: it holds no {described_by}.")
-    reader = _Reader(store)
-    try:
+    with closing(_Reader(store)) as reader:
         config = reader.json(items[CONFIG]) if CONFIG in items else {}
         if described_by == MISTRAL_CONFIG:
             config = as_config(reader.json(items[MISTRAL_CONFIG]), config)
         tensors = reader.tensors(items[path] for path in weights)
         tensors = usual_names(tensors) if is_mistral(weights) else tensors
         contents = {path: reader.text(items[path]) for path in texts if path in items}
-    finally:
-        reader.close()
     is_gated = isinstance(store, HubStore) and store.is_gated
     return ModelInfo(store.uri, config, tensors, frozenset(items), contents, is_gated)
 

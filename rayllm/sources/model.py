@@ -17,12 +17,11 @@ from rayllm.sources.extras import StoreWithExtras, install
 from rayllm.sources.selection import (
     CONFIG,
     MISTRAL_CONFIG,
-    MistralPriority,
     find_weights,
     mistral_priority,
     select_files,
 )
-from rayllm.sources.stores import Snapshot, Store, open_store
+from rayllm.sources.stores import Snapshot, open_store
 from rayllm.sources.stores.hub import find_in_hub_cache
 from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
 
@@ -71,59 +70,47 @@ def fetch(
         SourceError: it cannot be fetched; the message names the source and the cause.
         ConfigError: it holds no weights that may be loaded, or not all of them.
     """
-    fetched = _fetch(source, model_id, _Wanted(allow_pickle, weights, arguments or {}, pinned), progress, in_cache)
+    if isinstance(source, LocalSource):
+        fetched = Fetched(Path(source.path).expanduser())
+        if not fetched.folder.is_dir():
+            raise SourceError(f"model `{model_id}`: model_source {fetched.folder} is no folder on this node.")
+    else:
+        progress = progress or LoggedProgress()
+        try:
+            fetched = _RemoteModel(source, allow_pickle, weights, arguments, pinned, in_cache).fetch(progress)
+            if isinstance(source, BucketSource):
+                for extra in (extra for extra in source.extra_files if not extra.is_inside):
+                    install(extra, source, progress)
+        except (ConfigError, SourceError) as error:
+            kind = ConfigError if isinstance(error, ConfigError) else SourceError
+            raise kind(f"model `{model_id}`: {error.message}") from None
     if weights:
         find_weights(fetched.folder, allow_pickle, model_id, arguments)
-    return fetched
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What to fetch of a model. See the arguments of `fetch`."""
-
-    allow_pickle: bool
-    weights: bool
-    arguments: Mapping[str, Any]
-    pinned: Version | None
-
-    @property
-    def priority(self) -> MistralPriority:
-        """When weights in Mistral's own format are fetched."""
-        return mistral_priority(self.arguments, in_place=False)
-
-
-def _fetch(source: Source, model_id: str, wanted: _Wanted, progress: Progress | None, in_cache: bool) -> Fetched:
-    if isinstance(source, LocalSource):
-        folder = Path(source.path).expanduser()
-        if not folder.is_dir():
-            raise SourceError(f"model `{model_id}`: model_source {folder} is no folder on this node.")
-        return Fetched(folder)
-    progress = progress or LoggedProgress()
-    try:
-        fetched = _RemoteModel(source, wanted, in_cache).fetch(progress)
-        if isinstance(source, BucketSource):
-            for extra in source.extra_files:
-                if not extra.is_inside:
-                    install(extra, source, progress)
-    except (ConfigError, SourceError) as error:
-        kind = ConfigError if isinstance(error, ConfigError) else SourceError
-        raise kind(f"model `{model_id}`: {error.message}") from None
     return fetched
 
 
 class _RemoteModel:
     """The files of one source that serving needs, at a pinned version if there is one."""
 
-    def __init__(self, source: BucketSource | HubSource, wanted: _Wanted, in_cache: bool) -> None:
-        pinned = wanted.pinned
+    def __init__(
+        self,
+        source: BucketSource | HubSource,
+        allow_pickle: bool,
+        weights: bool,
+        arguments: Mapping[str, Any] | None,
+        pinned: Version | None,
+        in_cache: bool,
+    ) -> None:
         if isinstance(source, HubSource) and pinned and pinned.commit:
             source = source.model_copy(update={"revision": pinned.commit})
-        self._wanted = wanted
-        self._pinned = pinned
+        self._allow_pickle, self._weights, self._arguments, self._pinned = allow_pickle, weights, arguments, pinned
+        self._priority = mistral_priority(arguments, in_place=False)
         # The hub client's own cache may hold the repository, fetched by another program.
         self._hub_source = source if isinstance(source, HubSource) and not in_cache else None
-        self._store = _open(source)
-        self._selection = _selection_name(source, wanted)
+        self._store = open_store(source)
+        if isinstance(source, BucketSource) and any(extra.is_inside for extra in source.extra_files):
+            self._store = StoreWithExtras(self._store, source)
+        self._selection = self._selection_name(source)
 
     def fetch(self, progress: Progress) -> Fetched:
         pinned = self._pinned
@@ -160,14 +147,11 @@ class _RemoteModel:
         uri = self._store.uri
         if not items:
             raise SourceError(f"{uri} holds nothing; check the address.")
-        wanted = self._wanted
-        selected = select_files(
-            (item.path for item in items), uri, wanted.allow_pickle, wanted.weights, wanted.priority
-        )
-        paths = set(selected)
+        listed = (item.path for item in items)
+        paths = set(select_files(listed, uri, self._allow_pickle, self._weights, self._priority))
         if isinstance(self._store, StoreWithExtras):
             paths |= self._store.extra_paths
-        if wanted.weights and not paths & {CONFIG, MISTRAL_CONFIG}:
+        if self._weights and not paths & {CONFIG, MISTRAL_CONFIG}:
             raise ConfigError(f"{uri} is no model: it holds no config.json.")
         snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit())
         if self._pinned and self._pinned.snapshot not in ("", snapshot.id):
@@ -189,26 +173,18 @@ class _RemoteModel:
 
     def _is_usable(self, folder: Path) -> bool:
         """Whether a folder has all weights that vLLM would load from it, if they are wanted."""
-        if not self._wanted.weights:
+        if not self._weights:
             return True
         try:
-            find_weights(folder, self._wanted.allow_pickle, self._store.uri, self._wanted.arguments)
+            find_weights(folder, self._allow_pickle, self._store.uri, self._arguments)
         except ConfigError:
             return False
         return True
 
-
-def _open(source: BucketSource | HubSource) -> Store:
-    store = open_store(source)
-    if isinstance(source, BucketSource) and any(extra.is_inside for extra in source.extra_files):
-        return StoreWithExtras(store, source)
-    return store
-
-
-def _selection_name(source: BucketSource | HubSource, wanted: _Wanted) -> str:
-    """Names what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
-    kind = "tokenizer" if not wanted.weights else "any-weights" if wanted.allow_pickle else "model"
-    if wanted.weights and wanted.priority != "last":
-        kind = f"{kind}-mistral-{wanted.priority}"
-    variant = source.revision if isinstance(source, HubSource) else str(source.extra_files or "")
-    return f"{kind}-{sha256(variant.encode()).hexdigest()[:8]}" if variant else kind
+    def _selection_name(self, source: BucketSource | HubSource) -> str:
+        """Names what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
+        kind = "tokenizer" if not self._weights else "any-weights" if self._allow_pickle else "model"
+        if self._weights and self._priority != "last":
+            kind = f"{kind}-mistral-{self._priority}"
+        variant = source.revision if isinstance(source, HubSource) else str(source.extra_files or "")
+        return f"{kind}-{sha256(variant.encode()).hexdigest()[:8]}" if variant else kind

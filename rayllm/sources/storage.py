@@ -71,20 +71,12 @@ class Folder:
         return f"{self.uri}/{path}"
 
     def read(self, path: str) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            FileNotFoundError: it does not exist.
-        """
+        """Read a whole file; raises FileNotFoundError."""
         with self._translated(path, "read"), self.open(path) as file:
             return bytes(file.read())
 
     def open(self, path: str, offset: int = 0) -> NativeFile:
-        """Open a file for streaming from `offset`, in bytes. The caller closes it.
-
-        Raises:
-            FileNotFoundError: it does not exist.
-        """
+        """Open a file for streaming from `offset`, in bytes; the caller closes it. Raises FileNotFoundError."""
         with self._translated(path, "read"):
             files, root = self._open()
             if not offset:

@@ -61,11 +61,7 @@ def command(
 
 
 def _added(serve_config: dict[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the serve config's model to the running application.
-
-    Raises:
-        ConfigError: it is not an application of RayLLM, or its configuration is unknown.
-    """
+    """Add the serve config's model to the running application, unless its configuration is unknown."""
     from rayllm.serving.cluster.deployment.deployed import configuration, declared
 
     running, [application] = configuration(details), serve_config["applications"]
@@ -91,11 +87,7 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
 
 
 def _wait(changes: Plan, timeout: float | None) -> None:
-    """Print the deployments' progress until all are healthy.
-
-    Raises:
-        ClusterError: a deployment failed, with the replica's own reason, or the timeout expired.
-    """
+    """Print the deployments' progress until all are healthy; raises the reason of one that fails, or the timeout."""
     from rayllm.serving.cluster.deployment.deployed import statuses
 
     start, printed = time.monotonic(), dict[str, str]()
@@ -113,11 +105,7 @@ def _wait(changes: Plan, timeout: float | None) -> None:
 
 
 def _is_pending(name: str, status: Any) -> bool:
-    """Whether an application is not healthy yet.
-
-    Raises:
-        ClusterError: it will not become healthy by itself.
-    """
+    """Whether an application is not healthy yet; raises ClusterError if it will not become so by itself."""
     if status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
         failed = [(key, d.message) for key, d in status.deployments.items() if d.message and d.status != "HEALTHY"]
         reasons = [f"`{key}`: {reason(message)}" for key, message in failed] or [reason(status.message)]

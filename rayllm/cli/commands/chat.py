@@ -17,21 +17,15 @@ from rayllm.cli.shared.completion import Completion, StreamPrinter
 from rayllm.cli.shared.server import Server, ServerError, choose_model, model_hint, server_options
 from rayllm.core.errors import ConfigError
 
-_COMMANDS = {
-    "/model NAME": "continue with another model or adapter",
-    "/models": "list them",
-    "/system TEXT": "set the system message, or remove it without TEXT",
-    "/clear": "start a new conversation",
-    "/help": "show this",
-    "/exit": "exit, as Ctrl-D does",
-}
-_HELP = "\n".join(
-    [
-        *(f"{name:<14}{does}" for name, does in _COMMANDS.items()),
-        "Ctrl-C        stop the response",
-        "Write a message that begins with a slash with two.",
-    ]
-)
+_HELP = """\
+/model NAME   continue with another model or adapter
+/models       list them
+/system TEXT  set the system message, or remove it without TEXT
+/clear        start a new conversation
+/help         show this
+/exit         exit, as Ctrl-D does
+Ctrl-C        stop the response
+Write a message that begins with a slash with two."""
 
 
 @click.command(

@@ -54,11 +54,7 @@ def command(fix: bool, as_json: bool) -> None:
 
 
 def _make_folders(machine: Machine) -> bool:
-    """Make the folders that do not exist; whether there were any.
-
-    Raises:
-        ConfigError: one cannot be made.
-    """
+    """Make the folders that do not exist; whether there were any. Raises ConfigError if one cannot be made."""
     missing = [folder.path for folder in machine.folders if not folder.exists and folder.writable]
     for path in missing:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +44,7 @@ def command(
     rank: int | None,
     as_json: bool,
 ) -> None:
-    from rayllm.cli.shared.fit_tables import cpu_line, fit_table, host_line, introduction
+    from rayllm.cli.shared.fit_tables import cpu_line, fit_table, gib, introduction
     from rayllm.plan.engine_arguments import host_bytes, not_counted
     from rayllm.plan.gpus import GPUS, find_gpu
 
@@ -57,14 +58,15 @@ def command(
     host, missing = host_bytes(config.engine_kwargs), not_counted(config.engine_kwargs)
     cpu = None if gpus or config.accelerator_type else _on_cpu(config, measured)
     if as_json:
-        click.echo(json.dumps({**_as_json(config, measured, tokens, rows, host, missing), "cpu": cpu}, indent=1))
+        more = {"model": config.model_id, "host_cache": host, "not_counted": missing, "cpu": cpu}
+        click.echo(json.dumps({**more, **_as_json(measured, tokens, rows)}, indent=1))
         return
     click.echo(introduction(config.model_id, measured))
     if missing:
         click.echo(f"not counted: engine_kwargs {', '.join(missing)}")
     click.echo(fit_table(measured, tokens, rows))
     if host:
-        click.echo(host_line(host))
+        click.echo(f"on the host of a replica: {gib(host)} GiB of memory for the cache that its GPUs offload")
     if cpu:
         click.echo(cpu_line(cpu))
     click.echo(_footing(rows, tokens), err=True)
@@ -117,8 +119,6 @@ def _tokens(context: int | None, config: ModelConfig, measured: Measured) -> int
 
 
 def _setting(config: ModelConfig, measured: Measured, adapters: int | None, rank: int | None) -> EngineSettings:
-    from dataclasses import replace
-
     from rayllm.plan.engine_arguments import engine_settings, number
 
     architecture, element_bytes = measured.architecture, measured.element_bytes
@@ -143,8 +143,6 @@ def _degrees(config: ModelConfig, tensor: int | None, pipeline: int | None) -> t
 def _fit(
     measured: Measured, gpu: Gpu, setting: EngineSettings, degrees: tuple[int, int] | None, tokens: int
 ) -> Fit | None:
-    from dataclasses import replace
-
     from rayllm.plan.fit import fit, smallest_split, split_errors
 
     if degrees is None:
@@ -165,27 +163,17 @@ def _footing(rows: list[tuple[Gpu, Fit | None]], tokens: int) -> str:
     )
 
 
-def _as_json(
-    config: ModelConfig,
-    measured: Measured,
-    tokens: int,
-    rows: list[tuple[Gpu, Fit | None]],
-    host: int,
-    missing: list[str],
-) -> dict[str, Any]:
+def _as_json(measured: Measured, tokens: int, rows: list[tuple[Gpu, Fit | None]]) -> dict[str, Any]:
     shape = measured.architecture
     return {
-        "model": config.model_id,
         "family": shape.family,
         "layers": shape.layers,
+        "context": shape.context,
         "parameters": measured.weights.parameters,
         "weights": measured.weights.bytes,
         "draft_weights": measured.weights.draft.bytes if measured.weights.draft else 0,
-        "host_cache": host,
-        "context": shape.context,
         "is_outline": measured.is_outline,
         "tokens": tokens,
-        "not_counted": missing,
         "gpus": [_fit_as_json(gpu, fit, shape.context, tokens) for gpu, fit in rows],
     }
 
@@ -199,11 +187,7 @@ def _fit_as_json(gpu: Gpu, fit: Fit | None, context: int, tokens: int) -> dict[s
         "tensor_parallelism": fit.settings.tensor_parallel,
         "pipeline_parallelism": fit.settings.pipeline_parallel,
         "memory": fit.gpu.memory,
-        "weights": fit.weights,
-        "adapters": fit.adapters,
-        "activations": fit.activations,
-        "overhead": fit.overhead,
-        "cache": fit.cache,
+        **{name: getattr(fit, name) for name in ("weights", "adapters", "activations", "overhead", "cache")},
         "uncertain": fit.uncertainty,
         "longest": fit.longest_sequence(context),
         "sequences": round(fit.sequences_of(tokens), 2),

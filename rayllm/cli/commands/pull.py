@@ -54,11 +54,7 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
 def _fetch_adapters(
     config: ModelConfig, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], sources.Progress]
 ) -> None:
-    """Fetch adapters, and print their folders.
-
-    Raises:
-        SourceError: some could not be fetched; the message names each.
-    """
+    """Fetch adapters, and print their folders; a SourceError names each that could not be fetched."""
     from rayllm.engine.adapters.setup import adapter_store
 
     store = adapter_store(config, int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK)), show)

@@ -130,11 +130,7 @@ def _silence() -> Iterator[None]:
 
 
 def _deploy(application: Application, built: Any) -> None:
-    """Deploy and wait until it runs.
-
-    Raises:
-        ClusterError: a replica does not start; with the replica's own reason.
-    """
+    """Deploy and wait until it runs; raises ClusterError with the reason of a replica that does not start."""
     from ray import serve
 
     try:

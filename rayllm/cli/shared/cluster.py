@@ -89,11 +89,7 @@ def hide_token_notice() -> None:
 
 
 def _local_address() -> str:
-    """Address of the cluster in RAY_ADDRESS, else of the one on this machine.
-
-    Raises:
-        OSError: there is none, or more than one.
-    """
+    """Address of the cluster in RAY_ADDRESS, else of the only one on this machine; else raises OSError."""
     from ray._private.services import find_bootstrap_address, find_gcs_addresses
 
     if named := os.environ.get("RAY_ADDRESS"):

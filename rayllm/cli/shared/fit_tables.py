@@ -23,11 +23,11 @@ def introduction(model_id: str, measured: Measured) -> str:
     caches = ", ".join(f"{count} layers {cache}" for cache, count in _caches(measured).items())
     parts = [
         f"{model_id}: {shape.family}, {shape.layers} layers, {_count(weights.parameters)} parameters, "
-        f"{_gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
+        f"{gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
         f"cache on one GPU: {caches}",
     ]
     if weights.draft:
-        parts.append(f"with a draft: {_count(weights.draft.parameters)} parameters, {_gib(weights.draft.bytes)} GiB")
+        parts.append(f"with a draft: {_count(weights.draft.parameters)} parameters, {gib(weights.draft.bytes)} GiB")
     if measured.is_outline:
         parts.append("the hub cannot be reached: these are the sizes that RayLLM knows offline")
     if shape.has_vision:
@@ -37,18 +37,13 @@ def introduction(model_id: str, measured: Measured) -> str:
 
 def cpu_line(figures: Mapping[str, Any]) -> str:
     """Describe what a model takes on this machine's CPU, in bytes."""
-    weights, memory = _gib(figures["weights"]), _gib(figures["memory"])
+    weights, memory = gib(figures["weights"]), gib(figures["memory"])
     cache = f"{figures['cache_of_one_token'] / 1024:.1f} KiB of cache a token"
     threads = f"{figures['threads']} thread{'s' if figures['threads'] > 1 else ''}"
     return (
         f"on this machine's CPU: {threads}, {figures['dtype']}, since {figures['reason']}; "
         f"{weights} GiB of weights and {cache}, of {memory} GiB of memory"
     )
-
-
-def host_line(size: int) -> str:
-    """Describe the memory of the host that a replica takes for its cache of `size` bytes."""
-    return f"on the host of a replica: {_gib(size)} GiB of memory for the cache that its GPUs offload"
 
 
 def fit_table(measured: Measured, tokens: int, rows: Sequence[tuple[Gpu, Fit | None]]) -> str:
@@ -65,8 +60,8 @@ def _row(measured: Measured, tokens: int, gpu: Gpu, fit: Fit | None) -> list[str
         gpu.name,
         str(fit.settings.gpus),
         f"TP {fit.settings.tensor_parallel}{pipeline}",
-        *(_gib(size) for size in (fit.weights, fit.adapters, fit.activations, fit.overhead)),
-        f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)}",
+        *(gib(size) for size in (fit.weights, fit.adapters, fit.activations, fit.overhead)),
+        f"{gib(fit.cache)} ± {gib(fit.uncertainty)}",
         f"{fit.longest_sequence(measured.architecture.context):,}",
         f"{fit.sequences_of(tokens):.1f}",
     ]
@@ -85,8 +80,8 @@ def summary(fit: Fit, tokens: int) -> str:
     is_certain = fit.cache - fit.uncertainty >= fit.bytes_of(tokens)
     warning = "" if is_certain else " Within the error of the estimates, even one may not fit."
     return (
-        f"{fit.gpu.name} × {fit.settings.gpus}: {_gib(fit.weights)} GiB of weights on each, "
-        f"{_gib(fit.cache)} ± {_gib(fit.uncertainty)} GiB for requests, "
+        f"{fit.gpu.name} × {fit.settings.gpus}: {gib(fit.weights)} GiB of weights on each, "
+        f"{gib(fit.cache)} ± {gib(fit.uncertainty)} GiB for requests, "
         f"{fit.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{warning}"
     )
 
@@ -113,7 +108,8 @@ def _described(cache: Cache) -> str:
     return size
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """A size in GiB."""
     return f"{size / GIB:.1f}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rayllm.cli.shared.fit_tables import introduction, on_every_gpu, summary
+from rayllm.cli.shared.fit_tables import gib, introduction, on_every_gpu, summary
 from rayllm.cli.shared.machine import local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
@@ -19,7 +19,7 @@ from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile
 from rayllm.plan.authoring.rendering import model_config
 from rayllm.plan.cpu import memory_bytes, this_cpu
 from rayllm.plan.fit import Fit
-from rayllm.plan.gpus import GIB, GPUS, Gpu, find_gpu
+from rayllm.plan.gpus import GPUS, Gpu, find_gpu
 from rayllm.plan.known_models import known_models
 from rayllm.sources import UnreachableError
 from rayllm.sources.errors import DeniedError
@@ -91,7 +91,7 @@ class Interview:
         """
         accelerator, gpu = self._accelerator(profile)
         on_cpu = not accelerator and _runs_on_cpu(profile)
-        answers = Answers(accelerator, lora=self._lora_option(), on_cpu=on_cpu)
+        answers = Answers(accelerator, lora=self._lora() if self._options.enable_lora else None, on_cpu=on_cpu)
         answers = self._parallelism(profile, gpu, answers)
         answers = replace(answers, lora=answers.lora or self._lora_prompt(profile))
         answers = self._lengths(profile, gpu, answers)
@@ -180,9 +180,6 @@ class Interview:
         if self._options.enable_lora is not None or profile.task or not self._confirm("Serve LoRA adapters?"):
             return None
         return self._lora()
-
-    def _lora_option(self) -> Lora | None:
-        return self._lora() if self._options.enable_lora else None
 
     def _lora(self) -> Lora:
         options = self._options
@@ -321,11 +318,10 @@ def single_model(name: str, tensor_parallel: int | None, context: int | None) ->
     answers, _ = interview.answers(profile)
     size_on_cpu = profile.cpu_bytes(this_cpu())
     if has_cpu_engine() and not answers.on_cpu and size_on_cpu:
-        size = f"{size_on_cpu / GIB:.1f} GiB"
-        memory = f"{memory_bytes() / GIB:.1f} GiB"
-        hint = "`rayllm plan` shows which GPUs it fits on."
+        size, memory = gib(size_on_cpu), gib(memory_bytes())
         raise ClusterError(
-            f"{name}: its weights, {size}, are more than half of this machine's memory, {memory}.\nhint: {hint}"
+            f"{name}: its weights, {size} GiB, are more than half of this machine's memory, {memory} GiB.\n"
+            "hint: `rayllm plan` shows which GPUs it fits on."
         )
     # Any GPU of this machine will do, and there is one replica.
     return model_config(profile, replace(answers, accelerator=None, scaling=None))

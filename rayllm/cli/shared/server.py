@@ -89,11 +89,7 @@ class Server:
         return content
 
     def models(self) -> list[Model]:
-        """List the models and adapters.
-
-        Raises:
-            ServerError: the request fails, or the response is invalid.
-        """
+        """List the models and adapters; raises ServerError."""
         entries = [entry for entry in self.get("models", data=list)["data"] if _is_model(entry)]
         return [_model(entry, {each["id"] for each in entries}) for entry in entries]
 
@@ -290,11 +286,7 @@ def _key(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, s
 
 
 def choose_model(server: Server, model: str | None) -> str:
-    """The given model, else the server's first one, which is printed on standard error.
-
-    Raises:
-        ServerError: the server does not list its models, or has none.
-    """
+    """The given model, else the server's first one, which is printed on standard error; raises ServerError without."""
     if model:
         return model
     first = next((each.id for each in server.models() if not each.base), None)

@@ -115,7 +115,7 @@ class _Work:
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
         is_as_it_was = converted.form is Format.CURRENT and converted.config == draft.raw
-        text = _text_of(draft.file) if is_as_it_was else model_text(converted.config)
+        text = draft.file.read_text(encoding="utf-8") if is_as_it_was else model_text(converted.config)
         to = self._reserved(f"{_MODELS}/{file_name(converted.model.model_id)}", draft.file)
         return Report(draft.file, converted.form, to, text, converted.changes, is_as_it_was)
 
@@ -129,17 +129,13 @@ class _Work:
             raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
         is_as_it_was, file = config == serve.raw, serve.file.resolve()
         inline = [change for origin, each in self.converted.items() if origin[0] == file for change in each.changes]
-        text = _text_of(serve.file) if is_as_it_was else serve_text(config)
+        text = serve.file.read_text(encoding="utf-8") if is_as_it_was else serve_text(config)
         to = self._reserved(serve.file.name, serve.file)
         # Its format is that of its first application.
         return Report(serve.file, serve.served[0].form, to, text, (*serve.changes.all, *inline), is_as_it_was)
 
     def _application(self, serve: ServeDraft, served: Served) -> Mapping:
-        """Convert an application.
-
-        Raises:
-            ConfigError: the result would not load.
-        """
+        """Convert an application; raises ConfigError if the result would not load."""
         origins = [_origin(serve, entry) for entry in served.entries]
         models = [(origin, self.converted[origin]) for origin in origins if origin in self.converted]
         args = {**served.raw["args"], "llm_configs": [_listed(*each) for each in models]}
@@ -198,7 +194,3 @@ def _router(served: Served, models: Iterable[Converted]) -> object:
     if not routing or not isinstance(served.router, dict):
         return served.router
     return {**served.router, "routing_by_model": at(served.router, "routing_by_model") | routing}
-
-
-def _text_of(file: Path) -> str:
-    return file.read_text(encoding="utf-8")

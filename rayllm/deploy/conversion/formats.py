@@ -31,11 +31,7 @@ class Format(StrEnum):
 
 
 def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
-    """Detect the format of a model's parsed file, which errors call `name`.
-
-    Raises:
-        ConfigError: it is not a model, or one older than RayLLM 1.
-    """
+    """Detect the format of a model's parsed file, which errors call `name`; raises ConfigError if it has none."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
     refuse_removed_model(raw, name)

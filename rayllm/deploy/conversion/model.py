@@ -151,11 +151,7 @@ def _tidy(config: Mapping) -> None:
 
 
 def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
-    """Load the result.
-
-    Raises:
-        ConfigError: lists all faults, including those of the conversion.
-    """
+    """Load the result; raises ConfigError with all faults, including those of the conversion."""
     faults, name = [f"{draft.file}: {fault}" for fault in changes.faults], "result"
     try:
         model = model_from(resolved, name, draft.folders)

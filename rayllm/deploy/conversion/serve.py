@@ -234,11 +234,7 @@ def _expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
 
 
 def _files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
-    """The files of a path, folder or glob; folders are searched recursively.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """The files of a path, glob, or folder and those below; raises ConfigError if there are none."""
     if glob.has_magic(text):
         patterns = [folder / Path(text).expanduser() for folder in folders]
         paths = next(filter(None, (sorted(map(Path, glob.glob(str(each)))) for each in patterns)), [])

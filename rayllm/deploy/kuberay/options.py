@@ -92,11 +92,7 @@ class ManifestOptions:
     redis_password: tuple[str, str] | None = None
 
     def validate(self) -> None:
-        """Refuse options that KubeRay would refuse, or that would have no effect.
-
-        Raises:
-            ConfigError: the first invalid option.
-        """
+        """Raise a ConfigError for options that KubeRay would refuse, or that would have no effect."""
         if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", self.name) or len(self.name) > _MAX_NAME:
             raise ConfigError(
                 f"--name: `{self.name}` must be small letters, digits and `-`, at most {_MAX_NAME} of them, and "
@@ -156,11 +152,7 @@ def memory_bytes(amount: str) -> int:
 
 
 def _quantity(text: str, option: str) -> tuple[int, str]:
-    """Parse an amount of memory into number and unit.
-
-    Raises:
-        ConfigError: it is none; names the option.
-    """
+    """Parse an amount of memory into number and unit; raises ConfigError, which names the option."""
     match = re.fullmatch(rf"([1-9]\d*)({'|'.join(_UNITS)})", text)
     if not match:
         raise ConfigError(f"{option}: `{text}` must be an amount such as 12Gi.")
@@ -188,11 +180,7 @@ def parse_cache_volume(text: str) -> dict[str, Any]:
 
 
 def parse_selector(text: str) -> NodeSelector:
-    """Parse `--node-selector`: `KEY=VALUE` or `A10G:KEY=VALUE`.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Parse `--node-selector`, `KEY=VALUE` or `A10G:KEY=VALUE`; raises ConfigError."""
     match = re.fullmatch(r"(?:([\w-]+):)?([A-Za-z0-9][\w./-]*)=([\w.-]*)", text)
     if not match:
         raise ConfigError(f"--node-selector: `{text}` must be KEY=VALUE, or ACCELERATOR:KEY=VALUE for its pods alone.")
@@ -200,11 +188,7 @@ def parse_selector(text: str) -> NodeSelector:
 
 
 def parse_toleration(text: str) -> dict[str, Any]:
-    """Parse `--toleration`, written like a taint of `kubectl taint`: `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Parse `--toleration`, written like a taint of `kubectl taint`: `KEY=VALUE:EFFECT` or `KEY:EFFECT`."""
     match = re.fullmatch(r"([A-Za-z0-9][\w./-]*)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)", text)
     if not match:
         raise ConfigError(f"--toleration: `{text}` must be KEY=VALUE:EFFECT or KEY:EFFECT, such as sku=gpu:NoSchedule.")

@@ -30,18 +30,11 @@ class Bucket(ABC):
 
     @abstractmethod
     def list_objects(self, prefix: str) -> list[Item]:
-        """List all objects whose key starts with `prefix`, without the empty ones that stand for folders.
-
-        Their paths are their keys.
-        """
+        """List all objects with a key of this prefix, as their path, without the empty ones that stand for folders."""
 
     @abstractmethod
     def locate(self, key: str, version: str) -> Location:
-        """Get a URL for one version of an object. Called again when a URL has expired.
-
-        Raises:
-            ChangedError: that version is gone.
-        """
+        """Get a URL for one version of an object, again if one has expired; raises ChangedError if it is gone."""
 
     @abstractmethod
     def filesystem(self) -> FileSystem:

@@ -11,17 +11,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from rayllm.core.errors import SourceError
+from rayllm.core.settings import settings
 from rayllm.sources.cache import locks
 from rayllm.sources.cache.entry import FILES, JOURNAL, REMOVED, Entry
 from rayllm.sources.errors import ChangedError
 from rayllm.sources.stores import Snapshot, Store
 from rayllm.sources.transfer import DownloadOptions, Progress
 from rayllm.sources.transfer.download import download
-from rayllm.sources.transfer.progress import format_bytes
+from rayllm.sources.transfer.options import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -135,11 +137,7 @@ class Cache:
         raise SourceError(f"{snapshot.uri} was removed from {self._root} just after it was fetched.")
 
     def _make_room(self, snapshot: Snapshot, staging: Path) -> None:
-        """Evict the least recently used entries until the snapshot fits.
-
-        Raises:
-            SourceError: it cannot fit; the message says how much space is missing.
-        """
+        """Evict the least recently used entries until the snapshot fits; raises SourceError if it cannot."""
         staging.mkdir(parents=True, exist_ok=True)
         required = max(0, snapshot.size - _disk_usage(staging))
         required += round(required * _HEADROOM)
@@ -240,6 +238,12 @@ class Cache:
         """The folder of one store: a readable name, and a digest against collisions."""
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri).strip("-.")[-80:]
         return self._root / f"{readable}-{sha256(uri.encode()).hexdigest()[:12]}"
+
+
+@cache
+def node_cache() -> Cache:
+    """This node's cache, configured by the `RAYLLM_*` variables."""
+    return Cache(settings().cache_path / "sources", int(settings().cache_max_gb * 1e9))
 
 
 class _WaitLog:

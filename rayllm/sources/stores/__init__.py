@@ -12,9 +12,5 @@ __all__ = ["BucketStore", "HubStore", "Item", "LocalStore", "Snapshot", "Store",
 
 
 def open_store(source: BucketSource | HubSource) -> Store:
-    """Open the store that a source names.
-
-    Raises:
-        SourceError: a bucket's credentials or options cannot be used.
-    """
+    """Open the store that a source names; raises SourceError if a bucket's options cannot be used."""
     return HubStore(source) if isinstance(source, HubSource) else BucketStore(source)

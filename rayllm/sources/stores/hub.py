@@ -87,12 +87,7 @@ def find_in_hub_cache(source: HubSource, paths: list[str] | None = None) -> Path
 
 
 def list_adapters(organisation: str) -> list[str]:
-    """List the names of an organisation's repositories that are tagged `peft`.
-
-    Raises:
-        SourceError: they cannot be listed.
-        UnreachableError: the hub cannot be reached.
-    """
+    """List an organisation's repositories that are tagged `peft`; raises SourceError, UnreachableError."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=_endpoint())

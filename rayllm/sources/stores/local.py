@@ -53,11 +53,7 @@ class LocalStore:
 
 
 def read_range(location: Location, start: int, end: int) -> bytes:
-    """Read the bytes [start, end) of a local file.
-
-    Raises:
-        ChangedError: the file is shorter than that.
-    """
+    """Read the bytes [start, end) of a local file; raises ChangedError if it is shorter."""
     with open(location.url.removeprefix(SCHEME), "rb") as file:
         file.seek(start)
         content = file.read(end - start)

@@ -17,8 +17,7 @@ from rayllm.sources.items import Checksum, Item, Location, Snapshot, Store
 from rayllm.sources.stores.local import SCHEME, read_range
 from rayllm.sources.transfer.checksums import DEFAULT, file_checksum
 from rayllm.sources.transfer.journal import Journal
-from rayllm.sources.transfer.options import DownloadOptions
-from rayllm.sources.transfer.progress import Progress
+from rayllm.sources.transfer.options import DownloadOptions, Progress
 from rayllm.sources.transfer.ranges import RangeClient
 
 logger = logging.getLogger(__name__)

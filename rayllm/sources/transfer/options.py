@@ -1,10 +1,16 @@
-"""How a download runs."""
+"""How a download runs, and observers of it."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from dataclasses import dataclass
+from typing import Protocol
 
 from rayllm.core.settings import settings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,3 +30,51 @@ class DownloadOptions:
     def from_settings(cls, deadline_s: float | None = None) -> DownloadOptions:
         """Options from the `RAYLLM_*` variables."""
         return cls(settings().download_threads, settings().download_tries, deadline_s)
+
+
+class Progress(Protocol):
+    """Observes one download. Its methods are called from many threads."""
+
+    def start(self, uri: str, size: int) -> None:
+        """A download of `size` bytes starts; bytes from an earlier attempt are reported by `advance`."""
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are on disk; negative if damaged ones were discarded."""
+
+    def finish(self) -> None:
+        """The download ended, successfully or not."""
+
+
+class LoggedProgress:
+    """Logs the start, the progress every `period_s` seconds, and the end."""
+
+    def __init__(self, period_s: float = 10.0) -> None:
+        self._period_s = period_s
+        self._lock = threading.Lock()
+
+    def start(self, uri: str, size: int) -> None:
+        self._uri, self._size, self._done = uri, size, 0
+        self._started_at = self._logged_at = time.monotonic()
+        logger.info("Fetching %s: %s.", uri, format_bytes(size))
+
+    def advance(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            now = time.monotonic()
+            if now - self._logged_at > self._period_s:
+                self._logged_at = now
+                logger.info("Fetching %s: %s of %s.", self._uri, format_bytes(self._done), format_bytes(self._size))
+
+    def finish(self) -> None:
+        seconds = max(time.monotonic() - self._started_at, 1e-3)
+        if self._done == self._size:
+            logger.info("Fetched %s in %.1f s (%s/s).", self._uri, seconds, format_bytes(self._size / seconds))
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes for people, in powers of 1000."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"

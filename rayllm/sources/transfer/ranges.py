@@ -171,11 +171,7 @@ def _raise_for_status(response: urllib3.BaseHTTPResponse, item: Item, start: int
 
 
 def _full_size(response: urllib3.BaseHTTPResponse, start: int) -> int | None:
-    """Size of the whole file in bytes, from the response's headers.
-
-    Raises:
-        UnreachableError: the response holds another range than requested.
-    """
+    """Size of the whole file by the headers; raises UnreachableError if the response holds another range."""
     if response.status == 200:
         length = response.headers.get("content-length")
         return int(length) if length else None
@@ -186,10 +182,7 @@ def _full_size(response: urllib3.BaseHTTPResponse, start: int) -> int | None:
 
 
 def _backoff_s(failures: int) -> float:
-    """Exponential backoff with full jitter, in seconds.
-
-    Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
-    """
+    """Backoff with full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/"""
     return random.uniform(0.1, min(_MAX_WAIT_S, 0.5 * 2**failures))
 
 
