@@ -122,11 +122,7 @@ class ManifestOptions:
         return f"{number * max(1, group.gpus)}{unit}"
 
     def node_selector(self, kind: str | None) -> dict[str, str]:
-        """The `nodeSelector` of pods for an accelerator, `cpu`, `router`, `head`, or None for any GPU.
-
-        Raises:
-            ConfigError: there is no label for the accelerator.
-        """
+        """The `nodeSelector` of pods for an accelerator (None: any), `cpu`, `router` or `head`; raises ConfigError."""
         labels = {} if kind in (HEAD, CPU, ROUTER) else self._accelerator_label(kind)
         kinds = (kind,) if kind == HEAD else (None, kind)
         return labels | {selector.key: selector.value for selector in self.node_selectors if selector.kind in kinds}
