@@ -266,7 +266,7 @@ class EngineError(RayLLMError):
 
 
 class QuarantineError(EngineError):
-    """Replicas, or routers, have died of this request."""
+    """Replicas have died of this request."""
 
     default_code = "request_quarantined"
 
