@@ -45,7 +45,7 @@ def computed(case: Case) -> tuple[CacheLayout, int]:
     settings = replace(
         settings, tensor_parallel=case.engine.get("tensor_parallel_size", 1), pipeline_parallel=case.stages
     )
-    return cache_layout(architecture.caches, settings.caches), settings.in_flight
+    return cache_layout(architecture.caches, settings), settings.in_flight
 
 
 def write(folder: Path, config: dict[str, Any]) -> None:
