@@ -294,6 +294,8 @@ class ModelConfig(Frozen):
             raise ValueError("`chat_template` and `prompt_format` exclude each other; keep one")
         if self.generation_config.prompt_format and "chat_template_content_format" in self.engine_kwargs:
             raise ValueError("a `prompt_format` takes strings; leave `engine_kwargs.chat_template_content_format` out")
+        if self.log_engine_metrics and self.engine_kwargs.get("disable_log_stats"):
+            raise ValueError("`log_engine_metrics` needs the metrics that `engine_kwargs.disable_log_stats` turns off")
         if self.guided_decoding and self.task not in (None, "generate"):
             raise ValueError("`guided_decoding` is for models that generate; leave it out")
         if self.generation_config.prompt_format and self.tool_calling and self.tool_calling.chat_template:

@@ -171,8 +171,10 @@ def test_it_starts_again_after_its_processes_were_killed(config: Path) -> None:
     assert third.returncode == 1
     assert f"cannot listen on [::1]:{port}: Address already in use" in third.stderr
     assert httpx.get(f"{url(second)}/health").status_code == 200
+    routers = [process for process in listening(port) if process.ppid() != 1]
     os.killpg(second.process.pid, signal.SIGTERM)
     second.process.expect(pexpect.EOF)
+    psutil.wait_procs(routers)
     deadline = time.monotonic() + 5
     while found := listening(port):
         assert time.monotonic() < deadline, found

@@ -110,6 +110,11 @@ def test_a_revision_belongs_to_the_hub() -> None:
             "m.yaml",
             "leave `engine_kwargs.chat_template_content_format` out",
         ),
+        (
+            {"log_engine_metrics": True, "engine_kwargs": {"disable_log_stats": True}},
+            "m.yaml",
+            "`log_engine_metrics` needs the metrics that `engine_kwargs.disable_log_stats` turns off",
+        ),
         ({"reasoning_parser": "deepseek"}, "reasoning_parser", "vLLM has no parser `deepseek`"),
         ({"tool_calling": {"auto": True}}, "tool_calling", "needs a `parser`"),
         ({"generation_config": {"stopping_sequences": [""]}}, "generation_config.stopping_sequences", "every request"),

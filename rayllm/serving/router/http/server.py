@@ -188,7 +188,7 @@ async def open_http_server(
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
-    listener = KeptListener(*address, raylet_pid())
+    listener = KeptListener(*address, raylet_pid(), app_name)
     server = HttpServer(app, listener, route_prefix.rstrip("/"), config, refused)
     try:
         await server.start()

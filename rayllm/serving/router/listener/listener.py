@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,19 @@ _ANSWER_S = 10.0
 _TRIES = 3
 _BACKLOG = 4096
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True)
+class _Service:
+    """What routers belong to: the raylet that starts them, and their application."""
+
+    raylet: int
+    app: str
+
+    @property
+    def name(self) -> str:
+        """A name that no other service of this machine has."""
+        return f"{self.raylet}-{hashlib.sha256(self.app.encode()).hexdigest()[:32]}"
 
 
 class LocalListener:
@@ -108,11 +122,12 @@ class KeptListener(LocalListener):
         host: address to listen on.
         port: port to listen on.
         raylet: process id of what starts the routers.
+        app: name of their application.
     """
 
-    def __init__(self, host: str, port: int, raylet: int) -> None:
+    def __init__(self, host: str, port: int, raylet: int, app: str) -> None:
         super().__init__(host, port)
-        self._raylet = raylet
+        self._service = _Service(raylet, app)
         self._keeper: socket.socket | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -123,7 +138,7 @@ class KeptListener(LocalListener):
             OSError: the address is not available.
             ClusterError: the keeper ends as soon as it starts.
         """
-        self._keeper, listening = keeper, _ = await asyncio.to_thread(_join, *self._address, self._raylet)
+        self._keeper, listening = keeper, _ = await asyncio.to_thread(_join, *self._address, self._service)
         self._accept_from(listening, accepted)
         self._following = asyncio.create_task(self._follow(keeper))
 
@@ -149,7 +164,7 @@ class KeptListener(LocalListener):
     async def _rejoin(self) -> socket.socket:
         while True:
             try:
-                keeper, same_socket = await asyncio.to_thread(_join, *self._address, self._raylet, self._listening)
+                keeper, same_socket = await asyncio.to_thread(_join, *self._address, self._service, self._listening)
             except (OSError, ClusterError) as error:
                 logger.warning("It does not start: %s", error)
                 await asyncio.sleep(_RETRY_S)
@@ -199,13 +214,15 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _join(host: str, port: int, raylet: int, own: socket.socket | None = None) -> tuple[socket.socket, socket.socket]:
+def _join(
+    host: str, port: int, service: _Service, own: socket.socket | None = None
+) -> tuple[socket.socket, socket.socket]:
     """Connect to the keeper of an address, started if there is none.
 
     Args:
         host: the address.
         port: the port.
-        raylet: process id of what starts the routers.
+        service: what the routers belong to.
         own: the listening socket, if this router has it already.
 
     Returns:
@@ -216,7 +233,7 @@ def _join(host: str, port: int, raylet: int, own: socket.socket | None = None) -
         ClusterError: the keeper ends as soon as it starts.
     """
     for tries_left in reversed(range(_TRIES)):
-        start = partial(_start, host=host, port=port, raylet=raylet, own=own)
+        start = partial(_start, host=host, port=port, service=service, own=own)
         try:
             keeper = connect_or_start(_path(host, port), start, socket.SOCK_SEQPACKET)
         except OSError:
@@ -228,7 +245,7 @@ def _join(host: str, port: int, raylet: int, own: socket.socket | None = None) -
         keeper.settimeout(_ANSWER_S)
         said, files = b"", list[int]()
         try:
-            keeper.send(b"%d" % raylet)
+            keeper.send(service.name.encode())
             said, files, _, _ = socket.recv_fds(keeper, 16, 1)
         except TimeoutError:
             _kill_peer(keeper)
@@ -246,7 +263,7 @@ def _join(host: str, port: int, raylet: int, own: socket.socket | None = None) -
     raise ClusterError(f"The process that keeps the listening socket of {host}:{port} ends as soon as it starts.")
 
 
-def _start(path: Path, host: str, port: int, raylet: int, own: socket.socket | None) -> None:
+def _start(path: Path, host: str, port: int, service: _Service, own: socket.socket | None) -> None:
     """Start a keeper with a listening socket, opened if this router has none; returns when the keeper listens.
 
     Raises:
@@ -254,7 +271,7 @@ def _start(path: Path, host: str, port: int, raylet: int, own: socket.socket | N
     """
     listening = own.dup() if own else listen(host, port)
     with listening:
-        arguments = [str(path), str(listening.fileno()), str(raylet)]
+        arguments = [str(path), str(listening.fileno()), str(service.raylet), service.name]
         subprocess.run(
             [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments],
             pass_fds=[listening.fileno()],

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +34,7 @@ async def main():
         await asyncio.get_running_loop().sock_sendall(connection, str(os.getpid()).encode())
         connection.close()
 
-    await KeptListener("127.0.0.1", int(sys.argv[1]), os.getppid()).start(accepted)
+    await KeptListener("127.0.0.1", int(sys.argv[1]), os.getppid(), "app").start(accepted)
     print("listening", flush=True)
     await asyncio.sleep(600)
 
@@ -62,7 +63,7 @@ def keepers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if socket_keeper.__file__ in command and command[-3].startswith(tempfile.gettempdir()):
+        if socket_keeper.__file__ in command and command[-4].startswith(tempfile.gettempdir()):
             found.append(process)
     return found
 
@@ -128,7 +129,7 @@ async def test_connections_wait_for_the_next_router() -> None:
 
 async def test_other_routers_accept_what_waits_for_one_that_stopped() -> None:
     port = free_port()
-    other = KeptListener("127.0.0.1", port, os.getpid())
+    other = KeptListener("127.0.0.1", port, os.getpid(), "app")
     async with router(port) as first:
         await other.start(Answers(b"other"))
         os.kill(first.pid, signal.SIGSTOP)
@@ -144,7 +145,7 @@ async def test_a_keeper_that_died_leaves_nothing_in_the_way_of_the_next(folder: 
         pass
     [keeper] = keepers()
     keeper.kill()
-    listener = KeptListener("127.0.0.1", port, os.getpid())
+    listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await listener.start(Answers(b"me"))
     assert await answer(port) == b"me"
     await listener.stop()
@@ -154,12 +155,12 @@ async def test_a_keeper_that_died_leaves_nothing_in_the_way_of_the_next(folder: 
 
 async def test_a_router_goes_on_when_the_keeper_dies(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
-    listener = KeptListener("127.0.0.1", port, os.getpid())
+    listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await listener.start(Answers(b"me"))
     [keeper] = keepers()
     keeper.kill()
     # One that starts before the keeper's end has been noticed waits for the socket.
-    other = KeptListener("127.0.0.1", port, os.getpid())
+    other = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await other.start(Answers(b"me"))
     assert {await answer(port) for _ in range(20)} == {b"me"}
     await listener.stop(is_deleted=False)
@@ -176,7 +177,7 @@ async def test_a_keeper_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) 
         pass
     [keeper] = keepers()
     keeper.suspend()
-    listener = KeptListener("127.0.0.1", port, os.getpid())
+    listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await listener.start(Answers(b"me"))
     assert await answer(port) == b"me"
     assert keeper not in keepers()
@@ -200,7 +201,7 @@ async def test_a_connection_that_fails_costs_no_other(caplog: pytest.LogCaptureF
 
 async def test_the_address_is_free_once_the_application_is_deleted() -> None:
     port = free_port()
-    both = [KeptListener("127.0.0.1", port, os.getpid()) for _ in range(2)]
+    both = [KeptListener("127.0.0.1", port, os.getpid(), "app") for _ in range(2)]
     for listener in both:
         await listener.start(Answers(b""))
     for listener in both:
@@ -230,20 +231,29 @@ async def test_the_address_stays_with_the_raylet_that_may_start_the_next_router(
         [child] = psutil.Process(raylet.pid).children()
         for is_router_alive in (True, False):
             with pytest.raises(OSError, match="in use"):
-                await KeptListener("127.0.0.1", port, os.getpid()).start(Answers(b"stranger"))
+                await KeptListener("127.0.0.1", port, os.getpid(), "app").start(Answers(b"stranger"))
             if is_router_alive:
                 raylet.send_signal(signal.SIGSTOP)
                 child.kill()
         assert keepers()
 
 
+async def test_another_application_of_the_cluster_gets_no_client() -> None:
+    port = free_port()
+    async with router(port) as first:
+        for _ in range(2):
+            with pytest.raises(OSError, match="in use"):
+                await KeptListener("127.0.0.1", port, os.getpid(), "other").start(Answers(b"other"))
+        assert await answer(port) == str(first.pid).encode()
+
+
 async def test_the_address_stays_while_another_router_may_come() -> None:
     port = free_port()
-    listener = KeptListener("127.0.0.1", port, os.getpid())
+    listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await listener.start(Answers(b"first"))
     await listener.stop(is_deleted=False)
     waiting = asyncio.create_task(answer(port))
-    second = KeptListener("127.0.0.1", port, os.getpid())
+    second = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await second.start(Answers(b"second"))
     assert await waiting == b"second"
     await second.stop()
@@ -253,24 +263,37 @@ def test_the_keeper_ends_when_no_router_comes(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control, listen("127.0.0.1", 0) as listening:
         control.bind(str(folder / "x"))
         control.listen()
-        SocketKeeper(control, listening, os.getpid(), linger_s=0.05).run()
+        SocketKeeper(control, listening, os.getpid(), "app", linger_s=0.05).run()
+
+
+def test_strangers_that_ask_do_not_keep_a_keeper_without_routers(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control, listen("127.0.0.1", 0) as listening:
+        control.bind(str(folder / "x"))
+        control.listen()
+        keeper = threading.Thread(target=SocketKeeper(control, listening, os.getpid(), "app", linger_s=0.2).run)
+        keeper.start()
+        while keeper.is_alive():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger, suppress(BlockingIOError):
+                stranger.setblocking(False)
+                stranger.connect(str(folder / "x"))
+                stranger.send(b"stranger")
 
 
 async def test_a_keeper_that_a_router_started_before_it_died_is_not_replaced() -> None:
     port = free_port()
-    path = listener_module._path("127.0.0.1", port)
+    path, service = listener_module._path("127.0.0.1", port), listener_module._Service(os.getpid(), "app")
     with listen("127.0.0.1", port) as listening:
-        arguments = [str(path), str(listening.fileno()), str(os.getpid())]
+        arguments = [str(path), str(listening.fileno()), str(os.getpid()), service.name]
         command = [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments]
         assert subprocess.run(command, pass_fds=[listening.fileno()], check=False).returncode == 0
-    listener = KeptListener("127.0.0.1", port, os.getpid())
+    listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
     await listener.start(Answers(b"me"))
     assert len(keepers()) == 1
     assert await answer(port) == b"me"
     await listener.stop()
 
 
-@pytest.mark.parametrize("listener", [LocalListener, partial(KeptListener, raylet=os.getpid())])
+@pytest.mark.parametrize("listener", [LocalListener, partial(KeptListener, raylet=os.getpid(), app="app")])
 async def test_an_address_that_somebody_else_has_is_an_error(listener: Callable[[str, int], LocalListener]) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
