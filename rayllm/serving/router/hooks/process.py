@@ -139,8 +139,15 @@ class HookProcess:
                 _, result = self._pending.get(head["id"], (None, None))
                 if result and not result.done():
                     result.set_result((head, body))
-        self._leave(process)
-        status = await process.wait()
+        if self._process is process:
+            self._process = None
+        try:
+            # `kill` would reap a process that has ended, and its status would be lost.
+            async with asyncio.timeout(self._grace_s):
+                status = await process.wait()
+        except TimeoutError:
+            _kill(process)
+            status = await process.wait()
         for owner, result in self._pending.values():
             if owner is process and not result.done():
                 result.set_exception(HookError(f"the process of the hooks ended (exit status {status})"))
