@@ -21,13 +21,24 @@ class RemovedError(click.ClickException):
 
 
 def removed_option(*names: str, hint: str) -> Callable[..., Any]:
-    """Add options to a command that were removed from it; `hint` says what to use instead."""
+    """Add an option to a command that was removed from it, by its name first; `hint` says what to use instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
             raise RemovedError(names[0], hint)
 
-    # With a value or without, whatever the options once took.
+    # With a value or without, whatever the option once took.
     return click.option(
         *names, is_flag=False, flag_value="", hidden=True, expose_value=False, is_eager=True, callback=refuse
     )
+
+
+def removed_options(*names: str, hint: str) -> Callable[..., Any]:
+    """Add several options with the same hint."""
+
+    def add(command: Any) -> Any:
+        for name in names:
+            command = removed_option(name, hint=hint)(command)
+        return command
+
+    return add

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from starlette.types import Scope
 
 FinishReason = Literal["stop", "length", "abort", ""]
-_EXTENSION = "rayllm.core.request_stats"
+_EXTENSION = "rayllm.request_stats"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-_EXTENSION = "rayllm.core.stream_journal"
+_EXTENSION = "rayllm.stream_journal"
 # Bytes of a reply's body that are written at once, and room for the head of the reply.
 LARGEST_WRITE = 32 * 1024
 _LARGEST_HEAD = 32 * 1024

@@ -62,7 +62,7 @@ def find_gpu(name: str, option: str = "--gpu") -> Gpu:
     """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`.
 
     Raises:
-        ConfigError: there is no such GPU; the message begins with the command line's option.
+        ConfigError: there is no such GPU; the message begins with `option`.
     """
     by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"

@@ -65,7 +65,7 @@ class EngineRequestStage:
 
 
 class DeployedRequestStage:
-    """Adds the same from a running application, through its router. It retries until the job is stopped."""
+    """Adds `status_code` and `response` from a running application; retries until the job is stopped."""
 
     def __init__(self, app_name: str, max_pending: int, caller: Caller = ANYONE) -> None:
         from ray import serve

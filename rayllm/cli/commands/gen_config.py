@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rayllm.cli.removed import removed_option
+from rayllm.cli.removed import removed_options
 
 _FOLDER = Path("model_config")
 _COUNT = click.IntRange(min=1)
@@ -38,7 +38,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--target-ongoing-requests", "target", type=_COUNT, help="Ongoing requests per replica.")
 @click.option("--output-dir", type=click.Path(path_type=Path), default=".", help="Folder for the files.  [.]")
 @click.option("--force", is_flag=True, help="Replace existing files.")
-@removed_option(
+@removed_options(
     *("--recipe", "--variant", "--feature", "--without-feature"),
     hint="--model-id names the model; `rayllm catalog` lists model files that have the settings of vLLM's recipes.",
 )

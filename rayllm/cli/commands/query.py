@@ -7,9 +7,11 @@ import sys
 
 import click
 
-from rayllm.cli.removed import removed_option
+from rayllm.cli.removed import removed_option, removed_options
 from rayllm.cli.shared.completion import Completion, StreamPrinter
 from rayllm.cli.shared.server import Server, choose_model, server_options
+
+_TO_FILE = "`rayllm query --json PROMPT > FILE` writes a file."
 
 
 @click.command("query", help="Send one PROMPT to a model; `-` reads standard input.")
@@ -24,11 +26,12 @@ from rayllm.cli.shared.server import Server, choose_model, server_options
 @click.option("--raw", is_flag=True, help="Complete the prompt as it is, instead of as a user message in a chat.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--stats", is_flag=True, help="Print time to first token and tokens per second on standard error.")
-@removed_option(
+@removed_options(
     *("--file", "--concurrency"),
     hint="`rayllm batch run` processes a file on this machine, /v1/batches on a service (docs/batch-api.md).",
 )
-@removed_option("--output", "-o", "--force", hint="`rayllm query --json PROMPT > FILE` writes a file.")
+@removed_option("--output", "-o", hint=_TO_FILE)
+@removed_option("--force", hint=_TO_FILE)
 def command(
     server: Server,
     prompt: str,

@@ -19,12 +19,21 @@ from rayllm.cli.shared.server import Server
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)])
 
 
+class CallPart(NamedTuple):
+    """A part of a tool call: `id` and `name` come with the first, and a part of the arguments with each."""
+
+    number: int
+    id: str
+    name: str
+    arguments: str
+
+
 class Delta(NamedTuple):
-    """What one chunk adds: text, reasoning, and parts of tool calls as the `openai` package has them."""
+    """What one chunk adds: text, reasoning, and parts of tool calls."""
 
     text: str
     reasoning: str = ""
-    calls: tuple[Any, ...] = ()
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass
@@ -50,10 +59,10 @@ class Completion:
         Raises:
             ServerError: the request fails, or the completion is cut off.
         """
-        sent_at = time.perf_counter()
-        with closing(server.stream(body)) as chunks:
+        sent_at: list[float] = []
+        with closing(server.stream(body, lambda: sent_at.append(time.perf_counter()))) as chunks:
             for chunk in chunks:
-                self.e2e_s = time.perf_counter() - sent_at
+                self.e2e_s = time.perf_counter() - sent_at[0]
                 delta = self._add(chunk)
                 if any(delta):
                     self.ttft_s = self.e2e_s if self.ttft_s is None else self.ttft_s
@@ -61,20 +70,19 @@ class Completion:
         self.is_complete = True
 
     def _add(self, chunk: Any) -> Delta:
-        if chunk.usage:
-            self.usage = chunk.usage.to_dict()
+        usage = getattr(chunk, "usage", None)
+        if usage is not None and hasattr(usage, "to_dict"):
+            self.usage = usage.to_dict()
         if not chunk.choices:
             return Delta("")
         choice = chunk.choices[0]
-        self.finish_reason = choice.finish_reason or self.finish_reason
+        self.finish_reason = _text(choice, "finish_reason") or self.finish_reason
         delta = _delta(choice)
         self.text += delta.text
         self.reasoning += delta.reasoning
         for part in delta.calls:
-            function = part.function
-            new = {"id": part.id or "", "type": "function", "function": {"name": function.name, "arguments": ""}}
-            call = self.calls.setdefault(part.index, new)
-            call["function"]["arguments"] += function.arguments or ""
+            new = {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}}
+            self.calls.setdefault(part.number, new)["function"]["arguments"] += part.arguments
         return delta
 
     def as_message(self) -> dict[str, Any]:
@@ -96,11 +104,25 @@ class Completion:
 
 
 def _delta(choice: Any) -> Delta:
-    if not hasattr(choice, "delta"):
-        return Delta(choice.text or "")
-    delta = choice.delta
-    reasoning = getattr(delta, "reasoning", None) or getattr(delta, "reasoning_content", None) or ""
-    return Delta(delta.content or delta.refusal or "", reasoning, tuple(delta.tool_calls or ()))
+    delta = getattr(choice, "delta", None)
+    if delta is None:
+        return Delta(_text(choice, "text"))
+    calls = getattr(delta, "tool_calls", None)
+    parts = tuple(_call_part(call) for call in calls) if isinstance(calls, list) else ()
+    reasoning = _text(delta, "reasoning") or _text(delta, "reasoning_content")
+    return Delta(_text(delta, "content") or _text(delta, "refusal"), reasoning, parts)
+
+
+def _call_part(call: Any) -> CallPart:
+    index, function = getattr(call, "index", 0), getattr(call, "function", None)
+    number = index if isinstance(index, int) else 0
+    return CallPart(number, _text(call, "id"), _text(function, "name"), _text(function, "arguments"))
+
+
+def _text(holder: Any, name: str) -> str:
+    """A text of what a server sent, which the `openai` package does not check."""
+    value = getattr(holder, name, None)
+    return value if isinstance(value, str) else ""
 
 
 class StreamPrinter:
@@ -135,12 +157,12 @@ class StreamPrinter:
         if self._is_line_open:
             self._write("\n")
 
-    def _show_call(self, part: Any) -> None:
-        if part.index != self._call:
+    def _show_call(self, part: CallPart) -> None:
+        if part.number != self._call:
             self.end()
-            self._call = part.index
-            self._write(f"→ {_plain(part.function.name)}(")
-        self._write(_plain(part.function.arguments or ""))
+            self._call = part.number
+            self._write(f"→ {_plain(part.name)}(")
+        self._write(_plain(part.arguments))
 
     def _end_call(self) -> None:
         if self._call is not None:

@@ -93,8 +93,10 @@ class Server:
         entries = [entry for entry in self.get("models", data=list)["data"] if _is_model(entry)]
         return [_model(entry, {each["id"] for each in entries}) for entry in entries]
 
-    def stream(self, body: Mapping[str, Any]) -> Generator[Any]:
+    def stream(self, body: Mapping[str, Any], on_send: Callable[[], None] = lambda: None) -> Generator[Any]:
         """Request a completion, and yield the chunks of its stream. Closing the generator cancels the request.
+
+        `on_send` is called right before the request is sent.
 
         Raises:
             ServerError: the request fails, or the stream fails or is cut off.
@@ -103,9 +105,15 @@ class Server:
         try:
             with self._connected() as client:
                 api: Any = client.chat.completions if "messages" in body else client.completions
+                on_send()
                 with api.create(**body, stream=True, stream_options={"include_usage": True}) as chunks:
+                    kind = chunks.response.headers.get("content-type", "no content").partition(";")[0]
+                    if kind != "text/event-stream":
+                        raise self._foreign(f"answered 200 with {kind}")
                     for chunk in chunks:
-                        has_ended |= any(choice.finish_reason for choice in chunk.choices)
+                        if not isinstance(getattr(chunk, "choices", None), list):
+                            raise self._foreign("sent an event without choices")
+                        has_ended |= any(getattr(choice, "finish_reason", None) for choice in chunk.choices)
                         yield chunk
         except ServerError as error:
             raise self._with_model_hint(error, body["model"]) from None
@@ -118,7 +126,11 @@ class Server:
         from openai import APIConnectionError, APIError, APIStatusError, DefaultHttpxClient, OpenAI, Timeout
 
         # Proxies of the environment are for other machines.
-        http = DefaultHttpxClient(trust_env=not is_loopback(urlsplit(self.root).hostname or ""), follow_redirects=False)
+        http = DefaultHttpxClient(
+            trust_env=not is_loopback(urlsplit(self.root).hostname or ""),
+            follow_redirects=False,
+            event_hooks={"request": [self._drop_headers]},
+        )
         timeout = Timeout(None, connect=_CONNECT_S)
         # Compressed streams arrive in bursts.
         headers = {"accept-encoding": "identity"}
@@ -139,8 +151,16 @@ class Server:
             raise self._unconnected(error) from None
         except APIError as error:
             raise ServerError(f"{self} failed during the stream: {_text(error.body)}") from None
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             raise ServerError(f"{self} is not an OpenAI-compatible server.", _HINT, 200) from None
+
+    def _drop_headers(self, request: Any) -> None:
+        """Leave out what the `openai` package sends whatever the server: a key, and names of OpenAI's own accounts."""
+        for name in ("openai-organization", "openai-project", *([] if self.key else ["authorization"])):
+            request.headers.pop(name, None)
+
+    def _foreign(self, what: str) -> ServerError:
+        return ServerError(f"{self} {what}: it is not an OpenAI-compatible server.", _HINT, 200)
 
     def _refused(self, error: APIStatusError) -> ServerError:
         """The error for a status other than 200."""

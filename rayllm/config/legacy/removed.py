@@ -20,7 +20,7 @@ _KEYS = {
     "base_model_id": "this is an adapter's file of Private Endpoints, which RayLLM no longer reads; list the adapter "
     "in `lora_config.lora_modules` of its base model instead (docs/adapters.md).",
 }
-_APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.[\w.]+:\w+")
+_APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.(backend|frontend)[\w.]*:\w+")
 
 
 def refuse_removed_model(raw: Mapping, name: str) -> None:

@@ -12,9 +12,13 @@ from rayllm.config.legacy.nested import Mapping, at
 _REMOVED_ARGUMENTS = {
     "tokenizer_pool_size": "vLLM no longer pools tokenizers",
     "tokenizer_pool_extra_config": "vLLM no longer pools tokenizers",
+    "num_tokenizer_actors": "vLLM no longer pools tokenizers",
+    "enable_cuda_graph": "CUDA graphs are on unless engine_kwargs.enforce_eager is true",
+    "enable_json_logits_processors": "structured output is always available",
     "long_lora_scaling_factors": "vLLM no longer supports long-context adapters",
     "worker_use_ray": "RayLLM chooses the executor",
     "disable_log_requests": "use engine_kwargs.enable_log_requests",
+    "load_s3_path": "name the bucket in model_source; its files are fetched in parallel",
     "device": "vLLM's CPU build serves on the CPU, any other on GPUs",
     "use_v2_block_manager": "vLLM has one way of managing blocks",
     "speculative_disable_by_batch_size": "vLLM no longer stops guessing where batches are large",
@@ -39,6 +43,8 @@ _STRUCTURED = "`response_format` and `structured_outputs` always work"
 _REMOVED_KEYS = {
     "input_modality": "the model's own config.json says whether it takes images",
     "json_mode": _STRUCTURED,
+    "enabled": "list the models you want in the serve config",
+    "standalone_function_calling_model": "`tool_calling` says how tool calls are read",
 }
 
 
@@ -51,8 +57,9 @@ def upgrade(raw: Mapping, changes: Changes) -> Mapping:
     _generation(config, changes)
     _deployment(config.get("deployment_config"), changes)
     _engine_kwargs(config.get("engine_kwargs"), changes)
-    for name in _JSON_MODE_VARIABLES:
-        changes.drop_from(at(config, "runtime_env", "env_vars"), name, _STRUCTURED, "runtime_env.env_vars.")
+    for path in (("runtime_env", "env_vars"), ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")):
+        for name in _JSON_MODE_VARIABLES:
+            changes.drop_from(at(config, *path), name, _STRUCTURED, ".".join(path) + ".")
     for key in ("lora_config", "runtime_env", "generation_config", "engine_kwargs", "deployment_config"):
         if key in config and config[key] is None:
             del config[key]
@@ -79,6 +86,7 @@ def _generation(config: Mapping, changes: Changes) -> None:
         config["generation_config"] = generation
     if isinstance(generation.get("prompt_format"), dict):
         _prompt_format(generation, changes)
+    _stop_ids(generation, changes)
     for key in ("stopping_sequences", "stopping_tokens"):
         if generation.get(key, ()) is None:
             del generation[key]
@@ -117,6 +125,19 @@ def _tool_templates(prompt_format: Mapping, where: str, changes: Changes) -> Non
     if isinstance(assistant, str) and "{tool_calls}" in assistant:
         prompt_format["assistant"] = assistant.replace("{tool_calls}", "")
         changes.rewritten(f"{where}assistant", "without `{tool_calls}`: calls follow the message's own text")
+
+
+def _stop_ids(generation: Mapping, changes: Changes) -> None:
+    """Separate stops that are token ids, or lists of one, from texts."""
+    stops, ids = generation.get("stopping_sequences"), generation.get("stopping_tokens") or []
+    if not isinstance(stops, list) or not isinstance(ids, list):
+        return
+    flat = [stop[0] if isinstance(stop, list) and len(stop) == 1 else stop for stop in stops]
+    stop_ids = [stop for stop in flat if isinstance(stop, int) and not isinstance(stop, bool)]
+    if stop_ids:
+        generation["stopping_sequences"] = [stop for stop in flat if stop not in stop_ids]
+        generation["stopping_tokens"] = list(dict.fromkeys([*ids, *stop_ids]))
+        changes.renamed("generation_config.stopping_sequences", "generation_config.stopping_tokens")
 
 
 def _deployment(deployment: Any, changes: Changes) -> None:

@@ -58,8 +58,8 @@ class ForkContext(context.SpawnContext):
     """A context like `spawn`'s, whose processes are forked by a server that has imported `modules`.
 
     If the server cannot be started or reached, they are spawned. Contexts with the same modules share a server if they
-    were made in the same environment, without regard to variables that no import reads. A server ends `idle_s` seconds
-    after its last process, as the context has it that starts the server.
+    were made in the same environment, without regard to variables that no import reads. A server ends
+    the `idle_s` seconds of the context that started it after its last process.
     """
 
     def __init__(self, modules: Sequence[str], idle_s: float = 60.0) -> None:

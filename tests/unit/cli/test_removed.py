@@ -14,7 +14,9 @@ from tests.unit.cli.test_cli import rayllm
     [
         (["query", "--file", "-", "--concurrency", "2"], "--file", "`rayllm batch run`"),
         (["query", "a", "-o", "b.jsonl"], "--output", "`rayllm query --json"),
-        (["query", "a", "--force"], "--output", "`rayllm query --json"),
+        (["query", "a", "--force"], "--force", "`rayllm query --json"),
+        (["query", "--concurrency", "3", "hi"], "--concurrency", "`rayllm batch run`"),
+        (["gen-config", "--variant", "fp8"], "--variant", "`rayllm catalog` lists"),
         (["bench", "--requests", "20"], "rayllm bench", "guidellm"),
         (["bench", "--help"], "rayllm bench", "`vllm bench serve`"),
         (["gen-config", "--recipe", "a.yaml", "--accelerator-type", "H100"], "--recipe", "`rayllm catalog` lists"),

@@ -24,7 +24,8 @@ _LONGEST_LINE = 32 * 1024 * 1024
 def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
     """Create the job of a batch.
 
-    Raises: as `executor_of`.
+    Raises:
+        RequestError: with `execution: engines`, the first request names no model of this service.
     """
     from rayllm.batch.files.job import Job
 
@@ -34,7 +35,7 @@ def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: S
 
 
 def executor_of(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Executor:
-    """The executor of a batch's requests. Takes what `open_job` takes.
+    """The executor of a batch's requests.
 
     Raises:
         RequestError: with `execution: engines`, the first request names no model of this service.

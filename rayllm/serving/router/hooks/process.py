@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from rayllm.config import HookConfig
@@ -18,11 +19,32 @@ from rayllm.serving.router.hooks.worker_process import LENGTHS, MOST_CALLS, mess
 
 _COMMAND = [sys.executable, "-m", "rayllm.serving.router.hooks.worker_process"]
 _Message = tuple[dict[str, Any], bytes]
+# Seconds until a call that waits for others in the process is given up.
+_MOST_PATIENCE_S = 60.0
 # Seconds to import the functions.
 _START_S = 60.0
 # Seconds after a failed start in which no other is tried.
 _PAUSE_S = 1.0
 _NO_ANSWER = f"hooks: their process did not import them within {_START_S:g} s, or ended; its log says more."
+
+
+@dataclass
+class _Call:
+    """A call in a process: `limit` is when it is given up, `patience_s` after the process last answered any call.
+
+    `latest` is the last moment to which it may be put off.
+    """
+
+    process: asyncio.subprocess.Process
+    result: asyncio.Future[_Message]
+    limit: asyncio.Timeout
+    patience_s: float
+    latest: float
+
+    def put_off(self, now: float) -> None:
+        """Wait longer: the process has answered another call, so no hook blocks it."""
+        if not self.limit.expired():
+            self.limit.reschedule(max(self.limit.when() or 0.0, min(now + self.patience_s, self.latest)))
 
 
 class HookProcess:
@@ -32,7 +54,7 @@ class HookProcess:
         max_bytes: most bytes of a body that they return.
         grace_s: seconds after its time limit within which a call is answered, unless a hook blocks the process.
 
-    `users` counts the requests whose hooks are being asked.
+    `users` counts the requests whose hooks are being asked or told of usage.
     """
 
     def __init__(self, hooks: Sequence[HookConfig], max_bytes: int, grace_s: float = 5) -> None:
@@ -43,7 +65,7 @@ class HookProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ids = itertools.count()
-        self._pending: dict[int, tuple[asyncio.subprocess.Process, asyncio.Future[_Message]]] = {}
+        self._pending: dict[int, _Call] = {}
         self._room = asyncio.Semaphore(MOST_CALLS)
         self._starting = asyncio.Lock()
         self._failed_at = -_PAUSE_S
@@ -87,20 +109,22 @@ class HookProcess:
         async with self._room:
             process = await self._running()
             call_id = next(self._ids)
-            result: asyncio.Future[_Message] = asyncio.get_running_loop().create_future()
-            self._pending[call_id] = process, result
-            call = message({**head, "id": call_id, "hook": index, "timeout_s": timeout_s}, body)
+            loop, patience_s = asyncio.get_running_loop(), timeout_s + self._grace_s
+            result: asyncio.Future[_Message] = loop.create_future()
+            sent = message({**head, "id": call_id, "hook": index, "timeout_s": timeout_s}, body)
             try:
-                async with asyncio.timeout(timeout_s + self._grace_s):
+                async with asyncio.timeout(patience_s) as limit:
+                    latest = loop.time() + patience_s + _MOST_PATIENCE_S
+                    self._pending[call_id] = _Call(process, result, limit, patience_s, latest)
                     # The process may end meanwhile, which `_read_results` notices; uvloop has a RuntimeError for it.
                     with suppress(ConnectionError, RuntimeError):
-                        await _write(process, call)
+                        await _write(process, sent)
                     return await result
             except TimeoutError:
                 self._leave(process)
                 raise HookError(f"a hook blocks the process; it got no answer within {timeout_s:g} s") from None
             finally:
-                del self._pending[call_id]
+                self._pending.pop(call_id, None)
 
     async def stop(self, timeout_s: float) -> None:
         """Wait until there are no users, some seconds at most, and end the process."""
@@ -136,9 +160,12 @@ class HookProcess:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head, body = await _read(process)
-                _, result = self._pending.get(head["id"], (None, None))
-                if result and not result.done():
-                    result.set_result((head, body))
+                call, now = self._pending.get(head["id"]), asyncio.get_running_loop().time()
+                if call and not call.result.done():
+                    call.result.set_result((head, body))
+                for waiting in self._pending.values():
+                    if waiting.process is process and waiting is not call:
+                        waiting.put_off(now)
         if self._process is process:
             self._process = None
         try:
@@ -148,9 +175,9 @@ class HookProcess:
         except TimeoutError:
             _kill(process)
             status = await process.wait()
-        for owner, result in self._pending.values():
-            if owner is process and not result.done():
-                result.set_exception(HookError(f"the process of the hooks ended (exit status {status})"))
+        for call in self._pending.values():
+            if call.process is process and not call.result.done():
+                call.result.set_exception(HookError(f"the process of the hooks ended (exit status {status})"))
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

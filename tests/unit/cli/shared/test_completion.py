@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from rayllm.cli.shared.completion import Completion, Delta
+from rayllm.cli.shared.completion import CallPart, Completion, Delta
 from rayllm.cli.shared.server import Server
 from tests.servers.openai import OpenAIServer, Script, chunk
 
@@ -30,6 +33,11 @@ def received(served: OpenAIServer, *events: Any) -> tuple[Completion, list[Delta
         (chunk(refusal="no"), [Delta("no")]),
         ({"choices": [], "usage": {}}, []),
         ({"choices": []}, []),
+        ({"choices": [{"index": 0, "delta": None}]}, []),
+        ({"choices": [1]}, []),
+        (chunk(content=5), []),
+        (chunk(tool_calls=[{"index": 0, "id": "c"}]), [Delta("", "", (CallPart(0, "c", "", ""),))]),
+        ({"choices": [], "usage": 3}, []),
     ],
 )
 def test_a_chunk_adds_what_it_holds(served: OpenAIServer, event: dict[str, Any], found: list[Delta]) -> None:
@@ -40,6 +48,22 @@ def test_a_completion_of_a_raw_prompt_has_text(served: OpenAIServer) -> None:
     completion = Completion()
     completion.receive(Server(served.url), {"model": "small", "prompt": "a"})
     assert (completion.text, completion.finish_reason) == ("It is Paris. ", "stop")
+
+
+def test_the_first_token_is_timed_from_the_request(served: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from before it, when the `openai` package is imported and connects."""
+    connected = Server._connected
+
+    @contextmanager
+    def slowly(server: Server) -> Iterator[Any]:
+        time.sleep(0.5)
+        with connected(server) as client:
+            yield client
+
+    monkeypatch.setattr(Server, "_connected", slowly)
+    started_at = time.perf_counter()
+    completion, _ = received(served, chunk(content="a"))
+    assert completion.e2e_s <= time.perf_counter() - started_at - 0.5
 
 
 def test_an_answer_is_all_of_its_pieces(served: OpenAIServer) -> None:

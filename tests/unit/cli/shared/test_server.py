@@ -51,6 +51,17 @@ def test_a_stream_is_told_chunk_by_chunk(server: Server) -> None:
     assert chunks[-1].usage.completion_tokens == 3
 
 
+def test_without_a_key_nothing_tells_who_asks(
+    served: OpenAIServer, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of-another")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project")
+    list(server.stream(body()))
+    sent = {name.lower() for name in served.got[-1].headers}
+    assert not sent & {"authorization", "openai-organization", "openai-project"}
+
+
 def test_a_key_is_shown(served: OpenAIServer) -> None:
     served.key = "secret"
     server = Server(served.url, key="secret")
@@ -82,7 +93,7 @@ def test_a_server_that_is_down_is_told_with_its_address() -> None:
     assert failure(Server(url), body()).message == raised.value.message
 
 
-def test_a_host_that_there_is_not_is_told() -> None:
+def test_an_unknown_host_is_named() -> None:
     with pytest.raises(ServerError, match=r"invalid: cannot connect: .*\.\nhint: "):
         Server("http://nowhere.invalid").models()
 
@@ -139,10 +150,13 @@ def test_refusals_are_one_line_and_a_hint(served: OpenAIServer, server: Server, 
         ),
         (Script(events=(chunk(content="a"),), breaks=True), "the connection was lost"),
         (Script(events=(chunk(content="a"),)), "the connection was lost"),
-        (Script(200, {"choices": []}), "the connection was lost"),
+        (Script(200, {"choices": []}), "answered 200 with application/json: it is not an OpenAI-compatible server"),
+        (Script(200, HTML, {"content-type": "text/html"}), "answered 200 with text/html"),
         (Script(events=(chunk(content="a"), "{")), "not an OpenAI-compatible server"),
+        (Script(events=([1],)), "sent an event without choices: it is not an OpenAI-compatible server"),
+        (Script(events=({"id": "x"},)), "sent an event without choices"),
     ],
-    ids=["error event", "broken", "ended early", "no stream", "no JSON"],
+    ids=["error event", "broken", "ended early", "no stream", "a page", "no JSON", "a list", "no choices"],
 )
 def test_a_stream_that_fails_is_told(served: OpenAIServer, server: Server, script: Script, expected: str) -> None:
     served.script(script)

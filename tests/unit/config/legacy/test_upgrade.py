@@ -67,6 +67,9 @@ def test_a_file_of_rayllm_1(caplog: pytest.LogCaptureFixture) -> None:
     ("raw", "expected"),
     [
         ({"generation": {"stopping_sequences": ["x"]}}, "`generation` is now `generation_config`"),
+        ({"generation_config": {"stopping_sequences": ["x", 2, [3]]}}, "`generation_config.stopping_tokens`"),
+        ({"enabled": True}, "list the models you want in the serve config"),
+        ({"engine_kwargs": {"enable_cuda_graph": True}}, "engine_kwargs.enforce_eager"),
         ({"prompt_format": {"use_hf_chat_templates": True}}, "use_hugging_face_chat_template"),
         ({"engine_kwargs": {"guided_decoding_backend": "xgrammar"}}, "structured_outputs_config.backend"),
         ({"engine_kwargs": {"override_pooler_config": {"dimensions": 3}}}, "`engine_kwargs.pooler_config`"),
