@@ -28,9 +28,7 @@ def socket_folder() -> Path:
     return folder
 
 
-def connect_or_start(
-    path: Path, start: Callable[[Path], None], kind: socket.SocketKind = socket.SOCK_STREAM
-) -> socket.socket:
+def connect_or_start(path: Path, start: Callable[[Path], None]) -> socket.socket:
     """Connect to a server of this node at its Unix socket.
 
     If it does not run, `start` starts it at that path, and returns when it listens; others that connect wait meanwhile.
@@ -38,7 +36,7 @@ def connect_or_start(
     Raises:
         OSError: the server cannot be reached.
     """
-    connection = socket.socket(socket.AF_UNIX, kind)
+    connection = socket.socket(socket.AF_UNIX)
     try:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -185,7 +185,7 @@ def check_free(addresses: list[Listener]) -> None:
     for listener in addresses:
         while fault := _fault(listener):
             # Of a service whose processes have been killed, the socket may be there for a moment.
-            if time.monotonic() > deadline or not is_kept(listener.host, listener.port):
+            if time.monotonic() > deadline or not is_kept(listener.port):
                 hint = "Stop what uses it, or choose another --port."
                 raise ClusterError(f"cannot listen on {listener}: {fault}. {hint}")
             time.sleep(0.1)

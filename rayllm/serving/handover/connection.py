@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 
 from rayllm.core.stream_journal import LARGEST_WRITE, StreamJournal
+from rayllm.serving.cluster.background import in_background
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 
+# Seconds in which a client ends a connection that this side has ended.
+_LAST_BYTES_S = 10.0
+_MOST_READ = 64 * 1024
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -29,6 +34,7 @@ class ClientConnection:
         self._socket = socket.socket(fileno=file)
         self._loop = asyncio.get_running_loop()
         self._keeps_alive = keeps_alive
+        self._is_only_owner = False
         self._send_timeout_s = send_timeout_s
         self._journal = journal
         self._writable: asyncio.Future[None] | None = None
@@ -91,15 +97,17 @@ class ClientConnection:
             on_disconnect: called when the client disconnects.
         """
         if not self._is_closed:
-            self._keeps_alive = False
-            self._loop.add_reader(self._socket, self._check_disconnect, on_disconnect)
+            self._keeps_alive, self._is_only_owner = False, True
+            self._loop.add_reader(self._socket, self._discard, on_disconnect)
 
     def close(self) -> None:
-        """Stop using the connection, and fail a pending write. It stays open for the router."""
+        """Stop using the connection, and fail a pending write. A router that lives goes on with it."""
         if self._is_closed:
             return
         self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._socket)
+        if self._is_only_owner:
+            in_background(_end_gently(socket.socket(fileno=self._socket.detach())))
         self._socket.close()
         if self._writable and not self._writable.done():
             self._writable.set_exception(_closed_here())
@@ -139,18 +147,27 @@ class ClientConnection:
             if not self._is_closed:
                 self._loop.remove_writer(self._socket)
 
-    def _check_disconnect(self, on_disconnect: Callable[[], None]) -> None:
+    def _discard(self, on_disconnect: Callable[[], None]) -> None:
+        """Discard what the client sends, which nobody will answer, until it disconnects."""
         try:
-            is_disconnected = not self._socket.recv(1, socket.MSG_PEEK)
+            is_disconnected = not self._socket.recv(_MOST_READ)
         except BlockingIOError:
             return
         except OSError:
             is_disconnected = True
-        # Whatever else the client sends has nobody to read it.
-        self._loop.remove_reader(self._socket)
         if is_disconnected:
             self.close()
             on_disconnect()
+
+
+async def _end_gently(connection: socket.socket) -> None:
+    """End a connection. The kernel would reset one that is closed with bytes unread, and cut its reply."""
+    loop = asyncio.get_running_loop()
+    with connection, suppress(OSError, TimeoutError):
+        connection.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(_LAST_BYTES_S):
+            while await loop.sock_recv(connection, _MOST_READ):
+                pass
 
 
 def _closed_here() -> ConnectionAbortedError:

@@ -19,6 +19,9 @@ from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
 from rayllm.serving.router.http.upload_timeout import body_deadline
 
+# Seconds in which a client may send its last request to a server that stops.
+_LAST_REQUEST_S = 2.0
+
 
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on request heads, and timeouts for slow heads, slow readers and idle uploads.
@@ -49,6 +52,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_started_at = 0.0
         self._body_timer: TimerHandle | None = None
+        self._is_ending = False
 
     @property
     def has_read_ahead(self) -> bool:
@@ -124,6 +128,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.cycle.transport = GentleTransport(self)  # type: ignore[assignment]
         scope: Any = self.scope
         self._opened(scope, self.cycle, self.transport)
+        if self._is_ending:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Count a part of the body."""
@@ -134,6 +140,17 @@ class LimitedProtocol(HttpToolsProtocol):
         """Cancel the upload's timer."""
         self._end_body()
         super().on_message_complete()
+
+    def end_after_reply(self) -> None:
+        """Close the connection after the reply in progress, or the next one, unless the client sends nothing soon."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        elif not (self._is_in_head and self._head_bytes):
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(_LAST_REQUEST_S, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         """Start the timer for a client that does not read."""

@@ -104,7 +104,14 @@ class HttpServer:
         """
         if self._serving is None:
             return
+        deadline = time.monotonic() + timeout_s
         await self._listener.stop(is_deleted)
+        connections: Any = self._server.server_state.connections
+        # A client that has connected may be about to send its first request, or the next one.
+        while not is_deleted and connections and time.monotonic() < deadline:
+            for connection in connections:
+                connection.end_after_reply()
+            await asyncio.sleep(0.05)
         self._server.should_exit = True
         await asyncio.wait([self._serving], timeout=timeout_s)
 

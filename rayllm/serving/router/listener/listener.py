@@ -9,20 +9,17 @@ import logging
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rayllm.core.errors import ClusterError
-from rayllm.core.sockets import connect_or_start, socket_folder
 from rayllm.serving.router.listener import socket_keeper
-from rayllm.serving.router.listener.socket_keeper import GONE, REFUSED
+from rayllm.serving.router.listener.socket_keeper import GONE, REFUSED, peer
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +28,10 @@ Accepted = Callable[[socket.socket], Awaitable[None]]
 _RETRY_S = 1.0
 # Seconds in which a keeper answers, unless it hangs.
 _ANSWER_S = 10.0
-_TRIES = 3
+# Seconds until an address that is not available is an error. Meanwhile the processes of an earlier service end, or a
+# router whose keeper has died starts another one.
+_JOIN_S = 5.0
+_POLL_S = 0.05
 _BACKLOG = 4096
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -45,8 +45,9 @@ class _Service:
 
     @property
     def name(self) -> str:
-        """A name that no other service of this machine has."""
-        return f"{self.raylet}-{hashlib.sha256(self.app.encode()).hexdigest()[:32]}"
+        """A name that no other service of this machine has, in whatever container it runs."""
+        pids = os.stat("/proc/self/ns/pid").st_ino
+        return f"{pids}-{self.raylet}-{_digest(self.app)}"
 
 
 class LocalListener:
@@ -130,6 +131,7 @@ class KeptListener(LocalListener):
         self._service = _Service(raylet, app)
         self._keeper: socket.socket | None = None
         self._following: asyncio.Task[None] | None = None
+        self._joining: asyncio.Future[tuple[socket.socket, socket.socket]] | None = None
 
     async def start(self, accepted: Accepted) -> None:
         """Get the socket from its keeper, and pass each connection to `accepted`.
@@ -147,6 +149,10 @@ class KeptListener(LocalListener):
         if self._following:
             self._following.cancel()
             await asyncio.wait([self._following])
+        if self._joining:
+            with suppress(OSError, ClusterError):
+                self._keeper, same_socket = await self._joining
+                same_socket.close()
         if self._keeper:
             if is_deleted:
                 with suppress(OSError):
@@ -163,19 +169,23 @@ class KeptListener(LocalListener):
 
     async def _rejoin(self) -> socket.socket:
         while True:
+            join = asyncio.to_thread(_join, *self._address, self._service, self._listening)
+            self._joining = asyncio.ensure_future(join)
             try:
-                keeper, same_socket = await asyncio.to_thread(_join, *self._address, self._service, self._listening)
+                # Whoever cancels this waits for the thread: it may have started a keeper.
+                keeper, same_socket = await asyncio.shield(self._joining)
             except (OSError, ClusterError) as error:
                 logger.warning("It does not start: %s", error)
                 await asyncio.sleep(_RETRY_S)
             else:
+                self._joining = None
                 same_socket.close()
                 return keeper
 
 
-def is_kept(host: str, port: int) -> bool:
-    """Whether a process keeps the listening socket of an address open for the routers of a service."""
-    return _path(host, port).exists()
+def is_kept(port: int) -> bool:
+    """Whether a process keeps a listening socket of this port open for the routers of a service."""
+    return f" @{_prefix(port)}" in Path("/proc/net/unix").read_text()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -230,67 +240,82 @@ def _join(
 
     Raises:
         OSError: the address is not available.
-        ClusterError: the keeper ends as soon as it starts.
+        ClusterError: the keeper does not start, or belongs to another user.
     """
-    for tries_left in reversed(range(_TRIES)):
-        start = partial(_start, host=host, port=port, service=service, own=own)
-        try:
-            keeper = connect_or_start(_path(host, port), start, socket.SOCK_SEQPACKET)
-        except OSError:
-            # If the keeper has died, a router that has the socket is about to start another one.
-            if not tries_left:
-                raise
-            time.sleep(_RETRY_S / 2)
-            continue
+    name = f"{_prefix(port)}{_digest(host)}"
+    deadline = time.monotonic() + _JOIN_S
+    while True:
+        keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         keeper.settimeout(_ANSWER_S)
-        said, files = b"", list[int]()
         try:
-            keeper.send(service.name.encode())
-            said, files, _, _ = socket.recv_fds(keeper, 16, 1)
-        except TimeoutError:
-            _kill_peer(keeper)
-        except OSError:
-            # It was about to end.
-            pass
-        if files:
-            keeper.setblocking(False)
-            listening = socket.socket(fileno=files[0])
-            listening.setblocking(False)
-            return keeper, listening
-        keeper.close()
-        if said == REFUSED:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    raise ClusterError(f"The process that keeps the listening socket of {host}:{port} ends as soon as it starts.")
+            try:
+                keeper.connect(f"\0{name}")
+            except ConnectionRefusedError:
+                _start(name, service, own.dup() if own else listen(host, port))
+                keeper.connect(f"\0{name}")
+            return keeper, _receive_socket(keeper, service)
+        except (OSError, ClusterError) as error:
+            keeper.close()
+            if isinstance(error, TimeoutError):
+                deadline = time.monotonic() + _JOIN_S
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
 
 
-def _start(path: Path, host: str, port: int, service: _Service, own: socket.socket | None) -> None:
-    """Start a keeper with a listening socket, opened if this router has none; returns when the keeper listens.
+def _receive_socket(keeper: socket.socket, service: _Service) -> socket.socket:
+    """Get the listening socket from its keeper. One that hangs is killed.
 
     Raises:
-        OSError: the address is not available.
+        OSError: the keeper serves others, hangs, or has ended.
+        ClusterError: the keeper belongs to another user.
     """
-    listening = own.dup() if own else listen(host, port)
+    pid, uid = peer(keeper)
+    if uid != os.getuid():
+        raise ClusterError(f"Process {pid} of user {uid} pretends to be a router's of user {os.getuid()}.")
+    try:
+        keeper.send(service.name.encode())
+        said, files, _, _ = socket.recv_fds(keeper, 16, 1, socket.MSG_CMSG_CLOEXEC)
+    except TimeoutError:
+        # Routers have the socket that it keeps, or open it again. 0 is a process that this one cannot see.
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise
+    if said == REFUSED:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if not files:
+        raise ConnectionResetError("its keeper is about to end")
+    keeper.setblocking(False)
+    listening = socket.socket(fileno=files[0])
+    listening.setblocking(False)
+    return listening
+
+
+def _start(name: str, service: _Service, listening: socket.socket) -> None:
+    """Start a keeper of a socket; returns when the keeper listens.
+
+    Raises:
+        ClusterError: it does not start. Another one may have started meanwhile.
+    """
     with listening:
-        arguments = [str(path), str(listening.fileno()), str(service.raylet), service.name]
-        subprocess.run(
+        arguments = [name, str(listening.fileno()), str(service.raylet), service.name]
+        result = subprocess.run(
             [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments],
             pass_fds=[listening.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             check=False,
         )
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or [f"exit status {result.returncode}"])[-1]
+        raise ClusterError(f"The process that keeps the listening socket open does not start: {reason}")
 
 
-def _kill_peer(connection: socket.socket) -> None:
-    """Kill the process at the other end, which hangs: routers have the socket that it keeps, or open it again."""
-    # Source: unix(7), `struct ucred`.
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    with suppress(OSError):
-        os.kill(struct.unpack("3i", credentials)[0], signal.SIGKILL)
+def _prefix(port: int) -> str:
+    return f"rayllm-listen-{os.getuid()}-{port}-"
 
 
-def _path(host: str, port: int) -> Path:
-    # Network namespaces share the file system, but not addresses.
-    facts = (host, port, os.stat("/proc/self/ns/net").st_ino)
-    return socket_folder() / f"listen-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.sock"
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -130,6 +130,8 @@ class Router:
             await plain(500, b"refused")(receive, send)
         elif outcome is Outcome.BROKEN:
             connection.break_off(b"data: broken\n\n")
+        elif outcome is Outcome.DETACHED:
+            connection.break_off(b"")
         else:
             await plain(500, b"lost")(receive, send)
 
@@ -538,7 +540,8 @@ async def test_a_replica_finishes_a_stream_whose_router_dies(pair: HandoverPair)
     await reader.readuntil(b"data: 2\n\n\r\n")
     await vanish(pair)
     rest.set()
-    assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+    # The connection ends after the reply.
+    assert await reader.read() == b"0\r\n\r\n"
     writer.close()
 
 
@@ -590,10 +593,42 @@ async def test_a_replica_notices_when_the_client_of_a_dead_router_leaves() -> No
     left = asyncio.Event()
     connection.take_over(left.set)
     await asyncio.sleep(0.05)
+    # What the client sends says nothing about whether it stays.
+    ours.sendall(b"POST /v1/x HTTP/1.1\r\n")
+    await asyncio.sleep(0.05)
     assert not left.is_set()
     ours.close()
     await asyncio.wait_for(left.wait(), 2)
     connection.close()
+
+
+async def test_a_replica_finishes_a_stream_whose_router_ends(pair: HandoverPair) -> None:
+    rest = asyncio.Event()
+    pair.replica.answer = stream(b"data: 1\n\n", until=rest)
+    reader, writer = await pair.connect()
+    writer.write(request())
+    await reader.readuntil(b"data: 1\n\n\r\n")
+    pair.router.sender.close()
+    async with asyncio.timeout(60):
+        while pair.router.outcomes != [Outcome.DETACHED] or pair.receiver._channels:
+            await asyncio.sleep(0.01)
+    rest.set()
+    assert await reader.read() == b"0\r\n\r\n"
+    writer.close()
+
+
+async def test_what_the_client_of_a_dead_router_sends_does_not_cut_its_reply() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reader, writer = await asyncio.open_connection(*server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setblocking(False)
+    connection = ClientConnection(accepted.detach(), True, 60)
+    connection.take_over(lambda: None)
+    writer.write(b"x" * 1_000_000)
+    await connection.start(b"HTTP/1.1 200 OK\r\n\r\n", b"y" * 1_000_000, True)
+    connection.close()
+    assert (await reader.read()).count(b"y") == 1_000_000
+    writer.close()
 
 
 async def test_a_replica_that_leaves_tells_its_routers_and_answers_what_it_has(pair: HandoverPair) -> None:

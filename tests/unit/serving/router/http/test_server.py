@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from rayllm.config import RouterConfig
+from rayllm.serving.router.http import protocol
 from rayllm.serving.router.http.connection import CONNECTION
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
@@ -107,3 +108,44 @@ async def test_a_server_that_stops_answers_what_it_has_in_hand() -> None:
         app.open.set()
         assert (await held).status_code == 200
         await stopping
+
+
+async def test_clients_that_have_connected_are_answered_by_a_server_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_LAST_REQUEST_S", 60)
+    app = App()
+    request = b"GET /x HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n\r\n"
+    async with fronted(app) as (front, client):
+        address = client.base_url.host, client.base_url.port
+        connections = [await asyncio.open_connection(*address) for _ in range(3)]
+        new, idle, in_progress = connections
+        idle[1].write(request)
+        assert b"connection: close" not in await idle[0].readuntil(b"\r\n\r\nmine")
+        app.open.clear()
+        in_progress[1].write(request)
+        while len(app.scopes) < 2:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(front.stop(60, is_deleted=False))
+        while not all(each._is_ending for each in front._server.server_state.connections):
+            await asyncio.sleep(0.01)
+        app.open.set()
+        for reader, writer in (new, idle, in_progress):
+            if reader is not in_progress[0]:
+                writer.write(request)
+            reply = await reader.read()
+            assert reply.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in reply
+            writer.close()
+        await stopping
+
+
+async def test_a_server_that_stops_does_not_wait_long_for_clients_that_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "_LAST_REQUEST_S", 0.05)
+    async with fronted(App()) as (front, client):
+        await client.get("/x")
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        stopping = asyncio.create_task(front.stop(600, is_deleted=False))
+        assert await reader.read() == b""
+        await stopping
+        writer.close()
