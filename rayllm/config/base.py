@@ -16,10 +16,15 @@ class Frozen(BaseModel):
 
 
 def matching(pattern: str, rule: str) -> AfterValidator:
-    """A validator that refuses a text unless all of it matches the pattern, with the rule as the end of its message."""
+    """A validator that refuses a text unless all of it matches the pattern, with the rule as the end of its message.
+
+    No text with control characters matches.
+    """
 
     def check(value: str) -> str:
-        if not re.fullmatch(pattern, value, re.DOTALL):
+        if re.search(r"[\x00-\x1f\x7f-\x9f]", value):
+            raise ValueError(f"{value!r} must have no line breaks or other control characters")
+        if not re.fullmatch(pattern, value):
             raise ValueError(f"`{value}` {rule}")
         return value
 

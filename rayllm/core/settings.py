@@ -55,7 +55,8 @@ class Settings:
 
     url: str = _setting(
         "",
-        "Server that `rayllm models`, `query` and `chat` ask; empty is `OPENAI_BASE_URL`, else http://127.0.0.1:8000.",
+        "Server that `rayllm models`, `query`, `chat`, `batch status` and `keys show-usage` ask; empty is "
+        "`OPENAI_BASE_URL` or `OPENAI_API_BASE`, else http://127.0.0.1:8000.",
     )
 
     cache_dir: str = _setting("~/.cache/rayllm", "Folder for what is fetched or unpacked; every node has its own.")

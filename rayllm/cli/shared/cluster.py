@@ -57,7 +57,7 @@ def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
         where = "on this machine" if address == "auto" else f"at {address}"
         raise ClusterError(
             f"no Ray cluster answers {where}: {str(error).splitlines()[0]}\n"
-            "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none."
+            "hint: `ray start --head` starts one; --address names another; `rayllm run` needs none without it."
         ) from None
     if not verbose:
         # Serve logs at INFO to the terminal of the connected process.

@@ -134,3 +134,9 @@ def test_places_of_adapters(path: str) -> None:
     lora = model({"dynamic_lora_loading_path": path}).lora_config
     assert lora
     assert lora.dynamic_lora_loading_path == path
+
+
+@pytest.mark.parametrize("path", ["/adapters\n", "s3://b/x\ny", "s3://b/\x00", "/a\x1b[2J", "gs://b\r"])
+def test_a_place_of_adapters_has_no_control_characters(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"dynamic_lora_loading_path: .* no line breaks or other control characters"):
+        model({"dynamic_lora_loading_path": path})

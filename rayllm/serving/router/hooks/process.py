@@ -138,15 +138,19 @@ class HookProcess:
                 await self._reading
 
     async def _running(self) -> asyncio.subprocess.Process:
+        # Others wait for the same process when a client leaves.
+        return self._process if self._process else await asyncio.shield(in_background(self._started()))
+
+    async def _started(self) -> asyncio.subprocess.Process:
         async with self._starting:
             if self._process is None:
-                now = asyncio.get_running_loop().time()
-                if self._has_stopped or now < self._failed_at + _PAUSE_S:
+                loop = asyncio.get_running_loop()
+                if self._has_stopped or loop.time() < self._failed_at + _PAUSE_S:
                     raise HookError("the process of the hooks cannot be started")
                 try:
                     await self.start()
                 except (ConfigError, OSError) as error:
-                    self._failed_at = now
+                    self._failed_at = loop.time()
                     raise HookError(f"the process of the hooks cannot be started: {error}") from None
             assert self._process is not None  # noqa: S101  (it was started)
             return self._process

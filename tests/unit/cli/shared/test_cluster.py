@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rayllm.cli.shared.cluster import connect
+from rayllm.core.errors import ClusterError
+
 # Ray reads the token in a process once, so each look is one of a process of its own.
 _FIND = """
 import json, os, sys
@@ -57,3 +60,8 @@ def test_a_named_cluster_is_shown_the_token_of_the_home_folder(
     (tmp_path / ".ray" / "auth_token").write_text("f" * 32)
     assert found(asked, tmp_path, **variables) == (listening, True)
     assert found(asked, tmp_path, **variables, RAY_AUTH_MODE="disabled") == (listening, False)
+
+
+def test_the_hint_for_a_cluster_that_does_not_answer_is_true_of_run_with_an_address() -> None:
+    with pytest.raises(ClusterError, match=r"hint: .* `rayllm run` needs none without it\.$"):
+        connect("127.0.0.1:1", verbose=True)

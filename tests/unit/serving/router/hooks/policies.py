@@ -46,6 +46,8 @@ async def _act(request: HookRequest) -> Any:
         case "loop":
             while True:
                 pass
+        case "block":
+            time.sleep(body["seconds"])
         case "crash":
             os.abort()
         case "exit":

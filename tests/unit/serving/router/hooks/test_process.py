@@ -13,7 +13,8 @@ import pytest
 
 from rayllm.config import HookConfig
 from rayllm.core.errors import ConfigError, HookError
-from rayllm.serving.router.hooks.process import HookProcess, check_hooks
+from rayllm.serving.router.hooks import process
+from rayllm.serving.router.hooks.process import HookProcess, _Call, check_hooks
 
 FILE = Path(__file__).parent / "policies.py"
 # Longer than a loaded machine takes for a call that does nothing.
@@ -85,10 +86,10 @@ async def test_an_object_may_be_a_hook() -> None:
 
 @pytest.mark.parametrize(("fault", "said"), [("loop", "blocks the process"), ("crash", "process of the hooks ended")])
 async def test_a_hook_that_breaks_the_process_fails_and_another_is_started(fault: str, said: str) -> None:
-    async with running(hook(timeout_s=0.5), grace_s=0) as made:
+    async with running(hook(), hook(timeout_s=0.5), grace_s=0) as made:
         pid = (await seen(made))["pid"]
         with pytest.raises(HookError, match=said):
-            await run(made, fault)
+            await run(made, fault, index=1)
         while (now := (await seen(made))["pid"]) == pid:
             await asyncio.sleep(0.01)
         assert (await seen(made))["pid"] == now
@@ -111,23 +112,77 @@ async def test_calls_in_a_process_that_ends_fail(fault: str, tmp_path: Path) -> 
 
 
 async def test_a_call_given_up_by_its_caller_that_blocks_the_process_is_noticed_by_the_next() -> None:
-    async with running(hook(timeout_s=0.5), grace_s=0) as made:
-        abandoned = asyncio.create_task(run(made, "loop"))
+    async with running(hook(), hook(timeout_s=0.5), grace_s=0) as made:
+        abandoned = asyncio.create_task(run(made, "loop", index=1))
         await asyncio.sleep(0)
         abandoned.cancel()
         with pytest.raises(HookError):
-            await run(made, "plain")
+            await run(made, "plain", index=1)
         assert (await run(made, "plain"))[0]["result"] == "allow"
 
 
+async def test_calls_wait_as_long_as_their_process_answers_others() -> None:
+    async with running(hook(timeout_s=0.5), grace_s=1) as made:
+        # Each blocks the process: the last waits for longer than its own limit.
+        answers = await asyncio.gather(*(run(made, "block", seconds=0.1) for _ in range(30)))
+        assert {head["result"] for head, _ in answers} == {"allow"}
+
+
+async def test_a_call_is_put_off_by_each_answer_and_by_a_minute_at_most() -> None:
+    async with running() as made:
+        assert made._process
+        begun = asyncio.get_running_loop().time()
+        async with asyncio.timeout_at(begun + 100) as limit:
+            call = _Call(made._process, asyncio.Future(), limit, patience_s=100, latest=begun + 160)
+            for answered, given_up in [(0, 100), (30, 130), (20, 130), (50, 150), (90, 160), (150, 160)]:
+                call.put_off(begun + answered)
+                assert limit.when() == begun + given_up
+
+
+async def test_a_client_that_leaves_does_not_end_the_start_for_others(tmp_path: Path) -> None:
+    imports, go = tmp_path / "imports", tmp_path / "go"
+    made = HookProcess([slow_hook(tmp_path, f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")], 100)
+    try:
+        leaving, staying = (asyncio.create_task(run(made, "any")) for _ in range(2))
+        while not imports.exists():
+            await asyncio.sleep(0.01)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        go.touch()
+        assert (await staying)[0]["result"] == "allow"
+        assert imports.read_text() == "x"
+    finally:
+        await made.stop(0)
+
+
+async def test_a_start_that_fails_late_is_not_tried_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_PAUSE_S", 2.0)
+    made = HookProcess([slow_hook(tmp_path, "time.sleep(2.1); 1 / 0")], 100)
+    with pytest.raises(HookError, match="ZeroDivisionError"):
+        await run(made, "any")
+    with pytest.raises(HookError, match=r"cannot be started$"):
+        await run(made, "any")
+    assert (tmp_path / "imports").read_text() == "x"
+
+
+def slow_hook(folder: Path, code: str) -> HookConfig:
+    """A hook whose module notes each import in the file `imports`, and then runs some code."""
+    lines = ["import pathlib, time", f"open({str(folder / 'imports')!r}, 'a').write('x')", code]
+    (folder / "slow.py").write_text("\n".join([*lines, "async def check(request): pass"]))
+    return HookConfig(callable=f"{folder}/slow.py:check", timeout_s=TIMEOUT_S)
+
+
 async def test_threads_that_hang_end_the_process_when_they_are_many() -> None:
-    async with running(hook("check_in_thread", timeout_s=0.2)) as made:
+    async with running(hook("check_in_thread", timeout_s=0.2), hook("check_in_thread")) as made:
         hanging = await asyncio.gather(*(run(made, "hang") for _ in range(63)))
         assert {head["message"] for head, _ in hanging} == {"it took more than 0.2 s (timeout_s)"}
-        assert (await run(made, "refuse"))[0]["result"] == "refuse"
+        assert (await run(made, "refuse", index=1))[0]["result"] == "refuse"
         with pytest.raises(HookError, match=r"ended \(exit status 1\)"):
             await run(made, "hang")
-        assert (await run(made, "refuse"))[0]["result"] == "refuse"
+        assert (await run(made, "refuse", index=1))[0]["result"] == "refuse"
 
 
 async def test_the_process_ends_when_it_is_stopped() -> None:
