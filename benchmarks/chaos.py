@@ -99,6 +99,8 @@ def _measure(
     legs = _LEGS if options.minutes else 1
     state, files = folder / "gcs", folder / "service"
     files.mkdir()
+    # As `rayllm run` does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         num_cpus=8,
         include_dashboard=False,
@@ -107,9 +109,6 @@ def _measure(
         _system_config=gcs.stored_in(state),
     )
     try:
-        # The clients share the machine, and would run before Ray's workers, whose niceness is 15 by default. A GCS that
-        # is started again inherits it, so the service is the slower for it.
-        os.nice(19)
         serve.start(http_options={"host": "127.0.0.1", "port": free_port()})
         with running(files) as address:
             experiment = Experiment(address, options.streams, options.pause, seed=options.seed)

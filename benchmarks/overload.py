@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,8 @@ def _table(phases: dict[str, Seen], grown: int) -> str:
 def main() -> None:
     """Measure, and print or write the table."""
     read_options(__doc__)
+    # As `rayllm run` does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, namespace="serve")
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": free_port()})

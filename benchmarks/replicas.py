@@ -7,6 +7,7 @@ python -m benchmarks.replicas --write   also put it into docs/performance.md
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import statistics
 import sys
@@ -152,6 +153,8 @@ def table(rounds: list[list[Seen]]) -> str:
 def main() -> None:
     read_options(__doc__)
     port = free_port()
+    # As `rayllm run` does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(address="local", namespace="serve", num_cpus=8, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="Disabled")
     try:

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from openai import OpenAI
 
+from benchmarks.processes import engines_of, of_same_clusters
 from tests.integration.service import DEMO, ROOT
 from tests.servers.process import free_port
 
@@ -112,6 +113,15 @@ def test_the_start_is_some_lines(terminal: Terminal) -> None:
 def test_it_listens_where_it_says(terminal: Terminal) -> None:
     assert httpx.get(f"{url(terminal)}/health").status_code == 200
     assert "Only this machine can reach it" in terminal.seen.getvalue()
+
+
+def test_its_processes_get_as_much_cpu_as_those_of_any_client(terminal: Terminal) -> None:
+    members = of_same_clusters(each for each in listening(int(url(terminal).rpartition(":")[2])) if each.ppid() != 1)
+    replicas = [each for each in members if " ".join(each.cmdline()).startswith("ray::ServeReplica")]
+    assert {each.nice() for each in replicas} == {0}
+    engines = engines_of(replicas)
+    assert engines
+    assert max(each.nice() for each in engines) <= 5
 
 
 def test_another_command_finds_it_by_its_address(terminal: Terminal, config: Path) -> None:

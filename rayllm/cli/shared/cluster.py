@@ -46,6 +46,9 @@ def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
 
     try:
         resolved = find(address) if address else "local"
+        if not address:
+            # At Ray's default of 15, any client on the same machine takes the CPU from replicas and engines.
+            os.environ.setdefault("RAY_worker_niceness", "0")
         if not verbose:
             hide_token_notice()
             hide_worker_count()
