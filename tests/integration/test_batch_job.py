@@ -190,7 +190,7 @@ def test_faulty_files_are_refused_before_anything_runs(tmp_path: Path) -> None:
     faulty.write_text('{"custom_id": "a"}\n{\n' + json.dumps(requests(1)[0]) + "\n")
     message = fails("run", str(faulty), "-o", str(output), "--model", str(DEMO))
     assert "line 1: `url` is missing" in message
-    assert "line 2: not valid JSON" in message
+    assert "line 2: The request is not valid JSON" in message
     assert "nothing was run" in message
     assert list(tmp_path.iterdir()) == [faulty]
     assert "cannot be read" in fails("run", str(tmp_path / "none.jsonl"), "-o", str(output), "--model", str(DEMO))

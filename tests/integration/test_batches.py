@@ -127,7 +127,7 @@ def test_a_faulty_file_is_refused_as_a_whole(openai: OpenAI) -> None:
     assert batch.errors is not None
     assert batch.errors.data is not None
     assert [(error.code, error.line) for error in batch.errors.data] == [
-        ("invalid_request", 2),
+        ("invalid_json_line", 2),
         ("duplicate_custom_id", 3),
     ]
 

@@ -34,6 +34,10 @@ class RowLoop:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout_s)
 
+    def start(self, work: Callable[[Row], Awaitable[Row]], row: Row) -> Future[Row]:
+        """As `map`, for one row; returns at once. The future can be cancelled."""
+        return asyncio.run_coroutine_threadsafe(self._one(work, row), self._loop)
+
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
         """Apply `work` to each row, in order; a row for which it raises has failed.
 

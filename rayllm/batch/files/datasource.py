@@ -12,7 +12,8 @@ from ray.data.datasource import Datasource, ReadTask
 
 from rayllm.sources.storage import open_folder
 
-_PIECE_LINES = 512
+# Rows are some times larger than their lines.
+_PIECE_LINES, _PIECE_BYTES = 512, 64 * 1024 * 1024
 
 
 def open_lines(address: str) -> BinaryIO:
@@ -65,7 +66,7 @@ def _pieces(address: str) -> Iterator[tuple[int, int, int]]:
     start = size = first = 0
     with open_lines(address) as lines:
         for number, line in enumerate(lines):
-            if number - first == _PIECE_LINES:
+            if number - first == _PIECE_LINES or (size and size + len(line) > _PIECE_BYTES):
                 yield start, size, first + 1
                 start, size, first = start + size, 0, number
             size += len(line)

@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from typing import Any, BinaryIO
 
 import ray
@@ -20,9 +21,11 @@ from rayllm.access import ANYONE, Caller
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
 from rayllm.batch.files.datasource import LineSource, open_lines
-from rayllm.batch.files.jsonl import Fault, Line, check, read
-from rayllm.batch.files.results import PARTS, Counts, ResultCounter, write_results
-from rayllm.batch.processors.kinds import REQUEST_STAGE, RequestProcessor
+from rayllm.batch.files.jsonl import LONGEST_LINE, Fault, Line, bounded, check, read
+from rayllm.batch.files.results import PARTS, Counts, ResultCounter, answered, write_part, write_results
+from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
+from rayllm.batch.rows import ERROR, Row
+from rayllm.batch.stages.request import DeployedRequestStage
 from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError
 from rayllm.sources.storage import Folder, open_folder
 
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _CHECKPOINTS = "written"
 _PERIOD_S = 1.0
+# Requests up to which a job is run here: to start Ray Data's workers takes as long as some hundred answers.
+_FEW = 200
 # For the tasks that read, check and write, beside the workers.
 _EXTRA_CPUS = 2
 
@@ -49,21 +54,30 @@ class Job:
         folder: folder for the job's state and results, which survives restarts.
         endpoint: path that all requests must be for; None allows any.
         max_requests: most requests; None is no limit.
+        longest_line: most bytes of a request.
     """
 
     def __init__(
-        self, lines: str, folder: str, executor: Executor, endpoint: str | None = None, max_requests: int | None = None
+        self,
+        lines: str,
+        folder: str,
+        executor: Executor,
+        endpoint: str | None = None,
+        max_requests: int | None = None,
+        longest_line: int = LONGEST_LINE,
     ) -> None:
         self._lines = lines
         self._folder = Folder(folder)
+        self._executor = executor
         self._endpoint = endpoint
         self._max_requests = max_requests
+        self._longest_line = longest_line
         path = self._folder.address(_CHECKPOINTS)
         checkpoint = Checkpoint(path=path, id_column="custom_id", delete_on_success=False)
         # A failed request is a result too: it goes into the error file.
         config = executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
         self._processor = RequestProcessor(config, preprocess_fn=_request)
-        self._is_done = threading.Event()
+        self._is_done, self._is_stopped = threading.Event(), threading.Event()
         self.counts = Counts()
         self._results = ResultCounter(self._folder, self.counts)
 
@@ -74,7 +88,8 @@ class Job:
             ConfigError: the file cannot be read.
         """
         with self._open() as lines:
-            self.counts.total, faults = check(lines, self._endpoint, self._max_requests)
+            bounded_lines = bounded(lines, self._longest_line)
+            self.counts.total, faults = check(bounded_lines, self._endpoint, self._max_requests, self._longest_line)
         return faults
 
     def run(self, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
@@ -86,6 +101,9 @@ class Job:
         Raises:
             RayLLMError: the job cannot run, or was interrupted.
         """
+        if self._executor.app_name is not None and self.counts.total <= _FEW:
+            self._run_here(self._executor.app_name, on_progress)
+            return
         reporter = threading.Thread(target=self._report, args=(on_progress,), daemon=True)
         try:
             dataset = self._processor(ray.data.read_datasource(LineSource(self._lines, _rows)))
@@ -104,6 +122,7 @@ class Job:
 
     def stop(self) -> None:
         """Make `run` return soon. Results so far are kept."""
+        self._is_stopped.set()
         stop(self._processor.execution_id)
 
     def finish(self, unfinished: Fault | None = None) -> Counts:
@@ -120,6 +139,24 @@ class Job:
         """Count the results kept so far, whoever runs the job. Those in flight may still be lost."""
         self._results.update()
         return self.counts
+
+    def _run_here(self, app_name: str, on_progress: Callable[[Counts], None]) -> None:
+        pending = self._executor.max_pending_requests or DEFAULT_MAX_PENDING
+        stage = DeployedRequestStage(app_name, pending, self._executor.caller)
+        done = answered(self._folder)
+        requests = {
+            stage.start({"url": line.url, "body": line.body}): {"custom_id": line.custom_id, "line": line.number}
+            for line in self._requests()
+            if line.number not in done
+        }
+        waiting = set(requests)
+        while waiting and not self._is_stopped.is_set():
+            finished, waiting = wait(waiting, timeout=_PERIOD_S)
+            if finished:
+                write_part(self._folder, [{**requests[each], **_result(each.result())} for each in finished])
+                on_progress(self.progress())
+        for each in waiting:
+            each.cancel()
 
     def _open(self) -> BinaryIO:
         try:
@@ -160,6 +197,10 @@ def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:
     return {"url": row["url"], "body": json.loads(row["body"])}
+
+
+def _result(row: Row) -> Row:
+    return {name: row.get(name) for name in ("status_code", ERROR)} | {"response": json.dumps(row.get("response"))}
 
 
 def _root_cause(error: BaseException) -> RayLLMError:

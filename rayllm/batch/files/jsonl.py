@@ -9,12 +9,16 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from rayllm.core.endpoints import BY_PATH
+from rayllm.core.errors import RequestError
+from rayllm.core.json_body import parse_body
 
+LONGEST_LINE = 32 * 1024 * 1024
 MAX_FAULTS = 100
 """Faults reported for one file."""
+_LONGEST_ID = 512
 _KEYS = {"custom_id", "method", "url", "body"}
 
 
@@ -41,24 +45,36 @@ class Line:
     body: dict[str, Any]
 
 
-def read(lines: Iterable[bytes]) -> Iterator[Line | Fault]:
+def bounded(file: BinaryIO, longest: int) -> Iterator[bytes]:
+    """The lines of a file, and of one that is longer than `longest` bytes its beginning, which is longer too."""
+    while line := file.readline(longest + 1):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(longest + 1)
+        yield line
+
+
+def read(lines: Iterable[bytes], longest: int = LONGEST_LINE) -> Iterator[Line | Fault]:
     """Parse the lines of a file to requests, or to faults where they are invalid. Blank lines are skipped."""
     for number, raw in enumerate(lines, 1):
         if raw.strip():
-            yield _line(number, raw)
+            yield _line(number, raw, longest)
 
 
-def check(lines: Iterable[bytes], endpoint: str | None, max_requests: int | None) -> tuple[int, list[Fault]]:
+def check(
+    lines: Iterable[bytes], endpoint: str | None, max_requests: int | None, longest: int = LONGEST_LINE
+) -> tuple[int, list[Fault]]:
     """Count the requests of a file, and collect its first faults.
 
     Args:
         endpoint: path that all requests must be for; None allows any.
         max_requests: most requests; None is no limit.
+        longest: most bytes of a line.
     """
     seen: dict[str, int] = {}
     faults: list[Fault] = []
     count = 0
-    for line in read(lines):
+    for line in read(lines, longest):
         count += 1
         fault = line if isinstance(line, Fault) else _fault(line, endpoint, seen)
         if fault and len(faults) < MAX_FAULTS:
@@ -82,21 +98,22 @@ def response_line(custom_id: str, status: int | None, body: Any, error: Fault | 
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _line(number: int, raw: bytes) -> Line | Fault:
+def _line(number: int, raw: bytes, longest: int) -> Line | Fault:
+    if len(raw) > longest:
+        return Fault("request_too_large", f"a request may have at most {longest} bytes.", number)
     try:
-        entry = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        return Fault("invalid_json_line", f"not valid JSON: {error}.", number)
-    if not isinstance(entry, dict):
-        return Fault("invalid_request", "a request must be an object.", number)
+        entry = parse_body(raw)
+    except RequestError as error:
+        return Fault("invalid_json_line", error.message, number)
     for key in ("custom_id", "url", "body"):
         if key not in entry:
             return Fault("missing_required_parameter", f"`{key}` is missing.", number, key)
     if unknown := sorted(entry.keys() - _KEYS):
         keys = ", ".join(sorted(_KEYS))
         return Fault("unknown_parameter", f"`{unknown[0]}` is unknown; known keys: {keys}.", number, unknown[0])
-    if not isinstance(entry["custom_id"], str) or not entry["custom_id"]:
-        return Fault("invalid_custom_id", "`custom_id` must be a non-empty string.", number, "custom_id")
+    if not isinstance(entry["custom_id"], str) or not 0 < len(entry["custom_id"]) <= _LONGEST_ID:
+        message = f"`custom_id` must be a string of 1 to {_LONGEST_ID} characters."
+        return Fault("invalid_custom_id", message, number, "custom_id")
     if entry.get("method", "POST") != "POST":
         return Fault("invalid_method", "`method` must be POST.", number, "method")
     if not isinstance(entry["body"], dict):

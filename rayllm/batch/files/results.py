@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +32,20 @@ class Counts:
     total: int = 0
     completed: int = 0
     failed: int = 0
+
+
+def write_part(folder: Folder, rows: list[dict[str, Any]]) -> None:
+    """Keep results: rows with `custom_id`, `line`, and a `status_code` and `response` or an error."""
+    schema = {"custom_id": pa.string(), "line": pa.int64(), "status_code": pa.int64(), "response": pa.string()}
+    table = pa.Table.from_pylist(rows, pa.schema({**schema, ERROR: pa.string()}))
+    with io.BytesIO() as content:
+        pq.write_table(table, content)
+        folder.write(f"{PARTS}/{uuid.uuid4().hex}.parquet", content.getvalue())
+
+
+def answered(folder: Folder) -> set[int]:
+    """The line numbers of the requests that have a result."""
+    return set(_Parts(folder).positions)
 
 
 class ResultCounter:
@@ -82,20 +98,20 @@ class _Parts:
     """Results by line number."""
 
     def __init__(self, folder: Folder) -> None:
-        self._positions: dict[int, tuple[str, int]] = {}
+        self.positions: dict[int, tuple[str, int]] = {}
         for name in folder.names(PARTS):
             # An interrupted write leaves a truncated part.
             with suppress(pa.ArrowInvalid, FileNotFoundError):
                 for index, number in enumerate(_read_part(folder, name, ["line"]).column("line").to_pylist()):
-                    self._positions[number] = (name, index)
+                    self.positions[number] = (name, index)
         # Results are roughly in the order of their requests, so few parts are needed at a time.
         self._part = lru_cache(_MAX_OPEN_PARTS)(lambda name: _read_part(folder, name))
 
     def result(self, request: Line, unfinished: Fault | None) -> tuple[bytes, bool] | None:
         """The line for the output or error file, and whether the request failed; None if it has no result."""
-        if request.number not in self._positions:
+        if request.number not in self.positions:
             return (response_line(request.custom_id, None, None, unfinished), True) if unfinished else None
-        name, index = self._positions[request.number]
+        name, index = self.positions[request.number]
         row = self._part(name).slice(index, 1).to_pylist()[0]
         if row[ERROR] is not None:
             return response_line(request.custom_id, None, None, Fault("request_failed", row[ERROR])), True

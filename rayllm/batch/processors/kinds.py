@@ -35,7 +35,7 @@ from rayllm.core.errors import ConfigError
 
 REQUEST_STAGE = "RequestStage"
 _ENGINE_STAGE, _HTTP_STAGE = "VLLMEngineStage", "HTTPRequestStage"
-_DEFAULT_MAX_PENDING = 64
+DEFAULT_MAX_PENDING = 64
 _PROMPTS = {"prompt", "prompt_token_ids", "model"}
 _CHAT = {"messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"}
 _TAKES = {
@@ -120,7 +120,7 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
         if config.model is not None:
             model = model_config(config.model, runtime_env=config.runtime_env, accelerator_type=config.accelerator_type)
             return _engine_stage(self, EngineRequestStage, model, arguments)
-        pending = config.max_pending_requests or _DEFAULT_MAX_PENDING
+        pending = config.max_pending_requests or DEFAULT_MAX_PENDING
         return _client_stage(
             config, DeployedRequestStage, pending, {**arguments, "app_name": config.app_name, "max_pending": pending}
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from concurrent.futures import Future
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -81,6 +82,10 @@ class DeployedRequestStage:
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._rows.map(self._request, rows)
+
+    def start(self, row: Row) -> Future[Row]:
+        """Send one request; returns at once. The future can be cancelled."""
+        return self._rows.start(self._request, row)
 
     async def _request(self, row: Row) -> Row:
         body, wait_s, failures = _encoded_body(row), 1.0, 0

@@ -27,6 +27,7 @@ from rayllm.core.errors import (
     UnavailableError,
 )
 from rayllm.core.hosted_tools import PATHS
+from rayllm.core.json_body import is_light
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -43,7 +44,7 @@ from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
-from rayllm.serving.router.requests.body import BodyBudget, is_light, read_body
+from rayllm.serving.router.requests.body import BodyBudget, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload

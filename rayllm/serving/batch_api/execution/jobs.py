@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import TYPE_CHECKING
 
 from rayllm.access import ANYONE, Caller, KeyFile
 from rayllm.access.oidc import PREFIX
 from rayllm.config import AppConfig, BatchesConfig, ModelConfig
 from rayllm.core.errors import ConfigError, RequestError, StorageError
+from rayllm.core.json_body import parse_body
 from rayllm.serving.batch_api.objects import Batch
 from rayllm.serving.batch_api.storage.stores import Stores
 from rayllm.serving.router.model_registry import ModelRegistry
 
 if TYPE_CHECKING:
     from rayllm.batch.files.job import Executor, Job
-
-# No request is longer than this.
-_LONGEST_LINE = 32 * 1024 * 1024
 
 
 def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
@@ -31,7 +28,7 @@ def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: S
 
     lines, folder = stores.files.address(batch.input_file_id), stores.batches.job_folder(batch.id).uri
     executor = executor_of(app_name, config, options, stores, batch)
-    return Job(lines, folder, executor, batch.endpoint, options.max_requests)
+    return Job(lines, folder, executor, batch.endpoint, options.max_requests, config.router.max_body_bytes)
 
 
 def executor_of(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Executor:
@@ -65,10 +62,10 @@ def _caller(keys: str | None, batch: Batch) -> Caller:
 def _model(config: AppConfig, stores: Stores, batch: Batch) -> ModelConfig:
     """The model in the first request; all others must name it too."""
     with stores.files.open(batch.input_file_id) as content:
-        line = io.BufferedReader(content).readline(_LONGEST_LINE)
+        line = io.BufferedReader(content).readline(config.router.max_body_bytes)
     try:
-        name = json.loads(line)["body"]["model"]
-    except (ValueError, LookupError, TypeError):
+        name = parse_body(line)["body"]["model"]
+    except (RequestError, LookupError, TypeError):
         name = None
     if not isinstance(name, str):
         raise RequestError("The first line must be a request with a `model` in its `body`.", "body.model")

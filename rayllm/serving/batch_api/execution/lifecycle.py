@@ -218,5 +218,7 @@ def _reason(error: Exception) -> BatchError:
     """An exception as an error for clients."""
     if isinstance(error, RayLLMError):
         return BatchError(code=error.code or error.type, message=error.message, param=error.param)
+    if isinstance(error, MemoryError):
+        return BatchError(code="out_of_memory", message="The file takes too much memory; send it in smaller parts.")
     logger.error("Unexpected error of a batch", exc_info=error)
     return BatchError(code="server_error", message="The service failed on this batch; its log says why.")

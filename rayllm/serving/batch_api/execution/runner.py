@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -25,6 +27,8 @@ from rayllm.serving.batch_api.storage.stores import open_stores
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
+# Bytes of memory that a batch may take in this process.
+_MEMORY_BYTES = 4 << 30
 # Below the log folder of Ray's session.
 _LOGS = "rayllm-batches"
 
@@ -56,6 +60,7 @@ class Runner:
         self._log.take_output()
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         set_up_logging(settings().log_level)
+        limit_memory(_MEMORY_BYTES)
         self._app_name = app_name
         self._batch_id = batch_id
         self._config = config
@@ -63,10 +68,6 @@ class Runner:
         self._me: Any = ray.get_runtime_context().current_actor
         # Not in an actor call: the caller may die before it returns.
         threading.Thread(target=self._run, name="batch", daemon=True).start()
-
-    def exit(self) -> None:
-        """Exit this actor."""
-        ray.actor.exit_actor()
 
     def _run(self) -> None:
         while True:
@@ -80,7 +81,8 @@ class Runner:
             except Exception:
                 logger.exception("%s is interrupted; a router starts another runner", self._batch_id)
                 break
-        self._me.exit.remote()
+        # `exit_actor` would wait for up to a minute for a call to Ray Serve's controller, which is always under way.
+        ray.kill(self._me)
 
     def _work(self) -> None:
         options = self._config.router.batches
@@ -99,6 +101,18 @@ class Runner:
             BatchLifecycle(batch, batches, files, opener, self._attempt).run()
             self._log.announce(f"{batch.id}: {_summary(batch)}")
         batches.close(batch)
+
+
+def limit_memory(size: int) -> None:
+    """Let this process take so many bytes more than it has, and raise MemoryError beyond them. Shared memory is free.
+
+    Source: getrlimit(2), RLIMIT_DATA; proc_pid_status(5), VmData.
+    """
+    status = Path("/proc/self/status").read_text()
+    _, _, rest = status.partition("VmData:")
+    limit = 1024 * int(rest.split()[0]) + size
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def _summary(batch: Batch) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from rayllm.core.errors import RequestError, UnavailableError
-from rayllm.serving.router.requests.body import is_light
+from rayllm.core.json_body import is_light
 from rayllm.serving.router.requests.body_summary import Summary, summarize
 from rayllm.serving.router.requests.texts import texts_of
 

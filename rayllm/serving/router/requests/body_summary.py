@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayllm.core.errors import ModelNotFoundError, RequestError
+from rayllm.core.json_body import parse_body
 from rayllm.routing.request import RoutingRequest, routing_request
-from rayllm.serving.router.requests.body import parse_body
 from rayllm.serving.router.requests.tools import Tools
 
 _MAX_NAME = 1024

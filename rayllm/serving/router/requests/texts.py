@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rayllm.core.errors import RequestError
-from rayllm.serving.router.requests.body import parse_body
+from rayllm.core.json_body import parse_body
 
 # Where requests to generate have what the model reads.
 _REQUEST_FIELDS = ("system", "instructions", "documents", "tools", "messages", "prompt", "suffix", "input")

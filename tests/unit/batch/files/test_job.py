@@ -1,8 +1,9 @@
-"""What a job makes of the answers that it finds in its folder; nothing is run."""
+"""A job of a few requests, and what it makes of the answers that it finds in its folder."""
 
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rayllm.batch.files import job as job_module
 from rayllm.batch.files.job import Job, executor
 from rayllm.batch.files.jsonl import Fault
-from rayllm.batch.rows import ERROR
+from rayllm.batch.rows import ERROR, Row
 
 PATH = "/v1/embeddings"
 
@@ -52,3 +54,64 @@ def test_a_part_that_a_kill_left_half_written_counts_for_nothing(job: Job, tmp_p
     assert job.progress().completed == 1
     [error, other] = [json.loads(line) for line in (folder / "errors.jsonl").read_text().splitlines()]
     assert (error["custom_id"], other["custom_id"]) == ("2", "3")
+
+
+class Application:
+    """In place of the stage that sends requests to a running application: answers all but some inputs at once."""
+
+    def __init__(self, *unanswered: str) -> None:
+        self.unanswered = unanswered
+        self.started: list[Row] = []
+        self.futures: list[Future[Row]] = []
+
+    def __call__(self, app_name: str, max_pending: int, caller: Any) -> Application:
+        assert (app_name, max_pending) == ("app", 1)
+        return self
+
+    def start(self, row: Row) -> Future[Row]:
+        self.started.append(row)
+        future: Future[Row] = Future()
+        self.futures.append(future)
+        given = row["body"]["input"]
+        if given == "broken":
+            future.set_result({**row, ERROR: "It broke."})
+        elif given not in self.unanswered:
+            future.set_result({**row, "status_code": 400 if given == "bad" else 200, "response": {"of": given}})
+        return future
+
+
+def job_of(folder: Path, *inputs: str) -> Job:
+    lines = [{"custom_id": each, "url": PATH, "body": {"model": "m", "input": each}} for each in inputs]
+    given = folder / "in.jsonl"
+    given.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = Job(str(given), str(folder / "job"), executor(1, app_name="app"), PATH)
+    assert made.validate() == []
+    return made
+
+
+def test_a_few_requests_need_no_job_of_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "DeployedRequestStage", Application())
+    job, seen = job_of(tmp_path, "good", "bad", "broken"), []
+    job.run(lambda counts: seen.append((counts.completed, counts.failed)))
+    assert seen[-1] == (1, 2)
+    counts = job.finish()
+    assert (counts.total, counts.completed, counts.failed) == (3, 1, 2)
+    [good] = [json.loads(line) for line in (tmp_path / "job" / "output.jsonl").read_text().splitlines()]
+    assert (good["custom_id"], good["response"]["body"]) == ("good", {"of": "good"})
+    bad, broken = [json.loads(line) for line in (tmp_path / "job" / "errors.jsonl").read_text().splitlines()]
+    assert (bad["response"]["status_code"], broken["error"]["message"]) == (400, "It broke.")
+
+
+def test_a_few_requests_that_were_interrupted_go_on_with_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "_PERIOD_S", 0.01)
+    monkeypatch.setattr(job_module, "DeployedRequestStage", first := Application("b"))
+    job = job_of(tmp_path, "a", "b", "c")
+    job.run(lambda counts: job.stop())
+    assert [each.cancelled() for each in first.futures] == [False, True, False]
+    monkeypatch.setattr(job_module, "DeployedRequestStage", second := Application())
+    job = job_of(tmp_path, "a", "b", "c")
+    job.run()
+    assert [row["body"]["input"] for row in second.started] == ["b"]
+    assert job.finish().completed == 3

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
 
-from rayllm.batch.files.jsonl import Fault, Line, check, read, response_line
+from rayllm.batch.files.jsonl import Fault, Line, bounded, check, read, response_line
 
 CHAT = "/v1/chat/completions"
 
@@ -24,6 +25,29 @@ def test_requests_are_read_with_their_line_numbers_past_empty_lines() -> None:
     assert [(line.number, line.custom_id) for line in found if isinstance(line, Line)] == [(1, "a"), (3, "b")]
 
 
+class Reads(io.BytesIO):
+    """A file that remembers its longest read."""
+
+    longest = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        self.longest = max(self.longest, len(line))
+        return line
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_line_that_is_too_long_is_refused_without_being_kept(end: bytes) -> None:
+    short = lines(request("a"))[0]
+    file = Reads(short + b"[]," * 100_000 + b"\n" + short + b"x" * 999_999 + end)
+    count, faults = check(bounded(file, 1000), None, None, 1000)
+    assert count == 4
+    found = [(fault.code, fault.line) for fault in faults]
+    assert found == [("request_too_large", 2), ("duplicate_custom_id", 3), ("request_too_large", 4)]
+    assert "at most 1000 bytes" in faults[0].message
+    assert file.longest == 1001
+
+
 def test_a_sound_file_has_no_faults() -> None:
     assert check(lines(request("a"), request("b", method="POST")), CHAT, 2) == (2, [])
 
@@ -32,12 +56,14 @@ def test_a_sound_file_has_no_faults() -> None:
     ("raw", "code", "param", "expected"),
     [
         (b"{", "invalid_json_line", None, "not valid JSON"),
-        (b"[" * 100_000, "invalid_json_line", None, "not valid JSON"),
-        (b"\xff", "invalid_json_line", None, "not valid JSON"),
-        (b"3", "invalid_request", None, "must be an object"),
+        (b"[" * 100_000, "invalid_json_line", None, "nested deeper than 64 levels"),
+        (b'{"a": [' + b"[]," * 1_000_000 + b"1]}", "invalid_json_line", None, "more than 100000 objects and lists"),
+        (b"\xff", "invalid_json_line", None, "not valid UTF-8"),
+        (b"3", "invalid_json_line", None, "must be a JSON object"),
         (b'{"custom_id": "a"}', "missing_required_parameter", "url", "`url` is missing"),
         (json.dumps(request(bodi={})).encode(), "unknown_parameter", "bodi", "is unknown; known keys: body"),
-        (json.dumps(request("")).encode(), "invalid_custom_id", "custom_id", "non-empty"),
+        (json.dumps(request("")).encode(), "invalid_custom_id", "custom_id", "1 to 512 characters"),
+        (json.dumps(request("x" * 513)).encode(), "invalid_custom_id", "custom_id", "1 to 512 characters"),
         (json.dumps(request(method="GET")).encode(), "invalid_method", "method", "must be POST"),
         (json.dumps(request(body=[])).encode(), "invalid_request", "body", "must be an object"),
         (json.dumps(request(body={})).encode(), "missing_required_parameter", "body.model", "must name the model"),

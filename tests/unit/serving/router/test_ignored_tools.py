@@ -9,8 +9,8 @@ import pytest
 
 from rayllm.core.endpoints import CHAT, MESSAGES, RESPONSES
 from rayllm.core.headers import IGNORED_TOOLS
+from rayllm.core.json_body import is_light
 from rayllm.serving.router.requests import client_request
-from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.body_summary import summarize
 from tests.unit.core.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH

@@ -130,6 +130,7 @@ def test_a_job_that_cannot_be_made_fails_the_batch(stores: Stores) -> None:
     [
         (ModelNotFoundError("The model is gone."), "model_not_found", "The model is gone."),
         (ZeroDivisionError("internals"), "server_error", "The service failed on this batch; its log says why."),
+        (MemoryError(), "out_of_memory", "The file takes too much memory; send it in smaller parts."),
     ],
 )
 def test_a_job_that_breaks_off_keeps_what_it_has(

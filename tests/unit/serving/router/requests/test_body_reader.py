@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from rayllm.core.errors import RequestError
+from rayllm.core.json_body import is_light
 from rayllm.serving.router.requests import body_reader
-from rayllm.serving.router.requests.body import is_light
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.body_summary import summarize
 from tests.unit.serving.router.requests.bodies import SHAPES
