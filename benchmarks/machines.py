@@ -2,6 +2,7 @@
 
 python -m benchmarks.machines             each three times
 python -m benchmarks.machines --times 10
+python -m benchmarks.machines --proxies   clients ask Ray Serve's proxies, which ask routers
 python -m benchmarks.machines --write     also put the table into docs/reliability.md
 
 The machines are network namespaces of this one, so it needs root. Each has a replica of the demo, and there are three
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -148,23 +150,29 @@ def main() -> int:
     """Measure, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=3, metavar="N", help="each loss so often (default: 3)")
+    parser.add_argument("--proxies", action="store_true", help="ask Ray Serve's proxies")
     parser.add_argument("--write", action="store_true", help="also write the table to the docs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ray_machines(MACHINES) as members:
-        seen = asyncio.run(_measure(members, Path(folder), options.times))
-    publish("machines", report.table(seen), PAGE.with_name("reliability.md"))
+        seen = asyncio.run(_measure(members, Path(folder), options.times, options.proxies))
+    publish("machines-proxies" if options.proxies else "machines", report.table(seen), PAGE.with_name("reliability.md"))
     return int(any(tally.endings[Ending.WRONG] or tally.endings[Ending.CUT] for tally in seen.values()))
 
 
-async def _measure(members: Sequence[Machine], folder: Path, times: int) -> dict[str, Tally]:
+async def _measure(members: Sequence[Machine], folder: Path, times: int, proxies: bool) -> dict[str, Tally]:
     port, key = free_port(), write_key(folder)
     args = arguments(f"0.0.0.0:{port}", folder, num_replicas=MACHINES, ray_actor_options={"resources": {"machine": 1}})
     [model] = args["llm_configs"]
     model["placement_group_config"] = {"bundles": [{"CPU": 1, "machine": 1}]}
     args["router"]["num_replicas"] = MACHINES
     application = {"name": APP, "route_prefix": "/", "import_path": "rayllm:app", "args": args}
+    config: dict[str, Any] = {"applications": [application]}
+    if proxies:
+        # Each node has one, and routers do not listen.
+        del args["router"]["listen"]
+        config |= {"proxy_location": "EveryNode", "http_options": {"host": "0.0.0.0", "port": port}}
     file = folder / "serve.yaml"
-    file.write_text(yaml.safe_dump({"applications": [application]}))
+    file.write_text(yaml.safe_dump(config))
     head = members[0]
     await asyncio.to_thread(
         head.run, sys.executable, "-m", "rayllm", "apply", str(file), "--address", f"{head.ip}:6379"
