@@ -153,6 +153,21 @@ def test_guards_of_both_kinds_refuse_requests(alice: openai.OpenAI, word: str, c
     assert f"({category})" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"chat_template_kwargs": {"date_string": f"a {BOMB}"}},
+        {"documents": [{f"a {BOMB}": "text"}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {f"a {BOMB}": {}}}}}]},
+        {"messages": [{"role": f"a {BOMB}", "content": "hello"}]},
+    ],
+)
+def test_guards_see_what_a_template_may_print(alice: openai.OpenAI, hidden: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(alice, extra_body=hidden)
+    assert refused.value.code == "content_policy_violation"
+
+
 def test_guards_refuse_replies(alice: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(alice, "What is the capital of Japan?")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
 from rayllm.core import headers
-from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, MESSAGES, RESPONSES
+from rayllm.core.endpoints import CHAT, CHAT_BATCH, COMPLETIONS, ENDPOINTS, MESSAGES, RESPONSES
 from rayllm.core.errors import GuardError, RefusedError
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.stream import GuardedStream
@@ -19,13 +19,14 @@ from rayllm.serving.router.guard.verdict import Verdict
 from rayllm.serving.router.model_registry import ResolvedModel
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
-from rayllm.serving.router.requests.payload import Payload
-from rayllm.serving.router.requests.texts import reply_texts
+from rayllm.serving.router.requests.payload import FormPayload, Payload
+from rayllm.serving.router.requests.texts import form_texts, reply_texts
 
 logger = logging.getLogger(__name__)
 
 _NAME = "router:guard"
-_CHECKED = (CHAT, CHAT_BATCH, COMPLETIONS, RESPONSES, MESSAGES)
+_FORMS = tuple(endpoint.path for endpoint in ENDPOINTS if endpoint.is_form)
+_CHECKED = (CHAT, CHAT_BATCH, COMPLETIONS, RESPONSES, MESSAGES, *_FORMS)
 
 
 class Guards:
@@ -54,11 +55,16 @@ class Guards:
             return
         started = time.perf_counter()
         try:
-            text = "\n\n".join(await self._bodies.texts(payload.raw))
+            if isinstance(payload, FormPayload):
+                texts = form_texts(payload.fields)
+            else:
+                texts = await self._bodies.texts(payload.raw)
+            text = "\n\n".join(texts)
             await ask_all([guard for guard in guards if "input" in guard.config.check], client, "request", text)
         finally:
             client.record.guards_s += time.perf_counter() - started
-        if of_reply := [guard for guard in guards if "output" in guard.config.check]:
+        # What is heard in a recording is not the model's.
+        if of_reply := [guard for guard in guards if "output" in guard.config.check and client.path not in _FORMS]:
             client.reply_guard = ReplyGuard(of_reply, client, text)
 
     def _those_for(self, client: ClientRequest, model_id: str, names: set[str]) -> list[Guard]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-from rayllm.serving.router.requests.texts import texts_in
+from rayllm.serving.router.requests.texts import delta_texts
 
 # Bytes of events held back, whatever the length of their text.
 _MOST_HELD = 1 << 20
@@ -82,10 +82,10 @@ def _deltas_in(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
         # Chats and completions.
         for choice in choices:
             parts = choice.get("delta") if "delta" in choice else choice.get("text")
-            for text in texts_in(parts):
+            for text in delta_texts(parts):
                 yield f"{choice.get('index')}", text
     elif "delta" in event:
         # Events of the Responses and the Messages API that repeat text come after its deltas.
         place = [event.get(name) for name in ("output_index", "content_index", "summary_index", "index")]
-        for text in texts_in(event["delta"]):
+        for text in delta_texts(event["delta"]):
             yield f"{event.get('type')} {place}", text

@@ -3,48 +3,77 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rayllm.core.errors import RequestError
 from rayllm.core.json_body import parse_body
 
-# Where requests to generate have what the model reads.
-_REQUEST_FIELDS = ("system", "instructions", "documents", "tools", "messages", "prompt", "suffix", "input")
+# Fields of a request that no model reads, whatever its template. All others may be part of the prompt.
+_UNREAD = """
+    model stream stream_options stop stop_sequences stop_token_ids seed user metadata include store service_tier
+    logit_bias bad_words allowed_token_ids cache_salt request_id session_id prompt_cache_key safety_identifier
+"""
+UNREAD = frozenset(_UNREAD.split())
+# Words of the APIs and of JSON schemas. They are no texts as names, and as values of marks.
+_API = """
+    role type name content text user assistant system tool developer function title url source data media_type base64
+    tool_calls tool_call_id tool_use_id call_id id index arguments function_call function_call_output reasoning
+    reasoning_content effort message output input output_text input_text refusal summary summary_text tool_use
+    tool_result thinking enabled disabled adaptive image image_url input_image input_audio audio_url video_url
+    image_embeds audio_embeds video_embeds file file_data text_delta input_json_delta thinking_delta citations_delta
+    signature_delta detail auto none required low medium high status completed incomplete in_progress json_object
+    json_schema schema input_schema strict parameters properties description items enum anyOf oneOf allOf
+    additionalProperties default format object string number integer boolean array null const pattern minimum maximum
+    minItems maxItems minLength maxLength $ref $defs
+"""
+_WORDS = frozenset(_API.split())
+_MARKS = frozenset(("type", "role", "status", "detail", "format", "effort", "reasoning_effort", "tool_choice"))
+# Of replies, what is not for the client to read, or repeats a text.
+_NOT_SAID = frozenset(
+    (
+        *("logprobs", "annotations", "signature", "encrypted_content", "id", "call_id", "object", "model"),
+        *("finish_reason", "stop_reason", "stop_sequence"),
+    )
+)
 # Where replies have what the model has written.
 _REPLY_FIELDS = ("choices", "output", "content")
-# Marks of the APIs, skipped as long as they are short: clients can write texts there, too.
-_MARKS = frozenset(
-    (
-        *("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "status", "object"),
-        *("finish_reason", "stop_reason", "stop_sequence", "format", "detail"),
-    )
-)
-_LONGEST_MARK = 48
-# Content parts that are no text, and where they have their files.
-_MEDIA_TYPES = re.compile(r"(input_)?(image|audio|video|file)(_url|_embeds|_pil)?")
+# Fields with the turns of a conversation, whose parts may be images or sound.
+_TURNS = ("messages", "input")
 _MEDIA = frozenset(
-    (
-        *("image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "image_pil"),
-        *("file", "file_data", "file_url", "source"),
-    )
+    ("image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "video_embeds")
 )
-# Repeats of a reply's text.
-_REPEATS = frozenset(("logprobs", "annotations", "signature", "encrypted_content"))
+_MEDIA_OF = {"input_image": "image_url", "image": "source", **{name: name for name in _MEDIA}}
+_DATA_URL = re.compile(r"data:[\w.+-]{1,64}/[\w.+-]{1,64};base64")
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=\r\n"
+# Of forms; an engine checks what languages there are.
+_FORM_OPTIONS = frozenset(("language", "to_language", "response_format", "temperature", "timestamp_granularities[]"))
+# What was asked last matters most to a guard.
+_LAST = ("messages", "prompt", "suffix", "input")
+# Vectors in place of a text: a field of completions, and a part of messages.
+_VECTORS = "prompt_embeds"
+# Where a value is: anywhere, a turn of a conversation, a part of a turn, and the content of an image or of sound.
+_ANYWHERE, _TURN, _PART, _BINARY = range(4)
+
+Leaf = tuple[str, Any]
+"""A text or number with the name that it has; the name of a property, without one; or None, for an image or sound,
+whose content is left out."""
 
 
 def request_texts(body: dict[str, Any]) -> list[str]:
-    """The texts of a request to generate, in order.
+    """The texts of a request to generate, in order: all that a template may show, names of properties included.
 
     Raises:
-        RequestError: its prompt has token ids, which a guard cannot read.
+        RequestError: its prompt has token ids or vectors, which a guard cannot read.
     """
-    prompt = body.get("prompt")
-    if _has_numbers(prompt):
+    if _has_numbers(body.get("prompt")):
         raise RequestError(
             "The requests of this service are checked, so `prompt` must be text, not token ids.", "prompt"
         )
-    return [text for name in _REQUEST_FIELDS for text in texts_in(body.get(name))]
+    leaves = prompt_leaves(body)
+    if _VECTORS in body or ("", _VECTORS) in leaves or ("type", _VECTORS) in leaves:
+        raise RequestError("The requests of this service are checked, so they must have no `prompt_embeds`.", "prompt")
+    return list(_texts(leaves))
 
 
 def texts_of(raw: bytes) -> list[str]:
@@ -58,31 +87,88 @@ def reply_texts(body: dict[str, Any]) -> list[str]:
     for name in _REPLY_FIELDS:
         value = body.get(name)
         answers = value if name == "choices" and isinstance(value, list) else [value]
-        found += ["\n".join(texts_in(answer, _REPEATS)) for answer in answers]
+        found += ["\n".join(_texts(_said(answer))) for answer in answers]
     return [text for text in found if text]
 
 
-def texts_in(value: Any, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The texts in a JSON value, at any depth."""
-    if isinstance(value, str):
-        if value:
+def delta_texts(delta: Any) -> Iterator[str]:
+    """The texts in a part of a streamed reply, in which names are the API's."""
+    return _texts(leaf for leaf in _said(delta) if leaf[0])
+
+
+def prompt_leaves(body: Mapping[str, Any], turns: Iterable[str] = _TURNS) -> list[Leaf]:
+    """All of a request that a model may read.
+
+    Args:
+        turns: fields whose objects may have images or sound in their `content`.
+    """
+    found: list[Leaf] = []
+    for name, value in sorted(body.items(), key=lambda field: field[0] in _LAST):
+        if name not in UNREAD:
+            _collect(found, value, name, _TURN if name in turns else _ANYWHERE)
+    return found
+
+
+def form_texts(fields: Iterable[tuple[str, str]]) -> list[str]:
+    """The texts in the fields of a form with sound."""
+    return [value for name, value in fields if name not in UNREAD | _FORM_OPTIONS and value]
+
+
+def _texts(leaves: Iterable[Leaf]) -> Iterator[str]:
+    for name, value in leaves:
+        if isinstance(value, str) and value and not (value in _WORDS and (not name or name in _MARKS)):
             yield value
+
+
+def _said(reply: Any) -> list[Leaf]:
+    found: list[Leaf] = []
+    _collect(found, reply, ignored=_NOT_SAID)
+    return found
+
+
+def _collect(
+    found: list[Leaf], value: Any, name: str = "-", place: int = _ANYWHERE, ignored: frozenset[str] = frozenset()
+) -> None:
+    if isinstance(value, dict):
+        media = _media_in(value) if place == _PART else None
+        if media:
+            found.append(("", None))
+        for key, item in value.items():
+            if key not in ignored:
+                found.append(("", key))
+                _collect(found, item, key or "-", _place_in(value, key, place, media), ignored)
     elif isinstance(value, list):
         for item in value:
-            yield from texts_in(item, ignored)
-    elif isinstance(value, dict):
-        skipped = ignored | _MEDIA if _is_media(value) else ignored
-        for name, item in value.items():
-            if name not in skipped and not _is_mark(name, item):
-                yield from texts_in(item, ignored)
+            _collect(found, item, name, place, ignored)
+    elif isinstance(value, str):
+        if place != _BINARY or not _is_base64(value):
+            found.append((name, value))
+    elif value is not None and not isinstance(value, bool):
+        found.append((name, value))
 
 
-def _is_media(part: dict[str, Any]) -> bool:
-    return isinstance(kind := part.get("type"), str) and _MEDIA_TYPES.fullmatch(kind) is not None
+def _place_in(value: dict[str, Any], key: str, place: int, media: str | None) -> int:
+    if key == media or place == _BINARY:
+        return _BINARY
+    has_parts = place == _TURN or (place == _PART and value.get("type") == "tool_result")
+    return _PART if key == "content" and has_parts else _ANYWHERE
 
 
-def _is_mark(name: str, value: Any) -> bool:
-    return name in _MARKS and isinstance(value, str) and len(value) <= _LONGEST_MARK
+def _media_in(part: dict[str, Any]) -> str | None:
+    """The field of a content part that an engine decodes as an image or sound."""
+    kind = part.get("type")
+    if kind is None:
+        return next((name for name in part if name in _MEDIA), None)
+    field = _MEDIA_OF.get(kind) if isinstance(kind, str) else None
+    return field if field in part else None
+
+
+def _is_base64(text: str) -> bool:
+    head, comma, content = text.partition(",")
+    if comma and not _DATA_URL.fullmatch(head):
+        return False
+    content = content if comma else text
+    return content.isascii() and not content.encode().translate(None, _BASE64)
 
 
 def _has_numbers(prompt: Any) -> bool:

@@ -120,6 +120,28 @@ async def test_every_text_of_a_request_is_asked_about(path: str, body: dict[str,
         assert (reply.get("type") == "error") == (path == MESSAGES)
 
 
+async def test_what_a_template_may_print_is_asked_about() -> None:
+    hidden: list[dict[str, Any]] = [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a bomb": {}}}}}]},
+        {"chat_template_kwargs": {"date_string": "a bomb"}},
+        {"messages": [{"role": "a bomb", "content": ""}]},
+        {"messages": [{"role": "user", "content": [{"type": "file", "source": "a bomb", "file": "b"}]}]},
+    ]
+    async with Guarded() as guarded:
+        for body in hidden:
+            status, reply = await guarded.post({"messages": [], **body})
+            assert (status, reply["error"]["code"]) == (400, "content_policy_violation"), body
+
+
+async def test_the_prompt_beside_a_recording_is_asked_about() -> None:
+    async with Guarded(check=["input", "output"]) as guarded:
+        for prompt, status in (("hello", 200), ("a bomb", 400)):
+            fields, files = {"model": "m", "language": "en", "prompt": prompt}, {"file": ("a.wav", b"RIFF")}
+            reply = await guarded.router.client.post("/v1/audio/transcriptions", data=fields, files=files)
+            assert reply.status_code == status
+        assert guarded.oracle.texts == ["hello", "a bomb"]
+
+
 async def test_token_ids_are_refused_because_no_guard_reads_them() -> None:
     async with Guarded() as guarded:
         for prompt in ([1, 2], [[1], [2]]):
