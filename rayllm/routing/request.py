@@ -9,12 +9,9 @@ from typing import Any
 
 from rayllm.routing.prefix_cache.prompt import digest_prompt
 
-_ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 # Tokens assumed for an answer: clients often set limits far above what is then generated.
 _TYPICAL_ANSWER = 256
 _BYTES_PER_TOKEN = 4
-# More is refused by engines.
-_MOST_ANSWERS = 16384
 # Multipart forms hold audio files, of which about 256 bytes become a token.
 _FORM_BYTES_PER_TOKEN = 256
 
@@ -33,8 +30,6 @@ class RoutingRequest:
         group_key: digest of a long system prompt that conversations may share; 0 for none.
         is_follow_up: whether the conversation already has an answer.
         work: expected cost in tokens, the answer included.
-        prompt_bytes: bytes of the prompt.
-        answer_limit: most tokens of all answers; None if the request does not say.
     """
 
     adapter: str = ""
@@ -46,8 +41,6 @@ class RoutingRequest:
     group_key: int = 0
     is_follow_up: bool = False
     work: int = 1
-    prompt_bytes: int = 0
-    answer_limit: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -79,16 +72,18 @@ class _Salt:
         return int.from_bytes(salted.digest(), "big") if digest else 0
 
 
-def routing_request(body: Mapping[str, Any], raw_size: int) -> RoutingRequest:
+def routing_request(body: Mapping[str, Any], raw_size: int, answer_limit: int | None = None) -> RoutingRequest:
     """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
 
     Args:
         body: the request's JSON object, empty for a form.
         raw_size: bytes of the request.
+        answer_limit: most tokens of an answer; None if the request does not say.
     """
     if not body:
-        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN, prompt_bytes=raw_size)
-    prompt, limit = digest_prompt(body), _limit_of_an_answer(body)
+        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN)
+    prompt = digest_prompt(body)
+    answer = _TYPICAL_ANSWER if answer_limit is None else min(answer_limit, _TYPICAL_ANSWER)
     return RoutingRequest(
         prefix_digests=prompt.digests,
         prefix_tokens=tuple(size // _BYTES_PER_TOKEN for size in prompt.sizes),
@@ -96,27 +91,5 @@ def routing_request(body: Mapping[str, Any], raw_size: int) -> RoutingRequest:
         affinity_tokens=prompt.affinity_size // _BYTES_PER_TOKEN,
         group_key=prompt.group_key,
         is_follow_up=prompt.is_follow_up,
-        work=1 + prompt.size // _BYTES_PER_TOKEN + min(_TYPICAL_ANSWER if limit is None else limit, _TYPICAL_ANSWER),
-        prompt_bytes=prompt.size,
-        answer_limit=None if limit is None else limit * _answers(body),
+        work=1 + prompt.size // _BYTES_PER_TOKEN + answer,
     )
-
-
-def _limit_of_an_answer(body: Mapping[str, Any]) -> int | None:
-    for name in _ANSWER_LIMITS:
-        limit = body.get(name)
-        if isinstance(limit, int):
-            return max(0, limit)
-    return None
-
-
-def _answers(body: Mapping[str, Any]) -> int:
-    """Answers that the request asks for: `n` to each prompt or conversation."""
-    count = body.get("n")
-    each = count if isinstance(count, int) and 1 <= count <= _MOST_ANSWERS else 1
-    return each * max(_entries(body.get("prompt")), _entries(body.get("messages")))
-
-
-def _entries(prompt: Any) -> int:
-    """Prompts or conversations in a field that may also be one of them: a text, token IDs or a list of messages."""
-    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1

@@ -1,4 +1,4 @@
-"""Frames of a relayed stream: events, the tokens that they come from, and the stats at the end."""
+"""Frames of a relayed stream: events, the tokens that they come from, and the stats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Frame(IntEnum):
     NOT_CONTINUABLE = 3
     """No other replica can go on with this stream."""
     STATS = 4
-    """The stats of the request, as JSON. The last frame, unless there are none."""
+    """The stats of the request until now, as JSON; complete before the end, unless there are none."""
     END = 5
     """The stream is complete."""
 

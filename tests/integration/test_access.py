@@ -251,6 +251,10 @@ def in_force(access: Access, *keys: str) -> None:
     assert within(SECONDS, lambda: all(access.statuses(key) == {200} for key in keys))
 
 
+def tool(description: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "description": description, "parameters": {}}}
+
+
 def test_so_many_requests_a_minute(access: Access) -> None:
     key = access.create("five", "--requests-per-minute", "5")
     in_force(access, key)
@@ -294,6 +298,51 @@ def test_so_many_tokens_a_minute(access: Access) -> None:
     for stream in (False, True, False):
         assert within(60, lambda stream=stream: answered(stream))  # type: ignore[misc]
     assert any(outcomes(client, 40, max_tokens=100))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("completions", {"prompt": "a", "max_tokens": 2000, "max_completion_tokens": 1}),
+        ("completions", {"prompt": "a", "max_tokens": "2_000"}),
+        ("completions", {"prompt": ["a"] * 4, "n": "4", "max_tokens": 100}),
+        ("completions", {"prompt": "a", "n": 128}),
+        ("responses", {"input": "a", "max_tokens": 1, "max_output_tokens": 2000}),
+        ("messages", {"messages": MESSAGES, "max_tokens": 2000, "max_completion_tokens": 1}),
+        ("chat/completions", {"messages": MESSAGES, "max_tokens": 1, "tools": [tool("x" * 60_000)]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "QUJD" * 15_000}], "max_tokens": 1}),
+    ],
+)
+def test_tokens_are_reserved_as_the_endpoint_reads_the_request(access: Access, path: str, body: Any) -> None:
+    key = access.keys.get("reserved") or access.create("reserved", "--tokens-per-minute", "1000")
+    in_force(access, key)
+    headers = {"authorization": f"Bearer {key}"}
+    reply = httpx.post(f"{access.url}/v1/{path}", json={"model": MODEL, **body}, headers=headers, timeout=60)
+    assert (reply.status_code, "may use" in reply.text) == (429, True), reply.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_web_page_that_leaves_early_pays(access: Access, stream: bool) -> None:
+    key = access.create(f"page-{stream}", "--tokens-per-minute", "1000")
+    in_force(access, key)
+    with httpx.Client(
+        base_url=access.url, headers={"authorization": f"Bearer {key}", "origin": "https://example.com"}, timeout=60
+    ) as page:
+        body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "min_tokens": 900, "stream": stream}
+        if stream:
+            with page.stream("POST", "/v1/chat/completions", json=body) as reply:
+                lines = reply.iter_lines()
+                for _ in range(200):
+                    next(lines)
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                page.post("/v1/chat/completions", json=body, timeout=0.3)
+        time.sleep(3)
+        small = {**body, "max_tokens": 500, "min_tokens": 0, "stream": False}
+        reply = page.post("/v1/chat/completions", json=small)
+    # What was written is known of a stream, and most of what was reserved is free again; otherwise nothing is.
+    assert reply.status_code == (200 if stream else 429)
+    assert int(reply.headers["x-ratelimit-remaining-tokens"]) < 450
 
 
 def test_so_many_requests_at_once(access: Access) -> None:

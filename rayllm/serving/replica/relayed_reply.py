@@ -13,6 +13,9 @@ from rayllm.core.stream_journal import JournalFile, StreamJournal
 from rayllm.serving.relay import Frame, encode
 from rayllm.serving.replica.middleware import header
 
+# A stream has stats with its first part, with each of so many more, and with the last.
+_PARTS = 8
+
 
 class RelayedReplyMiddleware:
     """Adds the stats of a request to its reply: to a complete one in a header, to a stream of events in a frame.
@@ -54,6 +57,7 @@ class _Reply:
         self._is_stream = False
         self._position = len(journal.token_bytes()) if journal else 0
         self._was_continuable = False
+        self._parts = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -64,7 +68,9 @@ class _Reply:
             # The router has another replica go on; what the application says of it is not for the client.
             raise ConnectionAbortedError("the engine died")
         is_last = not message.get("more_body")
-        stats = self.source.stats if is_last else None
+        # Also in between: the router may not see the end.
+        stats = self.source.stats if is_last or (self._is_stream and self._parts % _PARTS == 0) else None
+        self._parts += 1
         text = json.dumps(stats.as_json()).encode() if stats else b""
         if self._start is not None:
             start, self._start = self._start, None

@@ -47,6 +47,7 @@ from rayllm.serving.router.replicas.request_sender import ReplicaRequest, Reques
 from rayllm.serving.router.requests.body import BodyBudget, read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.serving.router.requests.demand import Demand
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
 from rayllm.serving.router.requests.tools import types_for_header
 from rayllm.serving.router.telemetry.telemetry import Telemetry
@@ -113,7 +114,7 @@ class Forwarder:
 
     async def _read_json(self, client: ClientRequest, raw: bytes) -> JsonPayload:
         content_type = client.request.headers.get("content-type", "application/json")
-        return JsonPayload.of(raw, content_type, await self._bodies.read(raw))
+        return JsonPayload.of(raw, content_type, await self._bodies.read(raw, client.path))
 
     async def _answer(self, client: ClientRequest, payload: Payload, take: Callable[[int], None]) -> None:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
@@ -127,7 +128,7 @@ class Forwarder:
         payload = self._without_hosted_tools(client, resolved, payload, take)
         self.quarantine.check(client.path, payload.raw)
         await self._check_adapter(client, resolved)
-        async with self._admitted(client, caller, resolved.model_id, payload.routing):
+        async with self._admitted(client, caller, resolved.model_id, payload.demand):
             if not _is_question(client):
                 await self._ask_guards(client, resolved, payload)
             await self._ask_in_turn(client, caller, resolved, payload)
@@ -174,16 +175,16 @@ class Forwarder:
 
     @asynccontextmanager
     async def _admitted(
-        self, client: ClientRequest, caller: Caller, model_id: str, routing: RoutingRequest
+        self, client: ClientRequest, caller: Caller, model_id: str, demand: Demand
     ) -> AsyncIterator[None]:
         """Reserve what the request may use of its key's limits, and settle it at the end."""
-        admission = await self.limiter.admit(caller, self._estimates.tokens(model_id, routing))
+        admission = await self.limiter.admit(caller, self._estimates.tokens(caller.tenant, model_id, demand))
         client.reply_headers |= admission.headers
         try:
             yield
         finally:
             if stats := client.record.stats:
-                self._estimates.learn(model_id, routing, stats)
+                self._estimates.learn(caller.tenant, model_id, demand, stats)
             admission.settle(client.record.tokens)
 
     async def _ask_in_turn(
@@ -271,6 +272,9 @@ class Forwarder:
             request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
             try:
                 replica.on_reply(await self.sender.send(client, request, deadline, replica))
+            except UnavailableError:
+                client.record.came_back(was_full=True)
+                raise
             except ReplicaError as error:
                 client.record.came_back(was_full=type(error) is ReplicaFullError)
                 start_heartbeat()

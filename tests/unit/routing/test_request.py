@@ -127,27 +127,9 @@ def test_a_form_costs_by_its_size() -> None:
 
 
 def test_work_is_the_prompt_and_the_answer_it_may_have() -> None:
-    assert routed({"prompt": "word " * 800, "max_tokens": 5}).work == pytest.approx(1006, abs=5)
-    assert routed({"prompt": list(range(100_000)), "max_tokens": 0}).work == pytest.approx(100_000, abs=5)
-    assert routed({"prompt": "x", "max_tokens": 10**9}).work < 1000
-
-
-@pytest.mark.parametrize(
-    ("body", "answers"),
-    [
-        ({"prompt": "a"}, 1),
-        ({"prompt": [1, 2, 3]}, 1),
-        ({"prompt": ["a", "b", "c"]}, 3),
-        ({"prompt": [[1, 2, 3], [4, 5]], "n": 4}, 8),
-        ({"prompt": []}, 1),
-        ({"messages": [FIRST], "n": 4}, 4),
-        ({"messages": [[FIRST], [FIRST], [FIRST]]}, 3),
-        ({"messages": [[FIRST], [FIRST]], "n": "many"}, 2),
-    ],
-)
-def test_answers_are_limited_together(body: dict[str, Any], answers: int) -> None:
-    assert routed({**body, "max_tokens": 10}).answer_limit == 10 * answers
-    assert routed(body).answer_limit is None
+    assert routing_request({"prompt": "word " * 800}, 0, 5).work == pytest.approx(1006, abs=5)
+    assert routing_request({"prompt": list(range(100_000))}, 0, 0).work == pytest.approx(100_000, abs=5)
+    assert routing_request({"prompt": "x"}, 0, 10**9).work < 1000
 
 
 def test_an_image_costs_no_more_than_what_tells_it_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +15,9 @@ from rayllm.access.limits import UNITS, Amounts, Kind
 from rayllm.access.quota import Lease
 from rayllm.core.errors import RateLimitError
 from rayllm.core.request_stats import RequestStats
-from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.quota_registry import Change, QuotaRegistry
+from rayllm.serving.router.requests.demand import Demand
 
 # Seconds between reports; what is leased and not used for so long is given back.
 _PERIOD_S = 1.0
@@ -26,8 +26,9 @@ _REFUSED_S = 0.1
 # Estimates before the first request.
 _TOKENS_PER_BYTE = 0.25
 _TYPICAL_ANSWER = 256
-# Weight of the latest request in estimates.
+# Weight of the latest request in estimates, and how many averages are kept.
 _WEIGHT = 0.1
+_MOST_AVERAGES = 10_000
 
 
 @dataclass
@@ -226,28 +227,43 @@ def _error(limits: Mapping[Kind, int], need: Amounts, leased: _Leased, now: floa
 
 @dataclass
 class _Averages:
-    """Averages of one model: tokens of a prompt for each byte, and tokens of an answer."""
+    """Averages of one tenant's requests to one model: tokens of a prompt for each byte, and tokens of an answer."""
 
     tokens_per_byte: float = _TOKENS_PER_BYTE
     answer: float = _TYPICAL_ANSWER
 
 
 class TokenEstimates:
-    """Estimates by model."""
+    """Estimates by tenant and model: nobody's requests change what others reserve."""
 
     def __init__(self) -> None:
-        self._averages: dict[str, _Averages] = {}
+        self._averages: OrderedDict[tuple[str, str], _Averages] = OrderedDict()
 
-    def tokens(self, model_id: str, request: RoutingRequest) -> int:
-        """Tokens of the prompt, and at most those of the answers: `max_tokens` of each, or an average without it."""
-        averages = self._averages.setdefault(model_id, _Averages())
-        answer = averages.answer if request.answer_limit is None else request.answer_limit
-        return 1 + int(request.prompt_bytes * averages.tokens_per_byte + answer)
+    def tokens(self, tenant: str, model_id: str, demand: Demand) -> int:
+        """Tokens of the prompts, and at most those of the answers: the limit of each, or an average without one."""
+        averages = self._of(tenant, model_id)
+        answer = averages.answer if demand.answer_limit is None else demand.answer_limit
+        return 1 + int(demand.prompt_bytes * averages.tokens_per_byte + demand.answers * answer)
 
-    def learn(self, model_id: str, request: RoutingRequest, stats: RequestStats) -> None:
+    def learn(self, tenant: str, model_id: str, demand: Demand, stats: RequestStats) -> None:
         """A request has ended."""
-        averages = self._averages.setdefault(model_id, _Averages())
-        averages.answer += _WEIGHT * (stats.generated_tokens - averages.answer)
-        if request.prompt_bytes:
-            ratio = stats.prompt_tokens / request.prompt_bytes
-            averages.tokens_per_byte += _WEIGHT * (ratio - averages.tokens_per_byte)
+        averages = self._of(tenant, model_id)
+        if demand.answer_limit is None and stats.answers and stats.finish_reason != "abort":
+            averages.answer = _moved(averages.answer, stats.generated_tokens / stats.answers, _TYPICAL_ANSWER)
+        if demand.prompt_bytes:
+            ratio = stats.prompt_tokens / demand.prompt_bytes
+            averages.tokens_per_byte = _moved(averages.tokens_per_byte, ratio, _TOKENS_PER_BYTE)
+
+    def _of(self, tenant: str, model_id: str) -> _Averages:
+        averages = self._averages.setdefault((tenant, model_id), _Averages())
+        self._averages.move_to_end((tenant, model_id))
+        if len(self._averages) > _MOST_AVERAGES:
+            self._averages.popitem(last=False)
+        return averages
+
+
+def _moved(average: float, latest: float, first: float) -> float:
+    """An average after one more request, which counts at most four times the average, or the first one, and at least a
+    quarter of the first one: no request makes later ones reserve next to nothing, or far too much.
+    """
+    return average + _WEIGHT * (min(max(latest, first / 4), 4 * max(average, first)) - average)

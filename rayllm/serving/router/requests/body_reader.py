@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.core.json_body import is_light
 from rayllm.serving.router.requests.body_summary import Summary, summarize
@@ -33,14 +34,14 @@ class BodyReader:
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(_MAX_PROCESSES)
 
-    async def read(self, raw: bytes) -> Summary:
-        """Parse a body.
+    async def read(self, raw: bytes, path: str = CHAT) -> Summary:
+        """Parse a body, which was sent to a path.
 
         Raises:
             RequestError: not a valid JSON object, or without a model.
             UnavailableError: too many large bodies are waiting.
         """
-        return await self._result(summarize, raw)
+        return await self._result(summarize, raw, path)
 
     async def texts(self, raw: bytes) -> list[str]:
         """The texts in a body that `read` has accepted; see `request_texts`.
@@ -51,27 +52,28 @@ class BodyReader:
         """
         return await self._result(texts_of, raw)
 
-    async def _result(self, parse: Callable[[bytes], T], raw: bytes) -> T:
+    async def _result(self, parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
         if is_light(raw):
-            return parse(raw)
+            return parse(raw, *arguments)
         try:
             async with asyncio.timeout(_QUEUE_S):
                 await self._room.acquire()
         except TimeoutError:
             raise UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5) from None
         try:
-            return await _in_subprocess(parse, raw)
+            return await _in_subprocess(parse, raw, *arguments)
         finally:
             self._room.release()
 
 
-async def _in_subprocess(parse: Callable[[bytes], T], raw: bytes) -> T:
+async def _in_subprocess(parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "rayllm.serving.router.requests.body_worker",
             parse.__name__,
+            *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

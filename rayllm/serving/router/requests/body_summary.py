@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import ModelNotFoundError, RequestError
 from rayllm.core.json_body import parse_body
 from rayllm.routing.request import RoutingRequest, routing_request
+from rayllm.serving.router.requests.demand import Demand, demand_of
 from rayllm.serving.router.requests.tools import Tools
 
 _MAX_NAME = 1024
@@ -15,23 +17,27 @@ _MAX_NAME = 1024
 
 @dataclass(frozen=True)
 class Summary:
-    """The requested model, whether the reply is a stream, the features for routing, and tools if some are hosted."""
+    """The requested model, whether the reply is a stream, the features for routing, what the request may take, and
+    tools if some are hosted.
+    """
 
     model: str
     wants_stream: bool
     routing: RoutingRequest
+    demand: Demand
     tools: Tools | None = None
 
 
-def summarize(raw: bytes) -> Summary:
-    """Parse a JSON body.
+def summarize(raw: bytes, path: str = CHAT) -> Summary:
+    """Parse a JSON body, which was sent to a path.
 
     Raises:
         RequestError: not a valid JSON object, or without a model.
     """
     body = parse_body(raw)
-    model, routing = checked_model(body.get("model")), routing_request(body, len(raw))
-    return Summary(model, bool(body.get("stream")), routing, Tools.of(body))
+    model, demand = checked_model(body.get("model")), demand_of(path, body)
+    routing = routing_request(body, len(raw), demand.answer_limit)
+    return Summary(model, bool(body.get("stream")), routing, demand, Tools.of(body))
 
 
 def checked_model(model: Any) -> str:

@@ -1,6 +1,6 @@
 """The subprocess that parses one large body: reads stdin, and writes a pickled result or RequestError to stdout.
 
-Its argument is the name of a function.
+Its arguments are the name of a function, and what that takes beside the body.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Nothing is freed before the end, and garbage collection would take most of the time.
     gc.disable()
-    parse = {each.__name__: each for each in (summarize, texts_of)}[sys.argv[1]]
-    pickle.dump(_answer(parse, sys.stdin.buffer.read()), sys.stdout.buffer)
+    parse: Callable[..., object] = {each.__name__: each for each in (summarize, texts_of)}[sys.argv[1]]
+    pickle.dump(_answer(parse, sys.stdin.buffer.read(), *sys.argv[2:]), sys.stdout.buffer)
 
 
-def _answer(parse: Callable[[bytes], object], raw: bytes) -> object:
+def _answer(parse: Callable[..., object], raw: bytes, *arguments: str) -> object:
     try:
-        return parse(raw)
+        return parse(raw, *arguments)
     except RequestError as error:
         return error
     except MemoryError:

@@ -22,6 +22,7 @@ from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.core.hosted_tools import HostedTool
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
+from rayllm.serving.router.requests.demand import Demand, demand_of_form
 from rayllm.serving.router.requests.tools import Tools
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class Payload(ABC):
     """A request's body, forwarded unchanged.
 
     `raw` is the body, `content_type` its header, and `model` the name in it. `wants_stream` says whether the reply is
-    to be a stream, and `routing` has the features for routing, as a request to the base model.
+    to be a stream; `routing` has the features for routing, as a request to the base model, and `demand` what the
+    request may take.
     """
 
     raw: bytes
@@ -45,6 +47,7 @@ class Payload(ABC):
     model: str
     wants_stream: bool
     routing: RoutingRequest
+    demand: Demand
 
     @property
     @abstractmethod
@@ -65,7 +68,8 @@ class JsonPayload(Payload):
     @classmethod
     def of(cls, raw: bytes, content_type: str, summary: Summary) -> JsonPayload:
         """A payload from a body and its summary."""
-        return cls(raw, content_type, summary.model, summary.wants_stream, summary.routing, summary.tools)
+        found = summary.model, summary.wants_stream, summary.routing, summary.demand, summary.tools
+        return cls(raw, content_type, *found)
 
     @property
     def for_log(self) -> str:
@@ -114,7 +118,8 @@ class FormPayload(Payload):
             fields = tuple((name, value) for name, value in items if isinstance(value, str))
             files = tuple((name, value.filename, value.size) for name, value in items if not isinstance(value, str))
             model, wants_stream = checked_model(form.get("model")), form.get("stream") in ("true", "True", "1")
-            return cls(raw, content_type, model, wants_stream, routing_request({}, len(raw)), fields, files)
+            routing, demand = routing_request({}, len(raw)), demand_of_form(len(raw), fields)
+            return cls(raw, content_type, model, wants_stream, routing, demand, fields, files)
 
     @property
     def for_log(self) -> str:

@@ -132,10 +132,12 @@ class RequestRecord:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of the prompt and of all answers; None if the reply began and nobody knows."""
+        """Tokens of the prompt and of all answers; None if a replica has worked on it, and nobody knows how much."""
         if self.stats:
             return self.stats.tokens
-        return 0 if self.refusal or self.first_byte_at is None else None
+        is_refused_by_replica = self.status >= 400 and self.status != CLIENT_LEFT and not self.refusal
+        has_worked = self.sent_at is not None or self.continuations
+        return None if has_worked and not is_refused_by_replica else 0
 
     def parts(self, until: float | None = None) -> list[tuple[str, float]]:
         """The request's time until its end, or `until`, by what it was spent on, in seconds and in order."""

@@ -51,8 +51,14 @@ async def test_a_whole_reply_has_the_stats_in_a_header() -> None:
 @pytest.mark.parametrize("chunks", [(b"data: a\n\n", b"data: b\n\n", b""), (b"data: a\n\ndata: b\n\n",)])
 async def test_a_stream_has_them_in_a_frame(chunks: tuple[bytes, ...]) -> None:
     *events, (kind, stats), end = frames(await ask(application(EVENTS, *chunks)))
-    assert b"".join(content for _, content in events) == b"data: a\n\ndata: b\n\n"
+    assert b"".join(content for kind, content in events if kind is Frame.EVENTS) == b"data: a\n\ndata: b\n\n"
     assert (kind, RequestStats.of(json.loads(stats)), end) == (Frame.STATS, FOUND, (Frame.END, b""))
+
+
+async def test_a_stream_has_them_in_between_lest_the_router_does_not_see_the_end() -> None:
+    kinds = [kind for kind, _ in frames(await ask(application(EVENTS, *[b"x"] * 20)))]
+    assert kinds.count(Frame.STATS) == 4
+    assert kinds[:3] == [Frame.EVENTS, Frame.STATS, Frame.EVENTS]
 
 
 async def test_a_router_of_an_older_version_gets_events_only() -> None:

@@ -1041,8 +1041,45 @@ async def test_the_record_of_a_request_whose_client_left(way: str) -> None:
             await found.client.post(PATH, json={"model": "m"}, timeout=0.5)
         record = await found.record()
     assert (record.status, record.first_byte_at) == (CLIENT_LEFT, None)
-    # By HTTP, the router closes the connection, and hears no more.
-    assert record.stats == (aborted if way == "handover" else None)
+    # By HTTP, the router closes the connection, and hears no more: nobody knows what the reply took.
+    assert (record.stats, record.tokens) == ((aborted, 5) if way == "handover" else (None, None))
+
+
+@WAYS
+async def test_a_reply_that_takes_too_long_is_not_free(way: str) -> None:
+    answer = Answer(b"data: 1\n\n", b"x", pause_after=0)
+    answer.stats = RequestStats(3, 0, 2, finish_reason="abort")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}, request_timeout_s=0.3) as found:
+        assert (await found.client.post(PATH, json={"model": "m"})).status_code == 408
+        record = await found.record()
+    assert record.tokens == (5 if way == "handover" else None)
+
+
+@WAYS
+async def test_what_no_replica_has_worked_on_is_free(way: str) -> None:
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({"error": {"message": "no", "code": None}}, json.loads((await receive())["body"])["status"])(
+            scope, receive, send
+        )
+
+    async with Replica(refuses).listening() as replica, service(way, {"m": [replica]}) as found:
+        for model, status in (("m", 400), ("m", 503), ("none", 404)):
+            assert (await found.client.post(PATH, json={"model": model, "status": status})).status_code == status
+            await until(lambda: found.records)
+            assert found.records.pop().tokens == 0
+
+
+@pytest.mark.parametrize("way", ["handover", "http"])
+async def test_a_relayed_stream_that_its_client_leaves_is_paid(way: str) -> None:
+    answer = Answer(*[b"data: 1\n\n"] * 20, b"x", pause_after=20)
+    answer.stats = generated = RequestStats(3, 0, 20, finish_reason="abort")
+    async with Replica(answer).listening() as replica, service(way, {"m": [replica]}) as found:
+        # Of another origin: the router adds headers to the reply.
+        asked = found.client.stream("POST", PATH, json={"model": "m"}, headers={"origin": "https://example.com"})
+        async with asked as reply:
+            await anext(reply.aiter_bytes())
+        record = await found.record()
+    assert (record.stats, record.tokens) == (generated, 23)
 
 
 @WAYS

@@ -15,9 +15,9 @@ from rayllm.access.limits import FIELDS
 from rayllm.access.quota import Lease, Quota
 from rayllm.core.errors import RateLimitError
 from rayllm.core.request_stats import RequestStats
-from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.quota_registry import Change
 from rayllm.serving.router.access.rate_limiter import RateLimiter, TokenEstimates
+from rayllm.serving.router.requests.demand import Demand
 
 
 class Clock:
@@ -244,12 +244,49 @@ async def test_a_closed_router_gives_back_what_it_did_not_use() -> None:
     assert sum(amount for _, amount in quota.state(routers.clock())["requests"]) == 5
 
 
+LIMITED, UNLIMITED = Demand(100, answer_limit=10), Demand(100)
+
+
 def test_estimates_are_learned() -> None:
-    estimates, request = TokenEstimates(), RoutingRequest(prompt_bytes=100, answer_limit=10)
-    assert estimates.tokens("m", request) == 1 + 25 + 10
-    unlimited = RoutingRequest(prompt_bytes=100)
-    assert estimates.tokens("m", unlimited) == 1 + 25 + 256
+    estimates = TokenEstimates()
+    assert estimates.tokens("t", "m", LIMITED) == 1 + 25 + 10
+    assert estimates.tokens("t", "m", UNLIMITED) == 1 + 25 + 256
     for _ in range(100):
-        estimates.learn("m", request, RequestStats(prompt_tokens=50, generated_tokens=4))
-    assert estimates.tokens("m", request) in (60, 61)
-    assert 54 <= estimates.tokens("m", unlimited) <= 56
+        estimates.learn("t", "m", UNLIMITED, RequestStats(prompt_tokens=50, generated_tokens=400, answers=1))
+    assert estimates.tokens("t", "m", LIMITED) in (60, 61)
+    assert 449 <= estimates.tokens("t", "m", UNLIMITED) <= 451
+
+
+def test_answers_are_estimated_one_by_one() -> None:
+    estimates, many = TokenEstimates(), Demand(answers=128)
+    assert estimates.tokens("t", "m", many) == 1 + 128 * 256
+    for _ in range(100):
+        estimates.learn("t", "m", many, RequestStats(generated_tokens=128 * 300, answers=128))
+    assert estimates.tokens("t", "m", Demand()) in (300, 301)
+    assert estimates.tokens("t", "m", Demand(answers=0, answer_limit=0)) == 1
+
+
+def test_no_request_makes_later_ones_reserve_next_to_nothing_or_too_much() -> None:
+    estimates = TokenEstimates()
+    estimates.learn("t", "m", UNLIMITED, RequestStats(10**6, generated_tokens=10**6, answers=1))
+    assert estimates.tokens("t", "m", UNLIMITED) < 2 * (1 + 25 + 256)
+    for _ in range(1000):
+        estimates.learn("t", "m", UNLIMITED, RequestStats(1, generated_tokens=1, answers=1))
+    assert estimates.tokens("t", "m", UNLIMITED) >= (25 + 256) / 4
+
+
+def test_answers_that_a_limit_or_the_client_cut_off_teach_nothing() -> None:
+    estimates = TokenEstimates()
+    for _ in range(100):
+        estimates.learn("t", "m", Demand(answer_limit=1), RequestStats(generated_tokens=1, answers=1))
+        cut = RequestStats(generated_tokens=1, answers=1, finish_reason="abort")
+        estimates.learn("t", "m", Demand(), cut)
+    assert estimates.tokens("t", "m", Demand()) == 1 + 256
+
+
+def test_nobodys_requests_change_what_others_reserve() -> None:
+    estimates = TokenEstimates()
+    for _ in range(100):
+        estimates.learn("busy", "m", UNLIMITED, RequestStats(9000, generated_tokens=9000, answers=1))
+    assert estimates.tokens("busy", "m", UNLIMITED) > 9000
+    assert estimates.tokens("other", "m", UNLIMITED) == estimates.tokens("busy", "n", UNLIMITED) == 1 + 25 + 256
