@@ -81,14 +81,14 @@ class RouterConfig(Frozen):
     """`host:port` where the routers listen themselves, so that replies go straight to clients. Null is the address in
     Ray Serve's `http_options` with `proxy_location: Disabled`, and otherwise none."""
     max_ongoing_requests: int = Field(1000, ge=1)
-    """Requests that a router process handles at once."""
+    """Requests that a router process handles at once; with keys, at most half of them are a tenant's."""
     max_queued_requests: int = Field(1000, ge=1)
     """Requests that the proxy queues for a router process before it answers 503."""
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """Largest request body in bytes; a larger one is answered 413."""
     max_pending_body_bytes: int = Field(1024 * 1024 * 1024, ge=1024)
     """Most bytes of request bodies in a router process at once, including incomplete ones; a request beyond it is
-    answered 503."""
+    answered 503. With keys, at most half of them are a tenant's."""
     max_header_bytes: int = Field(64 * 1024, ge=1024)
     """Largest URL and headers of a request together, in bytes; larger ones are answered 431."""
     header_timeout_s: float = Field(10.0, gt=0)

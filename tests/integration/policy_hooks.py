@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -22,6 +23,8 @@ async def check(request: HookRequest) -> dict[str, Any] | None:
             return {**body, "messages": [{"role": "user", "content": "What is the capital of Germany?"}]}
         case "other-model":
             return {**body, "model": "guard"}
+        case "wait":
+            await asyncio.sleep(2)
         case "loop":
             while True:
                 pass

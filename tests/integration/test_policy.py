@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ NAME = "policy"
 MODEL = "rayllm-demo"
 # What the guards find unsafe; the demo says that the capital of Japan is Tokyo.
 BOMB, KNIFE, TOKYO = "bomb", "knife", "Tokyo"
+ROUTERS, MOST = 2, 8
 HOOKS = Path(__file__).with_name("policy_hooks.py")
 
 
@@ -45,7 +47,8 @@ def policy(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     hooks = f"{folder / HOOKS.name}"
     guard = {"model": "guard", "verdict": "llama_guard", "check": ["input", "output"], "window_chars": 10}
     router = {
-        "num_replicas": 2,
+        "num_replicas": ROUTERS,
+        "max_ongoing_requests": MOST,
         "listen": f"127.0.0.1:{port}",
         "keys": str(made.file),
         "usage": str(folder / "usage"),
@@ -172,6 +175,28 @@ def test_guards_refuse_replies(alice: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(alice, "What is the capital of Japan?")
     assert "refuses the reply (S9)" in refused.value.message
+
+
+def test_one_tenant_takes_no_more_than_half_of_a_router(policy: Access, alice: openai.OpenAI) -> None:
+    def outcome(client: openai.OpenAI, **options: Any) -> str:
+        # On a connection of its own: both routers get some.
+        with httpx.Client(timeout=60) as connection:
+            try:
+                return ask(client.with_options(http_client=connection), **options)
+            except openai.RateLimitError as error:
+                return f"{error.message} {error.response.headers['retry-after']}"
+
+    count = 2 * ROUTERS * MOST
+    with ThreadPoolExecutor(count) as pool:
+        crowd = [pool.submit(outcome, alice, user="wait") for _ in range(count)]
+        assert within(20, lambda: sum(each.done() for each in crowd) >= count - ROUTERS * MOST // 2)
+        bob = policy.openai(policy.keys["bob"])
+        assert [outcome(bob) for _ in range(4)] == ["The capital of France is Paris."] * 4
+        outcomes = [each.result() for each in crowd]
+    assert 1 <= outcomes.count("The capital of France is Paris.") <= ROUTERS * MOST // 2
+    assert any(
+        "share of this service's requests in progress (router.max_ongoing_requests)" in each for each in outcomes
+    )
 
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of Japan?"}]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from rayllm.core.errors import ConstraintNotCheckedError
+from rayllm.core.shares import Turns, current_tenant
 
 T = TypeVar("T")
 
@@ -24,8 +25,9 @@ class BoundedWork(Generic[T]):
     def __init__(self, work: Callable[..., Awaitable[T]]) -> None:
         self._work = work
         self._cache: OrderedDict[bytes, T] = OrderedDict()
-        self._running: dict[bytes, asyncio.Task[T]] = {}
-        self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+        # By tenant, too: nobody waits for the turn of another one.
+        self._running: dict[tuple[str, bytes], asyncio.Task[T]] = {}
+        self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, _busy)
 
     async def answer(self, *texts: str) -> T:
         """The result of `work` for `texts`.
@@ -38,30 +40,24 @@ class BoundedWork(Generic[T]):
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        if key not in self._running:
-            task = self._running[key] = asyncio.create_task(self._remember(key, texts))
+        name = (current_tenant.get(), key)
+        if name not in self._running:
+            task = self._running[name] = asyncio.create_task(self._remember(*name, texts))
             # Nobody may be left to see its error.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # A client that leaves neither stops the work nor makes room for more.
-        return await asyncio.shield(self._running[key])
+        return await asyncio.shield(self._running[name])
 
-    async def _remember(self, key: bytes, texts: tuple[str, ...]) -> T:
+    async def _remember(self, tenant: str, key: bytes, texts: tuple[str, ...]) -> T:
         try:
-            result = self._cache[key] = await self._run(texts)
+            async with self._turns.turn(tenant):
+                result = self._cache[key] = await self._work(*texts)
         finally:
-            del self._running[key]
+            del self._running[tenant, key]
         if len(self._cache) > _CACHE_SIZE:
             self._cache.popitem(last=False)
         return result
 
-    async def _run(self, texts: tuple[str, ...]) -> T:
-        try:
-            async with asyncio.timeout(_QUEUE_TIMEOUT_S):
-                await self._semaphore.acquire()
-        except TimeoutError:
-            message = "Too many structured-output constraints are waiting to be checked."
-            raise ConstraintNotCheckedError(message) from None
-        try:
-            return await self._work(*texts)
-        finally:
-            self._semaphore.release()
+
+def _busy() -> ConstraintNotCheckedError:
+    return ConstraintNotCheckedError("Too many structured-output constraints are waiting to be checked.")

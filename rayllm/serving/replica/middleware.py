@@ -16,6 +16,7 @@ from rayllm.core import headers
 from rayllm.core.exposition import Renderer, content_type, wants_openmetrics
 from rayllm.core.priority import Priority
 from rayllm.core.request_stats import StatsSource
+from rayllm.core.shares import current_tenant
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.serving.replica.slots import SlotHolder, Slots
 
@@ -34,13 +35,14 @@ class SlotGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI servers run applications in tasks)
+        current_tenant.set(tenant := header(scope, headers.TENANT))
         work, priority = header(scope, headers.WORK), header(scope, headers.PRIORITY)
         holder = SlotHolder(
             int(work) if work.isdigit() else 1,
             Priority.named(priority) if priority else Priority.STANDARD,
             task.cancel,
             keeps_slot=bool(header(scope, headers.KEEPS_SLOT)),
-            tenant=header(scope, headers.TENANT),
+            tenant=tenant,
             waits=bool(header(scope, headers.WAITS)),
         )
         source = StatsSource.of(scope)

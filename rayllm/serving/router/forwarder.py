@@ -28,6 +28,7 @@ from rayllm.core.errors import (
 )
 from rayllm.core.hosted_tools import PATHS
 from rayllm.core.json_body import is_light
+from rayllm.core.shares import Shares
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -44,7 +45,7 @@ from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
-from rayllm.serving.router.requests.body import BodyBudget, read_body
+from rayllm.serving.router.requests.body import read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.demand import Demand
@@ -87,7 +88,10 @@ class Forwarder:
         self._estimates = TokenEstimates()
         self._bodies = BodyReader()
         self._guards = Guards(self.guards, self._bodies)
-        self._budget = BodyBudget(self.config.max_pending_body_bytes)
+        name, limit = "request bodies in memory", self.config.max_pending_body_bytes
+        self._pending = Shares(name, "router.max_pending_body_bytes", limit, self.config.max_body_bytes)
+        limit = self.config.max_ongoing_requests
+        self._open = Shares("requests in progress", "router.max_ongoing_requests", limit, 1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -95,8 +99,13 @@ class Forwarder:
         self.telemetry.begin(client.record, request.headers)
         try:
             async with client.answering():
-                with self._budget.share() as take:
-                    payload = await self._read(client, take)
+                # A question to a guard is part of a request that has its share.
+                is_own = not _is_question(client)
+                tenant = client.caller.tenant if is_own else ""
+                with self._pending.holding(tenant) as take, self._open.holding(tenant) as enter:
+                    raw = await read_body(client.request, self.config.max_body_bytes, take)
+                    enter(1 if is_own else 0)
+                    payload = await self._read(client, raw)
                     if self.config.log_prompts:
                         logger.info("Request to `%s`: %s", payload.model, payload.for_log)
                     await self._answer(client, payload, take)
@@ -105,8 +114,7 @@ class Forwarder:
             if not _is_question(client):
                 self.hooks.report(client)
 
-    async def _read(self, client: ClientRequest, take: Callable[[int], None]) -> Payload:
-        raw = await read_body(client.request, self.config.max_body_bytes, take)
+    async def _read(self, client: ClientRequest, raw: bytes) -> Payload:
         if BY_PATH[client.path].is_form:
             return await FormPayload.parse(raw, client.request)
         reading = self._read_json(client, raw)
@@ -114,7 +122,7 @@ class Forwarder:
 
     async def _read_json(self, client: ClientRequest, raw: bytes) -> JsonPayload:
         content_type = client.request.headers.get("content-type", "application/json")
-        return JsonPayload.of(raw, content_type, await self._bodies.read(raw, client.path))
+        return JsonPayload.of(raw, content_type, await self._bodies.read(raw, client.path, client.caller.tenant))
 
     async def _answer(self, client: ClientRequest, payload: Payload, take: Callable[[int], None]) -> None:
         """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been

@@ -58,7 +58,7 @@ class Guards:
             if isinstance(payload, FormPayload):
                 texts = form_texts(payload.fields)
             else:
-                texts = await self._bodies.texts(payload.raw)
+                texts = await self._bodies.texts(payload.raw, client.caller.tenant)
             text = "\n\n".join(texts)
             await ask_all([guard for guard in guards if "input" in guard.config.check], client, "request", text)
         finally:

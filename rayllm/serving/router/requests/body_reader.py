@@ -15,6 +15,7 @@ from typing import TypeVar
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import RequestError, UnavailableError
 from rayllm.core.json_body import is_light
+from rayllm.core.shares import Turns
 from rayllm.serving.router.requests.body_summary import Summary, summarize
 from rayllm.serving.router.requests.texts import texts_of
 
@@ -32,38 +33,35 @@ class BodyReader:
     """Parses the JSON bodies of one event loop."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(_MAX_PROCESSES)
+        self._turns = Turns(_MAX_PROCESSES, _QUEUE_S, _busy)
 
-    async def read(self, raw: bytes, path: str = CHAT) -> Summary:
-        """Parse a body, which was sent to a path.
+    async def read(self, raw: bytes, path: str = CHAT, tenant: str = "") -> Summary:
+        """Parse a body, which a tenant has sent to a path.
 
         Raises:
             RequestError: not a valid JSON object, or without a model.
             UnavailableError: too many large bodies are waiting.
         """
-        return await self._result(summarize, raw, path)
+        return await self._result(tenant, summarize, raw, path)
 
-    async def texts(self, raw: bytes) -> list[str]:
-        """The texts in a body that `read` has accepted; see `request_texts`.
+    async def texts(self, raw: bytes, tenant: str = "") -> list[str]:
+        """The texts in a tenant's body that `read` has accepted; see `request_texts`.
 
         Raises:
             RequestError: it has token ids in place of a text.
             UnavailableError: too many large bodies are waiting.
         """
-        return await self._result(texts_of, raw)
+        return await self._result(tenant, texts_of, raw)
 
-    async def _result(self, parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
+    async def _result(self, tenant: str, parse: Callable[..., T], raw: bytes, *arguments: str) -> T:
         if is_light(raw):
             return parse(raw, *arguments)
-        try:
-            async with asyncio.timeout(_QUEUE_S):
-                await self._room.acquire()
-        except TimeoutError:
-            raise UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5) from None
-        try:
+        async with self._turns.turn(tenant):
             return await _in_subprocess(parse, raw, *arguments)
-        finally:
-            self._room.release()
+
+
+def _busy() -> UnavailableError:
+    return UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5)
 
 
 async def _in_subprocess(parse: Callable[..., T], raw: bytes, *arguments: str) -> T:

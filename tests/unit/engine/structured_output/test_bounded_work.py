@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from rayllm.core.shares import current_tenant
 from rayllm.engine.structured_output.bounded_work import BoundedWork
 
 
@@ -54,6 +55,20 @@ async def test_a_client_that_leaves_makes_no_room_for_more() -> None:
     # What they asked for is there for the next one.
     assert await bounded.answer("a") == "A"
     assert work.begun == ["a", "b", "c"]
+
+
+async def test_one_tenant_does_not_take_all_of_them() -> None:
+    work = Work()
+    bounded = BoundedWork(work)
+    tasks = []
+    for tenant, text in (("a", "a"), ("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")):
+        current_tenant.set(tenant)
+        tasks.append(asyncio.create_task(bounded.answer(text)))
+    await settle()
+    # The same as another one asks for, before whose turn.
+    assert work.begun == ["a", "c"]
+    work.end.set()
+    assert await asyncio.gather(*tasks) == ["A", "B", "C", "C", "D"]
 
 
 async def test_errors_are_not_remembered() -> None:

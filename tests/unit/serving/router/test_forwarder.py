@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from rayllm.access import Caller
 from rayllm.config import RouterConfig, load_app
 from rayllm.core import headers
 from rayllm.core.asgi import call
@@ -276,6 +277,7 @@ class RouterApplication:
         self.client, self.replica_sets, self.queues = client, replica_sets, queues
         self.records: list[RequestRecord] = []
         self.hooks = RequestHooks()
+        self.forwarder: Forwarder
 
     async def record(self) -> RequestRecord:
         """The record of the only request, once it has ended."""
@@ -342,6 +344,7 @@ async def service(
             application = RouterApplication(client, replica_sets, queues)
             application.records = telemetry.records
             application.hooks = hooks
+            application.forwarder = passing
             yield application
     finally:
         for replica_set in replica_sets.values():
@@ -1043,6 +1046,36 @@ async def test_the_record_of_a_request_whose_client_left(way: str) -> None:
     assert (record.status, record.first_byte_at) == (CLIENT_LEFT, None)
     # By HTTP, the router closes the connection, and hears no more: nobody knows what the reply took.
     assert (record.stats, record.tokens) == ((aborted, 5) if way == "handover" else (None, None))
+
+
+async def test_a_tenant_takes_half_of_a_routers_requests_and_bytes() -> None:
+    limits = {"max_pending_body_bytes": 10_000, "max_body_bytes": 4000}
+    answer = Answer(b"data: 1\n\n", b"x", waits_for=(end := asyncio.Event()))
+    async with (
+        Replica(answer).listening() as replica,
+        service("http", {"m": [replica]}, max_ongoing_requests=4, **limits) as found,
+    ):
+
+        def ask(tenant: str, size: int = 0) -> asyncio.Task[Any]:
+            body = json.dumps({"model": "m", "prompt": "x" * size}).encode()
+            caller = Caller(tenant, tenant)
+            return asyncio.create_task(call(found.forwarder, COMPLETIONS, body, {}, user=caller))
+
+        held = [ask("a") for _ in range(2)]
+        await until(lambda: len(answer.bodies) == 2)
+        refused = await ask("a")
+        error = json.loads(refused.body)["error"]
+        assert (refused.status, refused.headers["retry-after"], error["code"]) == (429, "1", "rate_limit_exceeded")
+        assert "requests in progress (router.max_ongoing_requests)" in error["message"]
+        held += [ask("b", 3500)]
+        await until(lambda: len(answer.bodies) == 3)
+        refused = await ask("b", 3900)
+        assert (
+            "request bodies in memory (router.max_pending_body_bytes)" in json.loads(refused.body)["error"]["message"]
+        )
+        held += [ask("c", 3500)]
+        end.set()
+        assert [reply.status for reply in await asyncio.gather(*held)] == [200] * 4
 
 
 @WAYS
