@@ -60,7 +60,8 @@ def _turn(at: float, opening: _Text | None, turns: Sequence[_Text], answer: _Tex
         messages.append({"role": "assistant" if index % 2 else "user", "content": text.words})
     prompt = [block for text in (*([opening] if opening else []), *turns) for block in text.blocks]
     body = {"messages": messages, "max_tokens": 256}
-    return Turn(at, routing_request(body, 0).with_target(adapter, str(turns[0].blocks[-1])), prompt, answer.blocks)
+    request = routing_request(body, sum(len(message["content"]) for message in messages))
+    return Turn(at, request.with_target(adapter, str(turns[0].blocks[-1])), prompt, answer.blocks)
 
 
 def _conversation(writer: Writer, at: float, opening: _Text, turns: int, adapter: str = "") -> Turn:

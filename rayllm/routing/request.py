@@ -12,8 +12,6 @@ from rayllm.routing.prefix_cache.prompt import digest_prompt
 # Tokens assumed for an answer: clients often set limits far above what is then generated.
 _TYPICAL_ANSWER = 256
 _BYTES_PER_TOKEN = 4
-# Multipart forms hold audio files, of which about 256 bytes become a token.
-_FORM_BYTES_PER_TOKEN = 256
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,14 @@ class _Salt:
         return int.from_bytes(salted.digest(), "big") if digest else 0
 
 
-def routing_request(body: Mapping[str, Any], raw_size: int, answer_limit: int | None = None) -> RoutingRequest:
+def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: int | None = None) -> RoutingRequest:
     """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
 
     Args:
         body: the request's JSON object, empty for a form.
-        raw_size: bytes of the request.
+        prompt_bytes: bytes of its prompts.
         answer_limit: most tokens of an answer; None if the request does not say.
     """
-    if not body:
-        return RoutingRequest(work=1 + max(0, raw_size) // _FORM_BYTES_PER_TOKEN)
     prompt = digest_prompt(body)
     answer = _TYPICAL_ANSWER if answer_limit is None else min(answer_limit, _TYPICAL_ANSWER)
     return RoutingRequest(
@@ -91,5 +87,5 @@ def routing_request(body: Mapping[str, Any], raw_size: int, answer_limit: int | 
         affinity_tokens=prompt.affinity_size // _BYTES_PER_TOKEN,
         group_key=prompt.group_key,
         is_follow_up=prompt.is_follow_up,
-        work=1 + prompt.size // _BYTES_PER_TOKEN + answer,
+        work=1 + max(0, prompt_bytes) // _BYTES_PER_TOKEN + answer,
     )

@@ -19,7 +19,7 @@ _MEDIA_END = 512
 class DigestChain:
     """Digests of growing prefixes: `digests`, and `sizes` in bytes.
 
-    `size` counts the bytes hashed, `skipped` those beyond the limits; of media only what was hashed counts.
+    `size` counts the bytes hashed; of media only what was hashed counts.
     """
 
     def __init__(self) -> None:
@@ -28,15 +28,12 @@ class DigestChain:
         self.digests: list[int] = []
         self.sizes: list[int] = []
         self.size = 0
-        self.skipped = 0
 
     def add_text(self, text: str) -> None:
         """Append a text."""
         if len(text) > 4 * _MEDIA_END and _is_media(text):
             text = f"{text[:_MEDIA_END]}{len(text)}{text[-_MEDIA_END:]}"
-        hashed = text[: max(0, _MAX_BYTES - self.size)]
-        self.skipped += len(text) - len(hashed)
-        self._add(hashed.encode("utf-8", "surrogatepass"))
+        self._add(text[: max(0, _MAX_BYTES - self.size)].encode("utf-8", "surrogatepass"))
 
     def add_ids(self, ids: list[int]) -> None:
         """Append token ids, as four bytes each: about what the text of a token has.
@@ -44,9 +41,7 @@ class DigestChain:
         Raises:
             TypeError, OverflowError: the values are not token ids.
         """
-        hashed = array("I", ids[: max(0, min(_MAX_IDS, (_MAX_BYTES - self.size) // 4))])
-        self.skipped += 4 * (len(ids) - len(hashed))
-        self._add(hashed.tobytes())
+        self._add(array("I", ids[: max(0, min(_MAX_IDS, (_MAX_BYTES - self.size) // 4))]).tobytes())
 
     def mark(self) -> None:
         """End a prefix here, unless one ends here already."""

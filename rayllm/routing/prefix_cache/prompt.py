@@ -28,7 +28,7 @@ _END: Any = object()
 
 @dataclass(frozen=True)
 class PromptDigests:
-    """Digests of a prompt; see `RoutingRequest`. Sizes are in bytes, `size` is that of the whole prompt."""
+    """Digests of a prompt; see `RoutingRequest`. Sizes are in bytes."""
 
     digests: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -36,7 +36,6 @@ class PromptDigests:
     affinity_size: int
     group_key: int
     is_follow_up: bool
-    size: int
 
 
 def digest_prompt(body: Mapping[str, Any]) -> PromptDigests:
@@ -58,7 +57,6 @@ def digest_prompt(body: Mapping[str, Any]) -> PromptDigests:
         affinity_size,
         group_key,
         any(_is_answer(turn) for turn in turns[1:_FIRST_TURNS]),
-        chain.size + chain.skipped,
     )
 
 

@@ -122,22 +122,17 @@ def test_every_kind_of_request_has_a_home(body: dict[str, Any]) -> None:
     assert routed(body).affinity_key in routed(body).prefix_digests
 
 
-def test_a_form_costs_by_its_size() -> None:
-    assert routing_request({}, 256_000).work == 1001
-
-
 def test_work_is_the_prompt_and_the_answer_it_may_have() -> None:
-    assert routing_request({"prompt": "word " * 800}, 0, 5).work == pytest.approx(1006, abs=5)
-    assert routing_request({"prompt": list(range(100_000))}, 0, 0).work == pytest.approx(100_000, abs=5)
-    assert routing_request({"prompt": "x"}, 0, 10**9).work < 1000
+    assert routing_request({}, 4000, 5).work == 1006
+    assert routing_request({}, 0, 10**9).work < 1000
+    assert routing_request({}, 0).work > 100
 
 
-def test_an_image_costs_no_more_than_what_tells_it_apart() -> None:
+def test_an_image_is_told_from_another() -> None:
     def image(pixels: str) -> RoutingRequest:
         url = f"data:image/png;base64,{pixels}"
         return chat({"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]})
 
-    assert image("A" * 4_000_000).work < 2000
     assert image("A" * 4_000_000).affinity_key != image("A" * 3_999_999 + "B").affinity_key
 
 

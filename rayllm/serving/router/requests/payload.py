@@ -118,7 +118,8 @@ class FormPayload(Payload):
             fields = tuple((name, value) for name, value in items if isinstance(value, str))
             files = tuple((name, value.filename, value.size) for name, value in items if not isinstance(value, str))
             model, wants_stream = checked_model(form.get("model")), form.get("stream") in ("true", "True", "1")
-            routing, demand = routing_request({}, len(raw)), demand_of_form(len(raw), fields)
+            demand = demand_of_form(len(raw), fields)
+            routing = routing_request({}, demand.prompt_bytes, demand.answer_limit)
             return cls(raw, content_type, model, wants_stream, routing, demand, fields, files)
 
     @property

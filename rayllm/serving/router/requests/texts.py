@@ -30,21 +30,16 @@ _API = """
 _WORDS = frozenset(_API.split())
 _MARKS = frozenset(("type", "role", "status", "detail", "format", "effort", "reasoning_effort", "tool_choice"))
 # Of replies, what is not for the client to read, or repeats a text.
-_NOT_SAID = frozenset(
-    (
-        *("logprobs", "annotations", "signature", "encrypted_content", "id", "call_id", "object", "model"),
-        *("finish_reason", "stop_reason", "stop_sequence"),
-    )
-)
+_NOT_SAID = "logprobs annotations signature encrypted_content id call_id object finish_reason stop_reason stop_sequence"
+_IGNORED = frozenset(_NOT_SAID.split(" "))
 # Where replies have what the model has written.
 _REPLY_FIELDS = ("choices", "output", "content")
 # Fields with the turns of a conversation, whose parts may be images or sound.
 _TURNS = ("messages", "input")
-_MEDIA = frozenset(
-    ("image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "video_embeds")
-)
-_MEDIA_OF = {"input_image": "image_url", "image": "source", **{name: name for name in _MEDIA}}
-_DATA_URL = re.compile(r"data:[\w.+-]{1,64}/[\w.+-]{1,64};base64")
+_MEDIA = ("image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "video_embeds")
+# By a part's type, the field that an engine decodes as an image or sound.
+_MEDIA_OF = {name: name for name in _MEDIA} | {"input_image": "image_url", "image": "source"}
+_DATA_URL = re.compile(r"data:[\w.+-]{1,64}/[\w.+-]{1,64};base64,")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=\r\n"
 # Of forms; an engine checks what languages there are.
 _FORM_OPTIONS = frozenset(("language", "to_language", "response_format", "temperature", "timestamp_granularities[]"))
@@ -87,13 +82,13 @@ def reply_texts(body: dict[str, Any]) -> list[str]:
     for name in _REPLY_FIELDS:
         value = body.get(name)
         answers = value if name == "choices" and isinstance(value, list) else [value]
-        found += ["\n".join(_texts(_said(answer))) for answer in answers]
+        found += ["\n".join(_texts(_collect([], answer, ignored=_IGNORED))) for answer in answers]
     return [text for text in found if text]
 
 
 def delta_texts(delta: Any) -> Iterator[str]:
     """The texts in a part of a streamed reply, in which names are the API's."""
-    return _texts(leaf for leaf in _said(delta) if leaf[0])
+    return _texts(leaf for leaf in _collect([], delta, ignored=_IGNORED) if leaf[0])
 
 
 def prompt_leaves(body: Mapping[str, Any], turns: Iterable[str] = _TURNS) -> list[Leaf]:
@@ -120,15 +115,9 @@ def _texts(leaves: Iterable[Leaf]) -> Iterator[str]:
             yield value
 
 
-def _said(reply: Any) -> list[Leaf]:
-    found: list[Leaf] = []
-    _collect(found, reply, ignored=_NOT_SAID)
-    return found
-
-
 def _collect(
     found: list[Leaf], value: Any, name: str = "-", place: int = _ANYWHERE, ignored: frozenset[str] = frozenset()
-) -> None:
+) -> list[Leaf]:
     if isinstance(value, dict):
         media = _media_in(value) if place == _PART else None
         if media:
@@ -145,6 +134,7 @@ def _collect(
             found.append((name, value))
     elif value is not None and not isinstance(value, bool):
         found.append((name, value))
+    return found
 
 
 def _place_in(value: dict[str, Any], key: str, place: int, media: str | None) -> int:
@@ -155,19 +145,14 @@ def _place_in(value: dict[str, Any], key: str, place: int, media: str | None) ->
 
 
 def _media_in(part: dict[str, Any]) -> str | None:
-    """The field of a content part that an engine decodes as an image or sound."""
-    kind = part.get("type")
-    if kind is None:
-        return next((name for name in part if name in _MEDIA), None)
+    """The field of a content part that an engine decodes; parts may have no type."""
+    kind = part.get("type") or next((name for name in _MEDIA if name in part), None)
     field = _MEDIA_OF.get(kind) if isinstance(kind, str) else None
     return field if field in part else None
 
 
 def _is_base64(text: str) -> bool:
-    head, comma, content = text.partition(",")
-    if comma and not _DATA_URL.fullmatch(head):
-        return False
-    content = content if comma else text
+    content = text.removeprefix(found[0]) if (found := _DATA_URL.match(text)) else text
     return content.isascii() and not content.encode().translate(None, _BASE64)
 
 
