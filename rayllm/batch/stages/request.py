@@ -103,7 +103,8 @@ class DeployedRequestStage:
         try:
             json_headers = {"content-type": "application/json"}
             caller = self._caller
-            answer = await self._router.answer.remote(url, body, json_headers, caller.name, caller.models)
+            sender = caller.name, caller.models, caller.tenant
+            answer = await self._router.answer.remote(url, body, json_headers, *sender)
             return Response(*answer)
         except self._unavailable as error:
             logger.info("The router is unavailable: %r", error)

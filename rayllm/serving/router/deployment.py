@@ -179,14 +179,15 @@ class Router:
         headers: dict[str, str],
         key: str = "",
         models: tuple[str, ...] | None = None,
+        tenant: str = "",
     ) -> tuple[int, dict[str, str], bytes]:
         """Answer a `POST` of a batch in process; returns status, headers by lower-case name, and body.
 
         For callers in this cluster that have a handle of the router but no address. They need no key, but can send
-        requests on behalf of the one with the name `key`, or of a token's name, with the models that it may use.
+        requests on behalf of the one with the name `key`, or of a token's name, with its models and tenant.
         """
         try:
-            caller = replace(self._credentials.caller_named(key, models), priority=Priority.BATCH)
+            caller = replace(self._credentials.caller_named(key, models, tenant), priority=Priority.BATCH)
         except RayLLMError as error:
             return error.status, {"content-type": "application/json"}, json.dumps(error_body(error, path)).encode()
         answer = await call(self._current, path, body, headers, user=caller)

@@ -43,14 +43,14 @@ def executor_of(app_name: str, config: AppConfig, options: BatchesConfig, stores
 
     if options.execution == "deployed":
         # The router knows the rights of keys.
-        return executor(options.concurrency, Caller(batch.key, models=batch.models), app_name=app_name)
+        return executor(options.concurrency, Caller(batch.key, batch.tenant, batch.models), app_name=app_name)
     model = _model(config, stores, batch)
     return executor(options.concurrency, _caller(config.router.keys, batch), model=model)
 
 
 def _caller(keys: str | None, batch: Batch) -> Caller:
     if batch.key.startswith(PREFIX):
-        return Caller(batch.key, models=batch.models)
+        return Caller(batch.key, batch.tenant, batch.models)
     if not batch.key or not keys:
         return ANYONE
     try:

@@ -45,12 +45,12 @@ class Credentials:
         are_tokens_limited = self.issuer is not None and bool(limits_of(self.issuer.config))
         return are_tokens_limited or (self._keys is not None and self._keys.has_limits)
 
-    def caller_named(self, name: str, models: tuple[str, ...] | None) -> Caller:
+    def caller_named(self, name: str, models: tuple[str, ...] | None, tenant: str = "") -> Caller:
         """The caller with a name, for requests that it has sent before, as in a batch.
 
         Args:
             name: of a key or a token; "" is nobody's.
-            models: what a token may use. Keys have their own models.
+            models, tenant: those of a token. Keys have their own.
 
         Raises:
             AuthenticationError: the key has been revoked, or has expired.
@@ -58,7 +58,7 @@ class Credentials:
         """
         if name.startswith(PREFIX):
             limits = limits_of(self.issuer.config) if self.issuer else {}
-            return Caller(name, models=models, limits=limits)
+            return Caller(name, tenant, models, limits=limits)
         return self._keys.keyring.named(name) if self._keys and name else ANYONE
 
     async def _watch_keys(self, uri: str | None) -> None:

@@ -18,6 +18,7 @@ from rayllm.access import Caller
 from rayllm.access.oidc import key_id, verify
 from rayllm.config import OidcConfig
 from rayllm.core.errors import AuthenticationError, UnavailableError
+from rayllm.serving.cluster.background import in_background
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class TokenIssuer:
         self._now = now
         self._keys: dict[str, jwt.PyJWK] | None = None
         self._fetched_at = float("-inf")
-        self._lock = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
         self._callers: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -69,9 +70,8 @@ class TokenIssuer:
         return caller
 
     async def _key(self, kid: str) -> jwt.PyJWK:
-        async with self._lock:
-            if kid not in (self._keys or {}) and time.monotonic() - self._fetched_at > _UNKNOWN_S:
-                await self._fetch()
+        if kid not in (self._keys or {}):
+            await self._fetched(_UNKNOWN_S)
         if self._keys is None:
             message = "The keys of the tokens' issuer cannot be fetched; try again."
             raise UnavailableError(message, None, "keys_unavailable", 5)
@@ -81,9 +81,16 @@ class TokenIssuer:
 
     async def _refresh(self) -> None:
         while True:
-            async with self._lock:
-                await self._fetch()
+            await self._fetched(0)
             await asyncio.sleep(_PERIOD_S if self._keys is not None else _UNKNOWN_S)
+
+    async def _fetched(self, seconds: float) -> None:
+        """Wait for the keys that are being fetched; fetch them if the last time is longer ago than some seconds."""
+        has_ended = self._fetching is None or self._fetching.done()
+        if has_ended and time.monotonic() - self._fetched_at > seconds:
+            self._fetching = in_background(self._fetch())
+        if self._fetching:
+            await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> None:
         """Fetch the keys; without success, those of before stay."""
@@ -95,7 +102,8 @@ class TokenIssuer:
             self._keys = {key.key_id or "": key for key in keys}
             # A key that is gone may have been stolen.
             self._callers.clear()
-        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError, jwt.PyJWTError) as error:
+        # An issuer may send anything.
+        except Exception as error:
             logger.error("The keys of %s cannot be fetched: %s", self.config.issuer, str(error) or repr(error))
 
     async def _discover(self, session: aiohttp.ClientSession) -> str:
@@ -109,6 +117,12 @@ class TokenIssuer:
 async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     async with session.get(url) as response:
         response.raise_for_status()
-        body = await response.content.read(_MAX_BYTES)
-        values: dict[str, Any] = json.loads(body)
-        return values
+        body = b""
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > _MAX_BYTES:
+                raise ValueError(f"{url} has more than {_MAX_BYTES} bytes")
+    values = json.loads(body)
+    if not isinstance(values, dict):
+        raise TypeError(f"{url} has no JSON object")
+    return values

@@ -21,14 +21,14 @@ class Router:
 
     def __init__(self, *outcomes: Any) -> None:
         self._outcomes = list(outcomes)
-        self.keys: set[str] = set()
+        self.senders: set[Any] = set()
         self.headers: dict[str, str] = {}
         self.answer = self
 
     async def remote(
-        self, url: str, body: bytes, headers: dict[str, str], key: str, models: Any
+        self, url: str, body: bytes, headers: dict[str, str], key: str, models: Any, tenant: str
     ) -> tuple[int, dict[str, str], bytes]:
-        self.keys.add(key)
+        self.senders.add((key, models, tenant))
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -55,9 +55,9 @@ def test_it_waits_for_who_is_busy_or_away(outcomes: list[Any], status: int, monk
         waited.append(seconds)
 
     monkeypatch.setattr(request.asyncio, "sleep", sleep)
-    (row,) = DeployedRequestStage("app", 1, Caller("alice"))([ROW])
+    (row,) = DeployedRequestStage("app", 1, Caller("alice", "research", ("m",)))([ROW])
     assert row["status_code"] == status
-    assert router.keys == {"alice"}
+    assert router.senders == {("alice", ("m",), "research")}
     assert row["response"] == {"said": status}
     assert waited == sorted(waited)
     assert len(waited) == len(outcomes) - 1

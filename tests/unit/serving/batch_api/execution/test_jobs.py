@@ -97,6 +97,13 @@ def test_requests_are_sent_with_the_key_of_the_batch(stores: Stores, storage: st
     assert executor(stores, storage, "engines", of_an_administrator, keys).caller == ANYONE
 
 
+@pytest.mark.parametrize("execution", ["deployed", "engines"])
+def test_requests_of_a_token_are_sent_with_its_tenant_and_models(stores: Stores, storage: str, execution: str) -> None:
+    sender = Caller("oidc:dora", "research", ("one",))
+    batch = create(stores, line({"model": "one"}), sender)
+    assert executor(stores, storage, execution, batch).caller == sender
+
+
 def test_a_batch_of_a_revoked_key_fails_and_waits_for_a_file_that_cannot_be_read(
     stores: Stores, storage: str, keys: Path
 ) -> None:

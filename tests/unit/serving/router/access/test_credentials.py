@@ -46,7 +46,7 @@ async def test_names_of_tokens_have_the_rights_that_are_given(file: str) -> None
         credentials = Credentials()
         await credentials.configure(RouterConfig.model_validate({"keys": file, "oidc": oidc}))
         limits = {"requests": 5}
-        assert credentials.caller_named("oidc:dora", ("m",)) == Caller("oidc:dora", models=("m",), limits=limits)
+        assert credentials.caller_named("oidc:dora", ("m",), "t") == Caller("oidc:dora", "t", ("m",), limits=limits)
         await credentials.stop()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -131,6 +133,54 @@ async def test_while_the_issuer_is_away_its_keys_stay(issuer: Issuer, monkeypatc
     issuer.add_key("unknown")
     await refusal(tokens, issuer.token("unknown"))
     assert await tokens.caller(issuer.token(sub="bob"))
+
+
+async def test_a_set_of_keys_is_read_whole_but_not_without_end(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(token_issuer, "_UNKNOWN_S", 0.0)
+    document, padding = issuer.document, "x" * 1024 * 1024
+    monkeypatch.setattr(issuer, "document", lambda path: {"pad": padding, **(document(path) or {})})
+    tokens = known(issuer)
+    with pytest.raises(UnavailableError):
+        await tokens.caller(issuer.token())
+    assert "more than 1048576 bytes" in caplog.text
+    padding = padding[:900_000]
+    assert await tokens.caller(issuer.token())
+
+
+@pytest.mark.parametrize("odd", [[1], "x", {"keys": 5}, {"keys": [1]}, {"keys": {"a": "b"}}, {"keys": [{"kty": []}]}])
+async def test_what_an_issuer_sends_never_ends_the_fetching(
+    issuer: Issuer, odd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_issuer, "_UNKNOWN_S", 0.01)
+    document = issuer.document
+    monkeypatch.setattr(issuer, "document", lambda path: odd)
+    tokens = known(issuer, jwks_url=f"{issuer.url}/keys")
+    tokens.start()
+    while len(issuer.fetched) < 3:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(issuer, "document", document)
+    while tokens._keys is None:
+        await asyncio.sleep(0.01)
+    assert await tokens.caller(issuer.token())
+    tokens.stop()
+
+
+async def test_tokens_of_unknown_keys_hold_up_no_others(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_issuer, "_UNKNOWN_S", 0.0)
+    tokens, document, held = known(issuer), issuer.document, threading.Event()
+    await tokens.caller(issuer.token())
+    issuer.add_key("new")
+    monkeypatch.setattr(issuer, "document", lambda path: held.wait() and document(path))
+    unknown = [asyncio.create_task(tokens.caller(issuer.token("new", sub=name))) for name in ("bob", "carol")]
+    while len(issuer.fetched) == 2:
+        await asyncio.sleep(0.01)
+    assert (await tokens.caller(issuer.token(sub="dora"))).name == "oidc:dora"
+    unknown[0].cancel()
+    held.set()
+    assert (await unknown[1]).name == "oidc:carol"
+    assert len(issuer.fetched) == 4, "a client that leaves ends no fetch"
 
 
 async def test_what_was_verified_is_remembered_until_it_expires(issuer: Issuer) -> None:
