@@ -190,9 +190,10 @@ class RouterApplication:
         name = request.path_params["name"]
         models = {name: self._models.resolve(name)} if name in self._models.names else await self._adapters()
         model = models.get(name)
-        caller_of(request.scope).check_model(name, *([model.full_name] if model else []))
+        caller = caller_of(request.scope)
+        caller.check_model(name, *([model.full_name] if model else []))
         if model is None:
-            self._models.raise_not_found(name)
+            self._models.raise_not_found(name, caller)
         return JSONResponse(self._models.card(name, model.model_id))
 
     async def _adapters_of(self, model_id: str) -> list[str] | None:
@@ -228,18 +229,16 @@ class RouterApplication:
     async def ready(self, request: Request) -> Response:
         """`GET /ready`: 200 if every model can answer or will scale from zero, else 503 with a reason for each.
 
-        Both say for each model which phase it is in.
+        Both say for each model that the caller may use which phase it is in.
         """
-        phases = {model.model_id: await self._readiness.phase(model.model_id) for model in self._models.models}
-        reasons = {
-            model.model_id: reason
-            for model in self._models.models
-            if (reason := await self._readiness.not_ready_reason(model.model_id))
-        }
+        may_see = caller_of(request.scope).may_use
+        ids = [model.model_id for model in self._models.models]
+        phases = {model_id: await self._readiness.phase(model_id) for model_id in ids if may_see(model_id)}
+        reasons = {model_id: reason for model_id in ids if (reason := await self._readiness.not_ready_reason(model_id))}
         if not reasons:
             return JSONResponse({"status": "ready", "models": [*phases], "phases": phases})
-        explained = "; ".join(f"`{model_id}`: {reason}" for model_id, reason in reasons.items())
-        error = UnavailableError(f"Not ready: {explained}.", None, "not_ready", 5)
+        told = [f"`{model_id}`: {reason}" for model_id, reason in reasons.items() if may_see(model_id)]
+        error = UnavailableError(f"Not ready: {'; '.join(told) or 'a model cannot answer'}.", None, "not_ready", 5)
         return JSONResponse({**error.body(), "phases": phases}, error.status, headers=error.headers())
 
     async def version(self, request: Request) -> Response:

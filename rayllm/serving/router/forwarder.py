@@ -220,7 +220,7 @@ class Forwarder:
         has_admins = self.config.admin_keys or self.config.needs_keys
         loaded = await self.adapter_registry.all() if has_admins else None
         try:
-            resolved = self.models.resolve(name, loaded)
+            resolved = self.models.resolve(name, loaded, caller)
         except ModelNotFoundError:
             caller.check_model(name)
             raise

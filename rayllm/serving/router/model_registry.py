@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from rayllm.access import ANYONE, Caller
 from rayllm.config import AppConfig, HubSource, LocalSource, ModelConfig
 from rayllm.core import headers
 from rayllm.core.errors import ModelNotFoundError
@@ -81,7 +82,9 @@ class ModelRegistry:
         """The models."""
         return list(self._models.values())
 
-    def resolve(self, name: str, registered: Mapping[str, RegisteredAdapter] | None = None) -> ResolvedModel:
+    def resolve(
+        self, name: str, registered: Mapping[str, RegisteredAdapter] | None = None, caller: Caller = ANYONE
+    ) -> ResolvedModel:
         """Resolve the name in a request.
 
         Args:
@@ -89,7 +92,7 @@ class ModelRegistry:
             registered: adapters that administrators have loaded, by name.
 
         Raises:
-            ModelNotFoundError: no model has that name; the message lists those there are.
+            ModelNotFoundError: no model has that name; the message lists those that the caller may use.
         """
         model_id = self._aliases.get(name, name)
         if model_id in self._models:
@@ -102,12 +105,13 @@ class ModelRegistry:
             # The engine identifies an adapter by its full id, even if it was loaded under its own name alone.
             return ResolvedModel(entry.base, entry.adapter, entry.path)
         if adapter is None:
-            self.raise_not_found(name)
+            self.raise_not_found(name, caller)
         return ResolvedModel(adapter.base, adapter.adapter)
 
-    def raise_not_found(self, name: str) -> NoReturn:
-        """Raise the error for an unknown name; its message lists the models."""
-        known = ", ".join(f"`{known}`" for known in self.names[:20])
+    def raise_not_found(self, name: str, caller: Caller) -> NoReturn:
+        """Raise the error for an unknown name; its message lists the models that the caller may use."""
+        permitted = [known for known in self.names if caller.may_use(known, self._aliases.get(known, known))]
+        known = ", ".join(f"`{known}`" for known in permitted[:20]) or "none that the key may use"
         raise ModelNotFoundError(f"The model `{name[:200]}` does not exist. Models here: {known}.", "model")
 
     def has_tool_server(self, model_id: str) -> bool:

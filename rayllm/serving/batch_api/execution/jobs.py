@@ -44,8 +44,8 @@ def executor_of(app_name: str, config: AppConfig, options: BatchesConfig, stores
     if options.execution == "deployed":
         # The router knows the rights of keys.
         return executor(options.concurrency, Caller(batch.key, batch.tenant, batch.models), app_name=app_name)
-    model = _model(config, stores, batch)
-    return executor(options.concurrency, _caller(config.router.keys, batch), model=model)
+    caller = _caller(config.router.keys, batch)
+    return executor(options.concurrency, caller, model=_model(config, stores, batch, caller))
 
 
 def _caller(keys: str | None, batch: Batch) -> Caller:
@@ -59,7 +59,7 @@ def _caller(keys: str | None, batch: Batch) -> Caller:
         raise StorageError(error.message) from None
 
 
-def _model(config: AppConfig, stores: Stores, batch: Batch) -> ModelConfig:
+def _model(config: AppConfig, stores: Stores, batch: Batch, caller: Caller) -> ModelConfig:
     """The model in the first request; all others must name it too."""
     with stores.files.open(batch.input_file_id) as content:
         line = io.BufferedReader(content).readline(config.router.max_body_bytes)
@@ -69,5 +69,5 @@ def _model(config: AppConfig, stores: Stores, batch: Batch) -> ModelConfig:
         name = None
     if not isinstance(name, str):
         raise RequestError("The first line must be a request with a `model` in its `body`.", "body.model")
-    model_id = ModelRegistry(config).resolve(name).model_id
+    model_id = ModelRegistry(config).resolve(name, caller=caller).model_id
     return next(model for model in config.models if model.model_id == model_id)

@@ -17,8 +17,10 @@ from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import error_response, path_of
 
-# Tells whether the process lives; load balancers have no keys.
-_OPEN = "/health"
+# Tell whether the process lives and whether the models do; load balancers have no keys.
+_OPEN, _READY = "/health", "/ready"
+# Who asks without a key whether the models live is not told their names.
+_NOBODY = Caller(models=())
 # No key and no token is called so.
 _ADMINISTRATOR = Caller("router:admin", is_admin=True)
 # Anthropic's clients send their key here.
@@ -65,6 +67,8 @@ class ApiKeyGate:
                 "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
                 "not accepted there."
             )
+        if not key and path == _READY:
+            return _NOBODY
         issuer = self.credentials.issuer
         if issuer and is_token(key):
             return await issuer.caller(key)

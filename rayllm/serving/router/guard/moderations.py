@@ -87,9 +87,9 @@ class ModerationsApi:
         if not isinstance(name, str):
             raise RequestError("The field `model` must be a guard's name.", "model")
         client.caller.check_model(name)
-        guard = self._guards.get(self._models.resolve(name).full_name)
+        guard = self._guards.get(self._models.resolve(name, caller=client.caller).full_name)
         if guard is None:
-            known = ", ".join(f"`{each}`" for each in self._guards)
+            known = ", ".join(f"`{each}`" for each in self._guards if client.caller.may_use(each))
             raise RequestError(f"The model `{name[:200]}` is no guard. Guards here: {known}.", "model")
         return guard
 

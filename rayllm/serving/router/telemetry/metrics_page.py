@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rayllm.access import Caller, caller_of
 from rayllm.core.exposition import content_type, merge, wants_openmetrics
 from rayllm.core.headers import METRICS_PATH
 from rayllm.serving.router.replicas.errors import ReplicaError
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Scrapers give up after ten seconds: leave out processes that have not answered well before.
 _TIMEOUT_S = 5.0
+_LABEL = re.compile(r'[{,](model|model_name|adapter)="([^"]*)"')
 
 
 async def metrics_page(
@@ -30,7 +33,7 @@ async def metrics_page(
     request: Request,
 ) -> Response:
     """Gather the metrics of all routers and replicas, whichever router is asked. A process that dies meanwhile is left
-    out.
+    out, and so is what is not of a model that the caller may use, if its key is for some.
 
     Args:
         routers: renders the pages of all routers, this one's included, in OpenMetrics or not.
@@ -41,7 +44,17 @@ async def metrics_page(
         routers(is_openmetrics),
         asyncio.gather(*(_of_replica(transport, replica, is_openmetrics) for replica in replicas)),
     )
-    return Response(merge([*of_routers, *of_replicas]), media_type=content_type(is_openmetrics))
+    page = merge([*of_routers, *of_replicas])
+    if (caller := caller_of(request.scope)).models is not None:
+        page = "\n".join(line for line in page.split("\n") if line[:1] in ("#", "") or _is_permitted(line, caller))
+    return Response(page, media_type=content_type(is_openmetrics))
+
+
+def _is_permitted(line: str, caller: Caller) -> bool:
+    """Whether a sample is of a model, or of an adapter of one, that the caller may use."""
+    labels = dict(_LABEL.findall(line))
+    model, adapter = labels.get("model") or labels.get("model_name", ""), labels.get("adapter")
+    return caller.may_use(f"{model}:{adapter}" if adapter else model)
 
 
 async def _of_replica(transport: HttpTransport, replica: Replica, is_openmetrics: bool) -> str:

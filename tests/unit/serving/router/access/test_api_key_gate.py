@@ -61,6 +61,7 @@ class Gate:
         (COUNT_TOKENS, {"x_api_key": "sk-alice"}, b'["alice",false]'),
         (MESSAGES, {"authorization": "Bearer sk-alice"}, b'["alice",false]'),
         ("/health", {}, b'["",false]'),
+        ("/ready", {}, b'["",false]'),
     ],
 )
 async def test_who_is_admitted(path: str, headers: dict[str, str], caller: bytes) -> None:
@@ -80,7 +81,7 @@ async def test_who_is_admitted(path: str, headers: dict[str, str], caller: bytes
         (CHAT, {"x_api_key": "sk-alice"}),
         (CHAT, {"authorization": "Bearer " + "x" * 60_000}),
         ("/metrics", {}),
-        ("/ready", {}),
+        ("/ready", {"authorization": "Bearer sk-bob"}),
         ("/no/such/path", {}),
         # What a URL is made of besides the path cannot make another one of it.
         (CHAT, {"host": "x/health?"}),
