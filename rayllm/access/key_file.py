@@ -118,7 +118,7 @@ class KeyFile:
             self.salt = current.salt_bytes
             keys = list(current.keys)
             yield keys
-            self._folder.write(self._name, _text(current.salt, keys).encode())
+            self._folder.write(self._name, _text(current.salt, keys).encode(), mode=0o600)
 
     def _raw(self, content: bytes) -> Any:
         try:

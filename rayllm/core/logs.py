@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 from collections.abc import Sequence
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
 # Loggers that write to Ray Serve's log files: this package's, and those of the embedded HTTP server.
 _LOGGERS = ("rayllm", "uvicorn")
+# Control characters, and what separates lines or changes the direction of text.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def set_up_logging(level: str) -> None:
@@ -50,6 +53,6 @@ def _with_targets(handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
     return [*handlers, *(target for target in targets if target is not None)]
 
 
-def printable(text: str, most: int = 500) -> str:
-    """A client's text for one log line: control characters escaped, at most `most` characters."""
-    return text[:most].encode("unicode_escape").decode("ascii")
+def printable(text: str, most: int | None = 500) -> str:
+    """A client's text for one log line: what breaks or turns lines escaped, at most `most` characters."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text[:most])

@@ -13,19 +13,36 @@ from pathlib import Path
 
 from rayllm.core.errors import ClusterError
 
+# The kernel's limit for a socket is 107 bytes, and names of sockets have up to 40.
+_LONGEST_FOLDER = 66
+
 
 def socket_folder() -> Path:
-    """A folder that only this user can access. Its path is short: the kernel's limit for a socket is 107 bytes.
+    """A folder that only this user can access: in that for temporary files, or in XDG_RUNTIME_DIR if another user has
+    taken its name there. The latter goes with the user's login, which a service may outlive.
 
     Raises:
-        ClusterError: its path is not a directory, or other users can access it.
+        ClusterError: there is none, or its path is too long.
     """
-    folder = Path(tempfile.gettempdir()) / f"rayllm-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ClusterError(f"{folder} must be a directory that only this user can access; remove it.")
-    return folder
+    parents = [tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()]
+    folders = [Path(parent, f"rayllm-{os.getuid()}") for parent in parents]
+    for folder in folders:
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
+        if _is_private(folder) and len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+            return folder
+    raise ClusterError(
+        f"{folders[0]} must be a directory that only this user can access, with a path of at most {_LONGEST_FOLDER} "
+        "bytes; remove it, or set TMPDIR to another folder."
+    )
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def connect_or_start(path: Path, start: Callable[[Path], None]) -> socket.socket:

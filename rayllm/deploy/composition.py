@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ray.serve.config import RequestRouterConfig
 
 from rayllm.access import check_key_file
 from rayllm.access.exposure import check_private
+from rayllm.access.key import key_hash
 from rayllm.cluster import nodes as cluster
 from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
@@ -45,6 +47,8 @@ _STATS_PERIOD_S = 1.0
 # A router process hands over thousands of requests a second; more are for replies that pass through it.
 _CPUS_PER_ROUTER = 8
 _MAX_ROUTERS = 4
+# Characters of a key of an administrator.
+_SHORTEST_KEY = 16
 # Keys of `deployment_config` that are options of Ray Serve's deployments.
 _SAME = (
     *(
@@ -92,6 +96,7 @@ def app(args: dict[str, Any]) -> Application:
 
 def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Application]) -> Application:
     by_cpus = max(1, (os.cpu_count() or 1) // _CPUS_PER_ROUTER)
+    salt = secrets.token_bytes(32)
     router = serve.deployment(
         Router,
         name=ROUTER,
@@ -111,7 +116,8 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         user_config={
             "config": config.model_dump(mode="json", exclude_unset=True),
             "names": names,
-            "admin_digests": [digest.hex() for digest in _digests(config.router.admin_keys)],
+            "admin_salt": salt.hex(),
+            "admin_digests": _digests(config.router.admin_keys, salt),
         },
     )
     return versioned(router, None).bind(*replicas)
@@ -157,10 +163,17 @@ def _deployment(
     return versioned(deployment, depends_on).bind(part, tuple(aliases), placement.gpu_share, neighbors)
 
 
-def _digests(keys: Sequence[str]) -> tuple[bytes, ...]:
+def _digests(keys: Sequence[str], salt: bytes) -> list[str]:
     """Hashes of the keys behind references: only this process sees the keys."""
     keys_read = [expand(key, os.environ, f"router.admin_keys.{index}") for index, key in enumerate(keys)]
-    return tuple(hashlib.sha256(key.encode()).digest() for key in keys_read)
+    for index, key in enumerate(keys_read):
+        # An empty variable is no key.
+        if 0 < len(key) < _SHORTEST_KEY:
+            raise ConfigError(
+                f"router.admin_keys.{index}: the key in `{keys[index]}` has fewer than {_SHORTEST_KEY} characters, so "
+                "it can be guessed; `openssl rand -hex 32` makes one."
+            )
+    return [key_hash(key, salt) for key in keys_read]
 
 
 def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:

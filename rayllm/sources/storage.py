@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -85,13 +87,16 @@ class Folder:
             file.seek(offset)
             return file
 
-    def write(self, path: str, content: bytes | BinaryIO) -> None:
-        """Create or replace a file atomically, from bytes or a file: readers never see a part of it."""
+    def write(self, path: str, content: bytes | BinaryIO, mode: int = 0o666) -> None:
+        """Create or replace a file atomically, from bytes or a file: readers never see a part of it.
+
+        A new file on disk gets `mode`, without what the process's umask takes; another keeps its mode and its owner.
+        """
         source = BytesIO(content) if isinstance(content, bytes) else content
         with self._translated(path, "written"):
             files, root = self._open()
             if self._is_local:
-                _write_file(Path(root, path), source)
+                _write_file(Path(root, path), source, mode)
             else:
                 _write_object(files, f"{root}/{path}", source)
 
@@ -158,11 +163,17 @@ class Folder:
             raise StorageError(f"{self.address(path)} cannot be {operation}: {error}") from None
 
 
-def _write_file(path: Path, source: BinaryIO) -> None:
+def _write_file(path: Path, source: BinaryIO, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with open(temporary, "xb") as target:
+        before = path.stat() if path.exists() else None
+        mode = stat.S_IMODE(before.st_mode) if before else mode
+        with open(temporary, "xb", opener=partial(os.open, mode=mode)) as target:
+            if before:
+                with suppress(PermissionError):
+                    os.fchown(target.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(target.fileno(), mode)
             shutil.copyfileobj(source, target, _BLOCK)
             target.flush()
             os.fsync(target.fileno())

@@ -23,7 +23,7 @@ from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 WEIGHTS = DEMO.parent / "rayllm-demo" / "weights"
 ADAPTERS = DEMO.parent / "rayllm-demo" / "adapters"
-ADMIN_KEY = "the-admins-key"
+ADMIN_KEY = "the-administrators-key"
 REFRESH_S = 1
 
 SOURCES = {

@@ -31,11 +31,13 @@ SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 """Security context of containers, as required by Kubernetes' `restricted` pod security standard."""
 
 
-def head_pod(options: ManifestOptions, port: int) -> dict[str, Any]:
-    """Template of the head's pod; `port` is that of Ray Serve's proxy."""
+def head_pod(options: ManifestOptions, port: int, scales: bool) -> dict[str, Any]:
+    """Template of the head's pod; `port` is that of Ray Serve's proxy, and `scales` is whether it has an autoscaler."""
     amounts = {"cpu": str(options.head_cpus), "memory": options.head_memory}
     container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, _NO_GPUS)
-    return {"spec": {**_pod(options), **_node_selector(options, HEAD), "containers": [container]}}
+    # The autoscaler asks Kubernetes for pods, and nothing else asks it for anything.
+    pod = {**_pod(options), "automountServiceAccountToken": scales}
+    return {"spec": {**pod, **_node_selector(options, HEAD), "containers": [container]}}
 
 
 def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def _pod(options: ManifestOptions) -> dict[str, Any]:
     pod: dict[str, Any] = {
         # Otherwise every Service of the namespace adds environment variables.
         "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

@@ -154,7 +154,7 @@ def _cluster(groups: Sequence[WorkerGroup], options: ManifestOptions, port: int,
     # No CPUs for Ray, so that no replica runs there: one that exhausts the memory would take the head with it. And no
     # GPUs, which Ray would count where the node shows its own to every pod.
     params = {"num-cpus": "0", "num-gpus": "0"}
-    cluster["headGroupSpec"] = {"rayStartParams": params, "template": head_pod(options, port)}
+    cluster["headGroupSpec"] = {"rayStartParams": params, "template": head_pod(options, port, _scales(groups))}
     cluster["workerGroupSpecs"] = [_worker_group(group, options, port, grace_s) for group in groups]
     return cluster
 

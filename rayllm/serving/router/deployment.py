@@ -116,7 +116,8 @@ class Router:
         """Apply a configuration: called by Ray Serve at start and on every change. Requests in progress are unaffected.
 
         Args:
-            user_config: the service's `config`, `names` of the models' deployments, `admin_digests` of the keys.
+            user_config: the service's `config`, `names` of the models' deployments, `admin_digests` of the keys
+                with their `admin_salt`.
         """
         config, names = AppConfig.model_validate(user_config["config"]), user_config["names"]
         handles = {model_id: await self._handle(name) for model_id, name in names.items()}
@@ -135,7 +136,7 @@ class Router:
             config.router.batches, partial(start_runner, self._name, config=config), hosts, config.router.needs_keys
         )
         dispatcher = Dispatcher(replica_sets)
-        admin_keys = AdminKeys([bytes.fromhex(digest) for digest in user_config["admin_digests"]])
+        admin_keys = AdminKeys(user_config["admin_digests"], bytes.fromhex(user_config["admin_salt"]))
         readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployments_of, self._name))
         self._current.app = RouterApplication(
             config,

@@ -28,6 +28,7 @@ from rayllm.core.errors import (
 )
 from rayllm.core.hosted_tools import PATHS
 from rayllm.core.json_body import is_light
+from rayllm.core.logs import printable
 from rayllm.core.shares import Shares
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
@@ -107,7 +108,7 @@ class Forwarder:
                     enter(1 if is_own else 0)
                     payload = await self._read(client, raw)
                     if self.config.log_prompts:
-                        logger.info("Request to `%s`: %s", payload.model, payload.for_log)
+                        logger.info("Request to `%s`: %s", printable(payload.model), printable(payload.for_log, None))
                     await self._answer(client, payload, take)
         finally:
             self.telemetry.end(client.record)

@@ -185,6 +185,16 @@ def test_changes_are_written_and_read_again(tmp_path: Path) -> None:
     assert set(yaml.safe_load((tmp_path / "keys.yaml").read_text())) == {"salt", "keys"}
 
 
+def test_the_file_is_its_owners_alone_and_keeps_a_mode_that_it_is_given(tmp_path: Path) -> None:
+    file, path = KeyFile(str(tmp_path / "keys.yaml")), tmp_path / "keys.yaml"
+    expected = 0o600
+    for given in (0o600, 0o640, 0o664):
+        with file.change() as keys:
+            keys.append(Key(name=f"k{given}", hash=key_hash(f"{given}", file.salt)))
+        assert path.stat().st_mode & 0o777 == expected
+        path.chmod(expected := given)
+
+
 def test_a_change_that_fails_leaves_the_file(tmp_path: Path) -> None:
     file = KeyFile(str(tmp_path / "keys.yaml"))
     with file.change() as keys:

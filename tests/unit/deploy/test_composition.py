@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from starlette.datastructures import Headers
 
 from rayllm import build_app
+from rayllm.access.key import key_hash
 from rayllm.core.errors import ConfigError
+from rayllm.serving.router.http.admin_keys import AdminKeys
 
 
 def config(model_id: str = "m", **keys: Any) -> dict[str, Any]:
@@ -107,11 +109,27 @@ def test_adapters_of_a_store_have_options_of_downloads(lora: dict[str, Any]) -> 
 
 
 def test_the_router_has_only_digests_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADMIN_KEY", "s3cret")
-    router = deployments(config(), admin_keys=["${env:ADMIN_KEY}"])["Router"]
-    user_config = router._deployment_config.user_config
-    assert user_config["admin_digests"] == [sha256(b"s3cret").hexdigest()]
-    assert "s3cret" not in repr(user_config)
+    key = "a s3cret of many letters"
+    monkeypatch.setenv("ADMIN_KEY", key)
+    found = [deployments(config(), admin_keys=["${env:ADMIN_KEY}", "${env:ADMIN_KEY}"])["Router"] for _ in range(2)]
+    first, second = (router._deployment_config.user_config for router in found)
+    assert first["admin_digests"] == 2 * [key_hash(key, bytes.fromhex(first["admin_salt"]))]
+    assert first["admin_digests"] != second["admin_digests"], "each deployment has its own salt"
+    assert "s3cret" not in repr(first)
+    request = Headers({"authorization": f"Bearer {key}"})
+    assert AdminKeys(first["admin_digests"], bytes.fromhex(first["admin_salt"])).has(request)
+    assert not AdminKeys(first["admin_digests"], bytes.fromhex(second["admin_salt"])).has(request)
+
+
+def test_a_short_key_of_an_administrator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "fifteen letters")
+    refused = r"router\.admin_keys\.0: the key in `\$\{env:ADMIN_KEY\}` has fewer than 16 characters"
+    with pytest.raises(ConfigError, match=refused) as raised:
+        deployments(config(), admin_keys=["${env:ADMIN_KEY}"])
+    assert "fifteen" not in raised.value.message
+    for allowed in ("sixteen letters!", ""):
+        monkeypatch.setenv("ADMIN_KEY", allowed)
+        assert deployments(config(), admin_keys=["${env:ADMIN_KEY}"])
 
 
 def test_a_key_that_is_not_there_is_named() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Sequence
 
@@ -10,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from rayllm.access import ANYONE, caller_of
+from rayllm.access.key import key_hash
 from rayllm.core.errors import AuthenticationError, PermissionDeniedError
 
 
@@ -17,11 +17,13 @@ class AdminKeys:
     """Checks the key of a request that is for administrators only.
 
     Args:
-        digests: SHA-256 of each key; without any, nobody is an administrator.
+        digests: of each key, in hexadecimal; without any, nobody is an administrator.
+        salt: that of the digests.
     """
 
-    def __init__(self, digests: Sequence[bytes]) -> None:
+    def __init__(self, digests: Sequence[str], salt: bytes = b"") -> None:
         self._digests = digests
+        self._salt = salt
 
     def check(self, request: Request) -> None:
         """Check that an administrator sends the request.
@@ -42,7 +44,7 @@ class AdminKeys:
     def has(self, headers: Headers) -> bool:
         """Whether a request with these headers has an administrator's key."""
         key = bearer_key(headers)
-        digest = hashlib.sha256(key.encode()).digest()
+        digest = key_hash(key, self._salt)
         matches = [hmac.compare_digest(digest, registered) for registered in self._digests]
         # An environment variable may be set but empty: that is no key.
         return bool(key) and any(matches)

@@ -18,6 +18,7 @@ from rayllm.access import caller_of
 from rayllm.core.error_shapes import error_event, event_of
 from rayllm.core.errors import EngineError, RayLLMError
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
+from rayllm.core.logs import printable
 from rayllm.core.request_stats import server_timing
 from rayllm.core.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
@@ -41,7 +42,7 @@ class ClientRequest:
         self.request = request
         self.path = path
         # A proxy may let longer ids through.
-        self.record = RequestRecord(path, request.headers.get(REQUEST_ID, "")[:LONGEST_REQUEST_ID])
+        self.record = RequestRecord(path, printable(request.headers.get(REQUEST_ID, ""), LONGEST_REQUEST_ID))
         self.caller = caller_of(request.scope)
         self.priority = self.caller.priority
         self.record.key, self.record.labels = self.caller.name, self.caller.labels

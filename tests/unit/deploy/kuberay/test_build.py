@@ -19,6 +19,12 @@ DEMO = str(ROOT / "models" / "rayllm-demo.yaml")
 MULTI = str(ROOT / "serve_configs" / "multi-model.yaml")
 
 
+def has_token(group: dict[str, Any]) -> bool:
+    """Whether the pods of a group hold a token for Kubernetes' API."""
+    held: bool = group["template"]["spec"]["automountServiceAccountToken"]
+    return held
+
+
 def cluster(service: dict[str, Any]) -> dict[str, Any]:
     """The cluster of a RayService."""
     config: dict[str, Any] = service["spec"]["rayClusterConfig"]
@@ -114,6 +120,8 @@ def test_only_pods_that_request_gpus_see_and_announce_any(tmp_path: Path) -> Non
 def test_fixed_replicas_need_no_autoscaler_and_no_router_pods(tmp_path: Path) -> None:
     service = ray_service(write(tmp_path, model(deployment_config={"num_replicas": 2})))
     assert "enableInTreeAutoscaling" not in cluster(service)
+    assert not has_token(cluster(service)["headGroupSpec"])
+    assert not any(has_token(group) for group in groups(service).values())
     assert list(groups(service)) == ["gpu-1"]
     assert "deployments" not in serve_config(service)["applications"][0]
     assert groups(service)["gpu-1"]["minReplicas"] == groups(service)["gpu-1"]["maxReplicas"] == 2
@@ -123,6 +131,7 @@ def test_autoscaled_pods_run_no_routers() -> None:
     """Ray's autoscaler removes no pod that runs an actor, even one that uses no CPU."""
     service = ray_service(LLAMA)
     assert cluster(service)["enableInTreeAutoscaling"] is True
+    assert has_token(cluster(service)["headGroupSpec"])
     assert cluster(service)["autoscalerOptions"]["version"] == "v2"
     assert list(groups(service)) == ["router", "a10g-1"]
     [application] = serve_config(service)["applications"]

@@ -430,6 +430,24 @@ async def test_prompts_are_logged_only_where_asked_for(logged: bool, caplog: pyt
     assert "sound of it" not in caplog.text
 
 
+async def test_what_is_logged_of_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        Replica(Answer(b"{}")).listening() as replica,
+        service("http", {"m": [replica]}, log_prompts=True) as found,
+    ):
+        with caplog.at_level("INFO", "rayllm"):
+            forged = b'{"model": "m",\n"messages": "\xc2\x85\xe2\x80\xa8 \x7f\xe2\x80\xae gr\xc3\xbcn"}'
+            await found.client.post(PATH, content=forged, headers={"content-type": "application/json"})
+            await found.client.post(PATH, json={"model": "m\nINFO forged\x1b[2J", "messages": "x"})
+            form = {"model": "m", "prompt": "x", "a\nb": "y"}
+            files = {"file": ("a.wav", b"sound of it", "audio/wav")}
+            await found.client.post(FORM_PATH, data=form, files=files)
+    logged = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Request to")]
+    assert [line for line in logged if len(line.splitlines()) > 1 or "\x1b" in line] == []
+    assert logged[0] == r"""Request to `m`: {"model": "m",\n"messages": "\x85\u2028 \x7f\u202e grün"}"""
+    assert len(logged) == 3
+
+
 @WAYS
 async def test_a_stream_comes_through_chunk_by_chunk(way: str) -> None:
     answer = Answer(b"data: 1\n\n", b"data: 2\n\n", b"data: [DONE]\n\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from io import BytesIO
@@ -109,3 +110,17 @@ def test_missing_bucket(s3: S3Server, gcs: GcsServer, place: str, use: Callable[
     for scheme in ("s3", "gs"):
         with pytest.raises(StorageError, match=f"{scheme}://{place}: there is no bucket `{place}`; check its name"):
             use(Folder(f"{scheme}://{place}/x"))
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_and_its_owner(tmp_path: Path) -> None:
+    folder, path = Folder(str(tmp_path)), tmp_path / "file"
+    folder.write("file", b"1", mode=0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 1235)
+    before = path.stat()
+    folder.write("file", b"2", mode=0o600)
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (path.read_bytes(), [*tmp_path.iterdir()]) == (b"2", [path])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, cast
 
 import pytest
@@ -38,7 +37,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.refused: list[RayLLMError] = []
-        admins = AdminKeys([hashlib.sha256(b"sk-admin").digest()])
+        admins = AdminKeys([key_hash("sk-admin", SALT)], SALT)
         self.app = ApiKeyGate(application, cast(Credentials, self), admins, self.refused.append)
 
     @property

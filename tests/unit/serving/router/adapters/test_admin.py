@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from rayllm.access.key import key_hash
 from rayllm.config import load_app
 from rayllm.core.errors import RayLLMError, RequestError, UnavailableError
 from rayllm.routing.request import RoutingRequest
@@ -86,7 +86,7 @@ class RouterApplication:
         router = {"model_aliases": {"gpt": "plain"}}
         models = ModelRegistry(load_app({"llm_configs": [*models, plain], "router": router}))
         self.loaded, self.replica = Loaded(), Replica()
-        digests = [sha256(key.encode()).digest() for key in keys]
+        digests = [key_hash(key, b"") for key in keys]
         replica: Any = self.replica
         admin = AdapterAdmin(models, self.loaded, replica, replica, AdminKeys(digests))  # type: ignore[arg-type]
         self._app = FastAPI()
