@@ -117,3 +117,11 @@ def test_a_wrong_answer_fails_the_release(wrong: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"smoke: {wrong} answered: London.\n"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda file: file.name)
+def test_actions_are_pinned_by_commit(file: Path) -> None:
+    used = re.findall(r"uses: (.*)", file.read_text())
+    assert used
+    # The version stands beside, for people.
+    assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
