@@ -30,6 +30,7 @@ from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
+from rayllm.serving.http.bounded_heads import BoundedHeads
 from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
@@ -128,6 +129,7 @@ class ModelReplica:
             self._http_app(),
             host=host,
             port=0,
+            http=BoundedHeads,
             log_config=None,
             log_level="warning",
             access_log=False,

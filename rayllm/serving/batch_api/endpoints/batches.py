@@ -49,6 +49,7 @@ class BatchesApi:
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/batches/{id}/cancel`"""
+        await read_body(request, _MAX_BYTES)
         batch = await in_thread(self._batches.cancel, request.path_params["id"], caller_of(request.scope))
         self._wake()
         return JSONResponse(batch.public())

@@ -17,7 +17,7 @@ from rayllm.config import RouterConfig
 from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
-from rayllm.serving.router.http.upload_timeout import body_deadline
+from rayllm.serving.router.http.upload_timeout import body_deadline, has_unread_body
 
 # Seconds in which a client may send its last request to a server that stops.
 _LAST_REQUEST_S = 2.0
@@ -127,6 +127,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self.cycle.transport = GentleTransport(self)  # type: ignore[assignment]
         scope: Any = self.scope
+        # What is left of the body is then read for a while only.
+        self.cycle.keep_alive &= not has_unread_body(scope)
         self._opened(scope, self.cycle, self.transport)
         if self._is_ending:
             self.cycle.keep_alive = False

@@ -168,7 +168,7 @@ class HttpServer:
             is_counted = True
             self._in_progress += 1
 
-        body = BodyWithDeadline(receive, scope["headers"], self._limits, arrived)
+        body = BodyWithDeadline(receive, scope, self._limits, arrived)
         try:
             if self._in_progress >= self._limits.max_ongoing_requests:
                 arrived()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from rayllm.config import RouterConfig
 from rayllm.core.errors import RequestTimeoutError
@@ -19,6 +19,16 @@ def body_deadline(limits: RouterConfig, started_at: float, received: int) -> flo
     return started_at + limits.body_timeout_s + received / _MIN_BYTES_PER_SECOND
 
 
+def has_unread_body(scope: Scope) -> bool:
+    """Whether a request has a body that no endpoint reads: only a POST's means something."""
+    return scope["method"] != "POST" and _has_body(scope)
+
+
+def _has_body(scope: Scope) -> bool:
+    lengths = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
+    return b"transfer-encoding" in lengths or lengths.get(b"content-length", b"0") != b"0"
+
+
 class BodyWithDeadline:
     """An ASGI `receive` that raises when a request body arrives too slowly.
 
@@ -26,21 +36,18 @@ class BodyWithDeadline:
         arrived: called once the body is complete; its exceptions propagate from `receive`.
     """
 
-    def __init__(
-        self, receive: Receive, headers: list[tuple[bytes, bytes]], limits: RouterConfig, arrived: Callable[[], None]
-    ) -> None:
+    def __init__(self, receive: Receive, scope: Scope, limits: RouterConfig, arrived: Callable[[], None]) -> None:
         self._receive = receive
         self._limits = limits
         self._arrived = arrived
         self._received = 0
         self._is_complete = False
         self._started_at = asyncio.get_running_loop().time()
-        lengths = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
-        self._has_body = b"transfer-encoding" in lengths or lengths.get(b"content-length", b"0") != b"0"
+        self._is_read = _has_body(scope) and not has_unread_body(scope)
 
     def begin(self) -> None:
-        """Count a request without a body as complete."""
-        if not self._has_body:
+        """Count a request as complete whose body nobody waits for."""
+        if not self._is_read:
             self._finish()
 
     async def __call__(self) -> Message:

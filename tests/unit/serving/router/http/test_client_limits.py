@@ -66,7 +66,12 @@ async def server(**options: Any) -> AsyncIterator[Server]:
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def held(request: Request) -> Response:
+        await hold.wait()
+        return JSONResponse({"read": "nothing"})
+
     routes = [Route("/v1/x", echo, methods=["GET", "POST"]), Route("/huge", huge), Route("/health", health)]
+    routes.append(Route("/held", held, methods=["GET", "DELETE"]))
     app = FastAPI(routes=routes, openapi_url=None)  # type: ignore[arg-type]
     install_error_handlers(app)
     listener = LocalListener("127.0.0.1", 0)
@@ -164,6 +169,24 @@ async def test_bodies_that_all_arrive_at_once_are_not_more_than_there_is_room_fo
         assert (await found.answer(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 200, "health always answers"
         found.hold.set()
         assert sorted([(await answer)[0] for answer in answers]) == [200] * 2 + [503] * 8
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"DELETE"])
+@pytest.mark.parametrize("body", [b"content-length: 5\r\n\r\n{", b"transfer-encoding: chunked\r\n\r\n5\r\n{"])
+async def test_requests_whose_body_nobody_reads_count_and_end_their_connection(method: bytes, body: bytes) -> None:
+    async with server(max_ongoing_requests=2) as found:
+        found.hold.clear()
+        clients = [await found.connect(method + b" /held HTTP/1.1\r\nhost: x\r\n" + body) for _ in range(10)]
+        heads = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in clients]
+        async with asyncio.timeout(20):
+            while sum(head.done() for head in heads) < 8:
+                await asyncio.sleep(0.01)
+        found.hold.set()
+        statuses = sorted([(await head).split()[1] for head in heads])
+        assert statuses == [b"200"] * 2 + [b"503"] * 8
+        for reader, writer in clients:
+            await asyncio.wait_for(reader.read(), 20)
+            writer.close()
 
 
 async def test_a_client_that_does_not_read_its_reply_is_given_up() -> None:
