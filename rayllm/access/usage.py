@@ -75,24 +75,22 @@ def today() -> str:
     return day_of(time.time())
 
 
-def usage_rows(totals: Iterable[Totals], group_by: Sequence[str], key: str | None = None) -> list[dict[str, Any]]:
+def usage_rows(totals: Iterable[Totals], group_by: Sequence[str]) -> list[dict[str, Any]]:
     """Sums by group, in order.
 
     Args:
         group_by: what to tell apart: some of `GROUPS`, and `label:` with the name of a label.
-        key: of this key only; None is of all.
     """
     sums: Totals = {}
     for part in totals:
         for values, counts in part.items():
             *others, labels = values
             group: dict[str, str] = dict(zip(GROUPS, others, strict=True))
-            if key is None or group["key"] == key:
-                if labels:
-                    group |= {LABEL + name: value for name, value in json.loads(labels).items()}
-                row = sums.setdefault(tuple(group.get(name, "") for name in group_by), [0] * len(COUNTS))
-                for index, amount in enumerate(counts):
-                    row[index] += amount
+            if labels:
+                group |= {LABEL + name: value for name, value in json.loads(labels).items()}
+            row = sums.setdefault(tuple(group.get(name, "") for name in group_by), [0] * len(COUNTS))
+            for index, amount in enumerate(counts):
+                row[index] += amount
     return [
         {**dict(zip(group_by, values, strict=True)), **dict(zip(COUNTS, counts, strict=True))}
         for values, counts in sorted(sums.items())

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rayllm.access.usage import Totals, UsageEntry, today
+from rayllm.access.usage import GROUPS, Totals, UsageEntry, today
 from rayllm.core.errors import StorageError, UnavailableError
 from rayllm.sources.storage import Folder
 
@@ -24,10 +24,16 @@ _SUMS = ".sums.json"
 
 @dataclass
 class _FileSums:
-    """Sums of the first `size` bytes of a file."""
+    """Sums of the first `size` bytes of a file, by key."""
 
     size: int = 0
-    totals: Totals = field(default_factory=dict)
+    by_key: dict[str, Totals] = field(default_factory=dict)
+
+    def totals(self, key: str | None) -> Totals:
+        """Those of a key; None is of all."""
+        if key is not None:
+            return dict(self.by_key.get(key, {}))
+        return {group: counts for totals in self.by_key.values() for group, counts in totals.items()}
 
 
 class UsageReader:
@@ -42,23 +48,24 @@ class UsageReader:
         # The event loop itself keeps only weak references.
         self._reading: set[asyncio.Task[dict[str, Totals]]] = set()
 
-    async def totals(self, since: str, until: str = "") -> dict[str, Totals]:
+    async def totals(self, since: str, until: str = "", key: str | None = None) -> dict[str, Totals]:
         """Sums by file.
 
         Args:
             since, until: the first day and the last, as 2026-01-31; until today by default.
+            key: of this key only; None is of all.
 
         Raises:
             UnavailableError: there is too much to read for one call. The next one goes on from there.
             StorageError: the ledger cannot be read.
         """
         # Shielded: no other call may read while a thread does.
-        reading = asyncio.create_task(self._totals(since, until or today()))
+        reading = asyncio.create_task(self._totals(since, until or today(), key))
         self._reading.add(reading)
         reading.add_done_callback(self._reading.discard)
         return await asyncio.shield(reading)
 
-    async def _totals(self, since: str, until: str) -> dict[str, Totals]:
+    async def _totals(self, since: str, until: str, key: str | None) -> dict[str, Totals]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LONGEST_S
         async with self._lock:
@@ -73,7 +80,8 @@ class UsageReader:
                     if loop.time() > deadline:
                         message = f"The ledger of usage is being read, and is at {day}; try again."
                         raise UnavailableError(message, None, "usage_unavailable", 1)
-        return {f"{day}/{name}": sums.totals for day in days for name, sums in self._days.get(day, {}).items()}
+            files = [(f"{day}/{name}", sums) for day in days for name, sums in self._days.get(day, {}).items()]
+            return {name: totals for name, sums in files if (totals := sums.totals(key))}
 
     def _read(self, day: str) -> Iterator[int]:
         """Read what is new of a day; yields the bytes of each slice."""
@@ -97,7 +105,7 @@ class UsageReader:
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 for line in whole.splitlines():
                     if entry := UsageEntry.parse(line):
-                        entry.add_to(sums.totals)
+                        entry.add_to(sums.by_key.setdefault(entry.key, {}))
                 # A line that is being written is read next time.
                 sums.size += len(whole) + len(newline)
                 yield len(block)
@@ -105,18 +113,20 @@ class UsageReader:
     def _saved(self, day: str) -> dict[str, _FileSums]:
         try:
             files = json.loads(self._folder.read(f"{day}/{_SUMS}"))
-            return {
-                name: _FileSums(size, {tuple(group): counts for group, counts in totals})
-                for name, (size, totals) in files.items()
-            }
+            found: dict[str, _FileSums] = {}
+            for name, (size, totals) in files.items():
+                found[name] = _FileSums(size)
+                for group, counts in totals:
+                    found[name].by_key.setdefault(group[GROUPS.index("key")], {})[tuple(group)] = counts
+            return found
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, LookupError):
             logger.warning("%s is damaged; the day is read again.", self._folder.address(f"{day}/{_SUMS}"))
             return {}
 
     def _save(self, day: str) -> None:
-        files = {name: [sums.size, list(sums.totals.items())] for name, sums in self._days[day].items()}
+        files = {name: [sums.size, list(sums.totals(None).items())] for name, sums in self._days[day].items()}
         try:
             self._folder.write(f"{day}/{_SUMS}", json.dumps(files).encode())
             self._unsaved.discard(day)

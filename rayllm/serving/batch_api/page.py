@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Literal, Self, TypeVar
 
+from rayllm.access import Caller
 from rayllm.core.errors import RequestError
 from rayllm.serving.batch_api.objects import is_id
 
@@ -58,6 +59,22 @@ class Cursor:
         if self.order == "asc":
             return [name for name in sorted(ids) if name > self.after]
         return [name for name in sorted(ids, reverse=True) if not self.after or name < self.after]
+
+
+class Owners:
+    """The tenants of entries that have been read: they never change, so that others' are read only once."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, str] = {}
+
+    def note(self, name: str, tenant: str) -> None:
+        """An entry is a tenant's."""
+        self._tenants[name] = tenant
+
+    def visible(self, ids: Sequence[str], caller: Caller) -> list[str]:
+        """The ids of entries that may be the caller's, of all that there are."""
+        known = self._tenants = {name: self._tenants[name] for name in ids if name in self._tenants}
+        return [name for name in ids if name not in known or caller.owns(known[name])]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.keys_api import list_keys
 from rayllm.serving.router.access.rate_limiter import RateLimiter
-from rayllm.serving.router.access.usage_api import Sums, get_usage, read_sums
+from rayllm.serving.router.access.usage_api import Sums, Wanted, get_usage, read_sums
 from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -213,9 +213,9 @@ class Router:
         """This router's metrics, for the router that answers a scrape."""
         return [self._own_metrics(is_openmetrics)]
 
-    async def usage(self, days: tuple[str, str]) -> list[Sums]:
-        """The usage ledger on this router's node, from one day to another."""
-        return [await read_sums(self._usage_reader, days)]
+    async def usage(self, wanted: Wanted) -> list[Sums]:
+        """Sums of the usage ledger on this router's node."""
+        return [await read_sums(self._usage_reader, wanted)]
 
     async def quarantine(self, digest: str) -> list[None]:
         """Refuse requests with this digest from now on: another router has found that replicas died of one."""

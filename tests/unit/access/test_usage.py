@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rayllm.access import usage_reader, usage_upload
-from rayllm.access.usage import COUNTS, Totals, UsageEntry, day_of, today, usage_rows
+from rayllm.access.usage import COUNTS, GROUPS, Totals, UsageEntry, day_of, today, usage_rows
 from rayllm.access.usage_ledger import DAYS_KEPT, UsageLedger, UsageWriter
 from rayllm.access.usage_reader import UsageReader
 from rayllm.access.usage_upload import UsageUpload
@@ -71,7 +71,10 @@ async def test_processes_write_and_another_reads(tmp_path: Path) -> None:
         row(6, 60, 24, 18, key="alice", model="m"),
         row(1, 10, 4, 5, key="bob", model="m"),
     ]
-    assert usage_rows(found.values(), [], "bob") == [row(1, 10, 4, 5)]
+    of_bob = await reader.totals(day_of(NOW), key="bob")
+    assert {group[GROUPS.index("key")] for part in of_bob.values() for group in part} == {"bob"}
+    assert usage_rows(of_bob.values(), []) == [row(1, 10, 4, 5)]
+    assert await reader.totals(day_of(NOW), key="carol") == {}
     assert [each["adapter"] for each in usage_rows(found.values(), ["adapter"])] == ["", "pirate"]
     by_label = usage_rows(found.values(), ["label:team", "label:none"])
     assert [(each["label:team"], each["label:none"], each["requests"]) for each in by_label] == [

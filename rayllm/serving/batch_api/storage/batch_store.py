@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rayllm.access import ANYONE, Caller
 from rayllm.core.errors import ConflictError, ObjectNotFoundError
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, created_at, is_id, new_id
-from rayllm.serving.batch_api.page import Cursor, Page
+from rayllm.serving.batch_api.page import Cursor, Owners, Page
 from rayllm.sources.storage import Folder
 
 # Age from which a mark without a batch is stale: the router died while creating the batch.
@@ -38,6 +38,7 @@ class BatchStore:
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self.now = now
+        self._owners = Owners()
 
     def create(self, request: BatchRequest, caller: Caller = ANYONE) -> Batch:
         """Create a batch of the caller's. The input file is not validated."""
@@ -78,7 +79,8 @@ class BatchStore:
             batch = self._find(batch_id)
             return batch if batch is not None and caller.owns(batch.tenant) else None
 
-        return Page.read([name.removesuffix(".json") for name in self._folder.names("batches")], cursor, read)
+        ids = [name.removesuffix(".json") for name in self._folder.names("batches")]
+        return Page.read(self._owners.visible(ids, caller), cursor, read)
 
     def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
         """Request the cancellation of a batch, which its runner carries out soon.
@@ -194,6 +196,7 @@ class BatchStore:
                 batch = Batch.model_validate_json(self._folder.read(f"{place}/{batch_id}.json"))
             except FileNotFoundError:
                 continue
+            self._owners.note(batch_id, batch.tenant)
             if not batch.has_ended and (cancelled_at := self.cancelled_at(batch_id)):
                 batch.status, batch.cancelling_at = "cancelling", cancelled_at
             return batch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from rayllm.access import ANYONE, Caller
 from rayllm.core.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batch_api.objects import FILE, File, is_id, new_id
-from rayllm.serving.batch_api.page import Cursor, Page
+from rayllm.serving.batch_api.page import Cursor, Owners, Page
 from rayllm.sources.storage import Folder
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class FileStore:
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._now = now
+        self._owners = Owners()
 
     def put(
         self,
@@ -113,7 +114,8 @@ class FileStore:
                 return None
             return file if caller.owns(file.tenant) else None
 
-        return Page.read([name.removesuffix(".json") for name in self._folder.names("files")], cursor, read)
+        ids = [name.removesuffix(".json") for name in self._folder.names("files")]
+        return Page.read(self._owners.visible(ids, caller), cursor, read)
 
     def delete(self, file_id: str) -> None:
         """Delete a file.
@@ -139,6 +141,7 @@ class FileStore:
             file = File.model_validate_json(self._folder.read(f"files/{file_id}.json"))
         except FileNotFoundError:
             return None
+        self._owners.note(file_id, file.tenant)
         return None if file.expires_at is not None and file.expires_at <= self._now() else file
 
     def _delete_unfinished(self) -> None:

@@ -22,10 +22,12 @@ _PARAMETERS = ("group_by", "since", "until")
 
 # Sums by file, as routers tell each other, or why there are none now.
 Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
+Wanted = tuple[str, str, str | None]
+"""The first day and the last, and whose usage; None is that of all keys."""
 
 
 async def get_usage(
-    ask: Callable[[tuple[str, str]], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys, request: Request
+    ask: Callable[[Wanted], Awaitable[Sequence[Sums]]], admin_keys: AdminKeys, request: Request
 ) -> Response:
     """`GET /v1/usage?group_by=key,model&since=2026-01-01&until=2026-01-31`
 
@@ -39,14 +41,14 @@ async def get_usage(
         raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
     since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
     until = _day(query.get("until"), "until") or today()
+    own = None if caller.is_admin or not caller.name else caller.name
     files: dict[str, Totals] = {}
-    for sums in await ask((since, until)):
+    for sums in await ask((since, until, own)):
         if isinstance(sums, str):
             raise UnavailableError(sums, None, "usage_unavailable", 1)
         # Routers on one node read the same files.
         files |= {file: {tuple(group): counts for group, counts in totals} for file, totals in sums.items()}
-    own = None if caller.is_admin or not caller.name else caller.name
-    data = usage_rows(files.values(), _group_by(query.get("group_by", "key,model")), own)
+    data = usage_rows(files.values(), _group_by(query.get("group_by", "key,model")))
     return JSONResponse({"object": "list", "since": since, "until": until, "data": data})
 
 
@@ -63,9 +65,9 @@ def _group_by(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-async def read_sums(reader: UsageReader, days: tuple[str, str]) -> Sums:
-    """Sums of a ledger, from one day to another, as plain lists."""
+async def read_sums(reader: UsageReader, wanted: Wanted) -> Sums:
+    """Sums of a ledger as plain lists."""
     try:
-        return {file: list(totals.items()) for file, totals in (await reader.totals(*days)).items()}
+        return {file: list(totals.items()) for file, totals in (await reader.totals(*wanted)).items()}
     except (StorageError, UnavailableError) as error:
         return error.message

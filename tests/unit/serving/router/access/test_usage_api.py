@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.usage import today
-from rayllm.serving.router.access.usage_api import Sums, get_usage
+from rayllm.serving.router.access.usage_api import Sums, Wanted, get_usage
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.errors import install_error_handlers
 
@@ -28,11 +28,15 @@ ROUTERS: Sequence[Sums] = (
 
 
 async def get(caller: Caller, routers: Sequence[Sums] = ROUTERS, **query: str) -> httpx.Response:
-    asked: list[tuple[str, str]] = []
-
-    async def ask(days: tuple[str, str]) -> Sequence[Sums]:
-        asked.append(days)
-        return routers
+    async def ask(wanted: Wanted) -> Sequence[Sums]:
+        # As routers do: what others have used is not even sent.
+        key = wanted[2]
+        return [
+            sums
+            if isinstance(sums, str) or key is None
+            else {file: [each for each in totals if each[0][1] == key] for file, totals in sums.items()}
+            for sums in routers
+        ]
 
     app = FastAPI()
     app.add_route("/v1/usage", partial(get_usage, ask, AdminKeys([])))
