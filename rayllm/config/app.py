@@ -123,11 +123,11 @@ class RouterConfig(Frozen):
     """Write one line of JSON for each request to `requests_<router>.jsonl` in Ray Serve's log folder: who asked what
     model, tokens, times and status, without the prompt and the answer."""
     admin_keys: tuple[str, ...] = ()
-    """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`; without any, nobody
-    may."""
+    """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`, of 16 characters or
+    more; without any, nobody may."""
     keys: _File | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
-    but `/health` and `/ui` then needs one."""
+    but `/health`, `/ready` and `/ui` then needs one."""
     allow_anyone: bool = False
     """Serve anyone who can reach the service, though there are no keys: for a service behind something that
     authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""

@@ -77,7 +77,7 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RequestError("The request body must be a multipart form (multipart/form-data).")
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit + _FORM_BYTES:
+    if declared.isdecimal() and int(declared[:20]) > limit + _FORM_BYTES:
         raise _too_large(limit)
     size = 0
 

@@ -22,7 +22,7 @@ async def read_body(request: Request, limit: int, take: Callable[[int], None] = 
         ClientDisconnect: the client disconnected.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    if declared.isdecimal() and int(declared[:20]) > limit:
         raise _too_large(limit)
     parts, size = [], 0
     async for part in request.stream():

@@ -223,6 +223,10 @@ async def test_a_form_without_a_file_is_refused(service: Service, form: dict[str
         ({"purpose": "batch", "colour": "red"}, "colour"),
         ({"purpose": "batch", "expires_after[anchor]": "created_at"}, "expires_after[seconds]"),
         ({"purpose": "batch", "expires_after[seconds]": "3600"}, "expires_after[anchor]"),
+        (
+            {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "9" * 5000},
+            "expires_after[seconds]",
+        ),
         ({"purpose": "batch", "expires_after[anchor]": "x", "expires_after[seconds]": "3600"}, "expires_after[anchor]"),
         (
             {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"},

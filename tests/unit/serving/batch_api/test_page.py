@@ -58,6 +58,7 @@ def test_the_last_page_says_so() -> None:
         ({"limit": "-1"}, "limit"),
         ({"limit": "ten"}, "limit"),
         ({"limit": "9" * 5000}, "limit"),
+        ({"limit": "0" * 5000 + "1"}, "limit"),
         ({"limit": "²"}, "limit"),
         ({"after": "../../etc/passwd"}, "after"),
         ({"after": "batch_" + "0" * 32}, "after"),

@@ -28,7 +28,14 @@ async def test_a_body_within_the_limit_is_read_whole() -> None:
     assert await read_body(request(b"ab", b"cd"), 4) == b"abcd"
 
 
-@pytest.mark.parametrize("sent", [request(b"ab", b"cde"), request(b"", declared=5)])
+@pytest.mark.parametrize("declared", ["0" * 5000 + "2", "\xb2", "0x2", ""])
+async def test_a_declared_length_that_is_no_plain_number_fails_nothing(declared: str) -> None:
+    sent = request(b"ab")
+    sent.scope["headers"] = [(b"content-length", declared.encode("latin-1"))]
+    assert await read_body(sent, 4) == b"ab"
+
+
+@pytest.mark.parametrize("sent", [request(b"ab", b"cde"), request(b"", declared=5), request(b"", declared=10**4000)])
 async def test_a_body_over_the_limit_is_refused_before_it_is_kept(sent: Request) -> None:
     with pytest.raises(BodyTooLargeError, match="4 bytes") as caught:
         await read_body(sent, 4)
