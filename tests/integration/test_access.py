@@ -127,7 +127,7 @@ def test_the_page_needs_no_key_and_what_it_asks_for_does(access: Access) -> None
     assert "default-src 'none'" in page.headers["content-security-policy"]
     [script] = re.findall(r'src="(ui/[^"]+)"', page.text)
     assert httpx.get(f"{access.url}/{script}").status_code == 200
-    for path in ("/v1/models", "/ready", "/metrics", "/v1/usage", "/v1/keys", "/v1/requests", "/ui/none.js"):
+    for path in ("/v1/models", "/metrics", "/v1/usage", "/v1/keys", "/v1/requests", "/ui/none.js"):
         assert httpx.get(access.url + path).status_code == 401, path
 
 
@@ -158,11 +158,25 @@ def test_clients_raise_their_own_error_for_other_keys(access: Access, key: str) 
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/metrics", "/ready", "/v1/requests", "/v1/files", "/version", "/openapi.json", "/none"]
+    "path", ["/v1/models", "/metrics", "/v1/requests", "/v1/files", "/version", "/openapi.json", "/none"]
 )
 def test_every_path_but_health_needs_a_key(access: Access, path: str) -> None:
     assert httpx.get(access.url + path).status_code == 401
     assert httpx.get(access.url + "/health").status_code == 200
+    assert httpx.get(access.url + "/ready").json() == {"status": "ready", "models": [], "phases": {}}
+
+
+def test_metrics_are_of_the_models_of_the_key(access: Access, alice: openai.OpenAI, bob: openai.OpenAI) -> None:
+    answer(alice)
+    answer(bob, ADAPTER)
+    pages = {
+        name: httpx.get(f"{access.url}/metrics", headers={"authorization": f"Bearer {access.keys[name]}"}).text
+        for name in ("alice", "bob")
+    }
+    series = {name: [line for line in page.splitlines() if line[:1] != "#"] for name, page in pages.items()}
+    assert any(f'adapter="",endpoint="{CHAT_ENDPOINT}",model="{MODEL}"' in line for line in series["alice"])
+    assert series["bob"]
+    assert {line for line in series["bob"] if f'adapter="{ADAPTER.partition(":")[2]}"' not in line} == set()
 
 
 def test_a_key_may_use_its_models_and_sees_no_others(access: Access, bob: openai.OpenAI, alice: openai.OpenAI) -> None:
