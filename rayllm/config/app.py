@@ -90,7 +90,7 @@ class RouterConfig(Frozen):
     """Most bytes of request bodies in a router process at once, including incomplete ones; a request beyond it is
     answered 503. With keys, at most half of them are a tenant's."""
     max_header_bytes: int = Field(64 * 1024, ge=1024)
-    """Largest URL and headers of a request together, in bytes; larger ones are answered 431."""
+    """Largest URL, headers and trailers of a request together, in bytes; larger ones are answered 431."""
     header_timeout_s: float = Field(10.0, gt=0)
     """Seconds that a client may take to send a request's headers; a slower one is answered 408, an idle one closed."""
     body_timeout_s: float = Field(30.0, gt=0)

@@ -210,9 +210,10 @@ def test_a_compressed_body_is_not_unpacked(http: httpx.Client) -> None:
     assert is_served(http)
 
 
-def test_a_huge_header_is_told_so(service: Service) -> None:
+@pytest.mark.parametrize("before", ["", "transfer-encoding: chunked\r\n\r\n0\r\n"], ids=["header", "trailer"])
+def test_a_huge_header_is_told_so(service: Service, before: str) -> None:
     address = urlsplit(service.url)
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: {address.netloc}\r\nx-a: ".encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: {address.netloc}\r\n{before}x-a: ".encode()
     assert address.hostname
     assert address.port
     with socket.create_connection((address.hostname, address.port), timeout=60) as client:

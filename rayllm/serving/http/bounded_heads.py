@@ -1,47 +1,158 @@
-"""uvicorn's HTTP protocol with bounds on request heads, for ports that only routers use."""
+"""uvicorn's HTTP protocol with limits on request heads and trailers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from asyncio import TimerHandle
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Protocol
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_MOST_BYTES = 1024 * 1024
-_MOST_SECONDS = 10.0
+from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
+
+
+class HeadLimits(Protocol):
+    """Limits on request heads."""
+
+    @property
+    def max_header_bytes(self) -> int:
+        """Largest URL, headers and trailers together."""
+
+    @property
+    def header_timeout_s(self) -> float:
+        """Seconds that a client may take to send a head."""
 
 
 class BoundedHeads(HttpToolsProtocol):
-    """Breaks off connections on which a request's head is too long, or takes too long."""
+    """uvicorn's protocol with limits on request heads.
 
-    _head_timer: TimerHandle | None = None
-    _head_bytes = 0
+    Trailers of a chunked body count as a part of the head, and are dropped: uvicorn would make headers of them.
+    """
+
+    def __init__(self, *, limits: Callable[[], HeadLimits], **options: Any) -> None:
+        super().__init__(**options)
+        self._limits: Callable[[], Any] = limits
+        self._is_in_head = True
+        # Between a chunk's size and its first byte; the last chunk has none, so that trailers follow.
+        self._is_in_trailer = False
+        self._head_bytes = 0
+        self._has_only_head = True
+        self._head_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request head."""
         super().connection_made(transport)
-        self.on_message_begin()
+        self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timer."""
         self._end_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._head_timer:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MOST_BYTES:
-                self.transport.abort()
+        """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        counted, self._has_only_head = self._head_bytes, True
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Answer as if no upgrade was requested; the parser accepts no further request on this connection.
+            if self.cycle:
+                self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            # The parser wraps what its callbacks raise.
+            fault = error.__context__
+            if not isinstance(fault, RayLLMError):
+                fault = RequestError("The server cannot read this as an HTTP/1.1 request.")
+            self._refuse(fault)
+            return
+        if (self._is_in_head or self._is_in_trailer) and self._has_only_head:
+            # The parser holds a header back until it ends, and copies it with each further part.
+            self._head_bytes = max(self._head_bytes, counted + len(data))
+            if self._head_bytes > self._limits().max_header_bytes:
+                self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
+        """Start the timer for the head of the next request."""
         super().on_message_begin()
-        self._end_head()
-        self._head_bytes, self._head_timer = 0, self.loop.call_later(_MOST_SECONDS, self.transport.abort)
+        self._begin_head()
+
+    def on_url(self, url: bytes) -> None:
+        """Count a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, or drop a trailer."""
+        self._count(len(name) + len(value))
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        """The head is complete: cancel its timer."""
         self._end_head()
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins, or the trailers."""
+        self._is_in_trailer, self._has_only_head = True, False
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._is_in_trailer = self._has_only_head = False
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete, with its trailers."""
+        self._is_in_trailer = self._has_only_head = False
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def _begin_head(self) -> None:
+        self._end_head()
+        self._is_in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
+
     def _end_head(self) -> None:
-        if self._head_timer:
+        self._is_in_head = False
+        if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits().max_header_bytes:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> RayLLMError:
+        limit = self._limits().max_header_bytes
+        return HeadersTooLargeError(f"The request's headers are larger than {limit} bytes (router.max_header_bytes).")
+
+    def _head_timed_out(self) -> None:
+        if not self._head_bytes:
+            # Clients open connections ahead of their first request.
+            self.transport.close()
+            return
+        seconds = self._limits().header_timeout_s
+        self._refuse(RequestTimeoutError(f"The headers took longer than {seconds:g} s (router.header_timeout_s)."))
+
+    def _refuse(self, error: RayLLMError) -> None:
+        """Answer a request that cannot be parsed, unless an earlier one waits for its reply, and close."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._write_error(error)
+        self.transport.close()
+
+    def _write_error(self, error: RayLLMError) -> None:
+        body = json.dumps(error.body()).encode()
+        status = HTTPStatus(error.status)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)

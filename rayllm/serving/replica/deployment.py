@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import ray
-import uvicorn
 from ray import serve
 from starlette.types import ASGIApp
 
@@ -30,9 +29,8 @@ from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
-from rayllm.serving.http.bounded_heads import BoundedHeads
-from rayllm.serving.http.uvicorn_server import EmbeddedServer
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
+from rayllm.serving.replica.http_server import http_server
 from rayllm.serving.replica.metrics import ReplicaMetrics
 from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
@@ -125,19 +123,7 @@ class ModelReplica:
             self._receiver = Receiver(self._gate)
             self._receiver.start()
             self._slots.on_slot_freed = self._receiver.notify_slot_free
-        config = uvicorn.Config(
-            self._http_app(),
-            host=host,
-            port=0,
-            http=BoundedHeads,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            # Routers keep their connections open; draining decides when they end.
-            timeout_keep_alive=3600,
-        )
-        self._http = EmbeddedServer(config)
+        self._http = http_server(self._http_app(), host)
         self._serving = asyncio.create_task(self._http.serve())
         while not self._http.started:
             if self._serving.done():

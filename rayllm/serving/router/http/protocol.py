@@ -1,20 +1,16 @@
-"""uvicorn's HTTP protocol with limits on request heads and on slow clients."""
+"""uvicorn's HTTP protocol with limits on slow clients, too."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from asyncio import TimerHandle
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any, cast
 
-import httptools
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rayllm.config import RouterConfig
-from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
+from rayllm.core.errors import RayLLMError, RequestError
+from rayllm.serving.http.bounded_heads import BoundedHeads
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
 from rayllm.serving.router.http.upload_timeout import body_deadline, has_unread_body
@@ -23,7 +19,7 @@ from rayllm.serving.router.http.upload_timeout import body_deadline, has_unread_
 _LAST_REQUEST_S = 2.0
 
 
-class LimitedProtocol(HttpToolsProtocol):
+class LimitedProtocol(BoundedHeads):
     """uvicorn's protocol with limits on request heads, and timeouts for slow heads, slow readers and idle uploads.
 
     Args:
@@ -39,14 +35,10 @@ class LimitedProtocol(HttpToolsProtocol):
         refused: Callable[[RayLLMError], None],
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self._limits = limits
+        super().__init__(limits=limits, **options)
         self._opened = opened
         self._refused = refused
-        self._is_in_head = True
-        self._head_bytes = 0
         self._hosts = 0
-        self._head_timer: TimerHandle | None = None
         self._send_timer: TimerHandle | None = None
         self._is_in_body = False
         self._body_bytes = 0
@@ -64,63 +56,30 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether the client may still send what this connection does not answer."""
         return self._is_in_body or self.has_read_ahead
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first request head."""
-        super().connection_made(transport)
-        self._begin_head()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""
-        self._end_head()
         self._end_body()
         self._stop_send_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
-        if self.transport.is_closing():
-            return
-        self._unset_keepalive_if_required()
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answer as if no upgrade was requested; the parser accepts no further request on this connection.
-            if self.cycle:
-                self.cycle.keep_alive = False
-        except httptools.HttpParserError as error:
-            # The parser wraps what its callbacks raise.
-            fault = error.__context__
-            if not isinstance(fault, RayLLMError):
-                fault = RequestError("The server cannot read this as an HTTP/1.1 request.")
-            self._refuse(fault)
-            return
-        if self._is_in_head:
-            # Bytes that the parser buffers until a header ends count as well.
-            self._head_bytes += len(data)
-            if self._head_bytes > self._limits().max_header_bytes:
-                self._refuse(self._head_too_large())
-        elif self._is_in_body and self._body_timer is None:
+        """Parse data, and start the timer for a body that is not complete."""
+        super().data_received(data)
+        if self._is_in_body and self._body_timer is None:
             self._body_timer = self.loop.call_later(self._limits().body_timeout_s, self._check_body)
 
     def on_message_begin(self) -> None:
-        """Start the timer for the head of the next request."""
+        """Count the Host headers of the next request."""
+        self._hosts = 0
         super().on_message_begin()
-        self._begin_head()
-
-    def on_url(self, url: bytes) -> None:
-        """Count a part of the URL."""
-        self._count(len(url))
-        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header."""
-        self._count(len(name) + len(value))
+        """Count a Host header."""
         self._hosts += name.lower() == b"host"
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Register the request before the application runs."""
-        self._end_head()
         if self._hosts != 1 and self.parser.get_http_version() == "1.1":
             raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
         self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
@@ -173,17 +132,6 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    def _begin_head(self) -> None:
-        self._end_head()
-        self._is_in_head, self._head_bytes, self._hosts = True, 0, 0
-        self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
-
-    def _end_head(self) -> None:
-        self._is_in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
     def _end_body(self) -> None:
         self._is_in_body = False
         if self._body_timer is not None:
@@ -198,23 +146,6 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._body_timer = self.loop.call_later(max(left_s, 1.0), self._check_body)
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits().max_header_bytes:
-            raise self._head_too_large()
-
-    def _head_too_large(self) -> RayLLMError:
-        limit = self._limits().max_header_bytes
-        return HeadersTooLargeError(f"The request's headers are larger than {limit} bytes (router.max_header_bytes).")
-
-    def _head_timed_out(self) -> None:
-        if not self._head_bytes:
-            # Clients open connections ahead of their first request.
-            self.transport.close()
-            return
-        seconds = self._limits().header_timeout_s
-        self._refuse(RequestTimeoutError(f"The headers took longer than {seconds:g} s (router.header_timeout_s)."))
-
     def _refuse(self, error: RayLLMError) -> None:
         """Answer a request that cannot be parsed, unless a reply has begun or an earlier request waits for its own."""
         if self.cycle is None or self.cycle.response_complete:
@@ -226,13 +157,7 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
             return
-        body = json.dumps(error.body()).encode()
-        status = HTTPStatus(error.status)
-        head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self._write_error(error)
         self._end_head()
         self._end_body()
         close_gently(self.transport)

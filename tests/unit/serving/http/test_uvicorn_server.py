@@ -14,7 +14,7 @@ PRIVATE_NAMES = {
         "Server.should_exit",
         "Server.started",
     ),
-    # Limits on clients: serving/router/http/protocol.py.
+    # Limits on clients: serving/http/bounded_heads.py and serving/router/http/protocol.py.
     "uvicorn.protocols.http.httptools_impl": (
         "HttpToolsProtocol._unset_keepalive_if_required",
         "HttpToolsProtocol.cycle",
