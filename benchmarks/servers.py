@@ -127,8 +127,9 @@ def rayllm(
 @contextmanager
 def rayllm_relaying(path: Path = DEMO, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
     """RayLLM whose routers relay replies by HTTP, as they do for web pages of other origins and to other nodes."""
-    with rayllm(path, variables, name="rayllm relaying") as server:
-        yield replace(server, headers={"Origin": "http://elsewhere"})
+    origin = "http://elsewhere"
+    with rayllm(path, variables, name="rayllm relaying", router={"cors": {"allow_origins": [origin]}}) as server:
+        yield replace(server, headers={"Origin": origin})
 
 
 @contextmanager

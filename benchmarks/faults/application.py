@@ -130,7 +130,9 @@ def arguments(
     demo["deployment_config"] = {"num_replicas": REPLICAS, "health_check_period_s": 2, **options}
     demo["engine_kwargs"] |= engine or {}
     demo["lora_config"]["dynamic_lora_loading_path"] = str(_adapters())
-    router: dict[str, Any] = {"num_replicas": ROUTERS, "listen": listen}
+    # Replies to web pages of other origins are relayed.
+    cors = {"allow_origins": ["http://elsewhere"]}
+    router: dict[str, Any] = {"num_replicas": ROUTERS, "listen": listen, "cors": cors}
     if folder:
         router |= {"keys": str(folder / "keys.yaml"), "usage": str(folder / "usage")}
     return {"llm_configs": [demo], "router": router}

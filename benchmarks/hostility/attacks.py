@@ -15,8 +15,8 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 Attack = Callable[["Target"], Awaitable[None]]
-_POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-_HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+_POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+_HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 # What two servers could read differently, and a request hidden behind it.
 _AMBIGUOUS = [
     _POST + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + _HEALTH,

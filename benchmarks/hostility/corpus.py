@@ -133,7 +133,7 @@ class HostileRequest:
 
 
 def make_request(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HostileRequest:
-    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", "connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", "connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     return HostileRequest(head, body, summary=f"{method} {path} {dict(headers)} {body[:2000]!r}")

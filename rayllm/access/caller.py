@@ -19,7 +19,8 @@ class Caller:
 
     `name` is that of its key, and `tenant` owns the files and batches that it creates; both are empty without keys.
     `models` are names of models and adapters that it may use, with `*` for any text; None are all. `limits` are those
-    of its key, and `priority` is the highest class of its requests. Usage can be grouped by `labels`.
+    of its key, and `priority` is the highest class of its requests. Usage can be grouped by `labels`. `is_scraper` says
+    that it may read metrics, and nothing else.
     """
 
     name: str = ""
@@ -29,6 +30,7 @@ class Caller:
     limits: Amounts = field(default_factory=dict, hash=False)
     priority: Priority = Priority.STANDARD
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    is_scraper: bool = False
 
     def may_use(self, *names: str) -> bool:
         """Whether it may use a model."""

@@ -8,7 +8,7 @@ import secrets
 import time
 from datetime import UTC, datetime
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from rayllm.access.caller import Caller
 from rayllm.access.limits import limits_of
@@ -66,6 +66,14 @@ class Key(Frozen):
     """What usage can be grouped by, such as a team: at most 16, of plain names and values."""
     admin: bool = False
     """May load adapters, and see other keys' requests."""
+    scrape: bool = False
+    """May read `/metrics`, and nothing else."""
+
+    @model_validator(mode="after")
+    def _scrapes_only(self) -> Key:
+        if self.scrape and self.admin:
+            raise ValueError("a key with `scrape` may read metrics and nothing else, so it cannot be an `admin`'s")
+        return self
 
     @field_validator("name", "tenant")
     @classmethod
@@ -107,5 +115,5 @@ class Key(Frozen):
     @property
     def caller(self) -> Caller:
         """Who sends a request with this key."""
-        limits, priority = limits_of(self), Priority.named(self.priority)
-        return Caller(self.name, self.tenant or self.name, self.models, self.admin, limits, priority, self.labels)
+        limits, priority, tenant = limits_of(self), Priority.named(self.priority), self.tenant or self.name
+        return Caller(self.name, tenant, self.models, self.admin, limits, priority, self.labels, self.scrape)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rayllm.config.base import Frozen, matching
 from rayllm.config.guard import GuardConfig
@@ -20,6 +21,20 @@ _File = Annotated[
     str, matching(r"(s3|gs)://[^/\s]+/.+|(?!.*://).+", "must be a path, s3://bucket/file or gs://bucket/file")
 ]
 _Address = Annotated[str, matching(r"[^\s/]+:\d{1,5}", "must be `host:port`, such as `127.0.0.1:8001`")]
+_Host = Annotated[
+    str, matching(r"[\w-][\w.-]*|[\dA-Fa-f:.]+", "must be a host name or address, without scheme, port and brackets")
+]
+
+
+def _check_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"must be an address or a network, such as `10.0.0.0/8`: {error}") from None
+    return text
+
+
+_Network = Annotated[str, AfterValidator(_check_network)]
 
 
 class CorsConfig(Frozen):
@@ -70,6 +85,7 @@ class BatchesConfig(Frozen):
 
 Routing = Literal["least_loaded", "prefix_aware", "session"]
 HostedTools = Literal["ignore", "refuse"]
+OpenPath = Literal["/metrics", "/openapi.json", "/v1/models", "/version"]
 
 
 class RouterConfig(Frozen):
@@ -128,9 +144,17 @@ class RouterConfig(Frozen):
     keys: _File | None = None
     """File of API keys, which `rayllm keys` manages: a path visible to all nodes, `s3://…` or `gs://…`. Every request
     but `/health`, `/ready` and `/ui` then needs one."""
+    open_paths: tuple[OpenPath, ...] = ()
+    """Paths that need no key, though others do: `/metrics`, `/openapi.json`, `/v1/models` or `/version`."""
     allow_anyone: bool = False
     """Serve anyone who can reach the service, though there are no keys: for a service behind something that
     authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""
+    allowed_hosts: tuple[_Host, ...] = ()
+    """Names by which requests may reach a service without keys, besides `localhost` and loopback addresses: others in
+    their `Host` header are answered 403, unless `allow_anyone` is set."""
+    trusted_proxies: tuple[_Network, ...] = ()
+    """Addresses and networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` say who
+    the client is, and which scheme it uses. From others, these headers mean nothing."""
     oidc: OidcConfig | None = None
     """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
     usage: _Folder | None = None

@@ -94,6 +94,7 @@ def access(proxy_url: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFact
     made.create("carol", "--tenant", "alice")
     made.create("bob", "--models", ADAPTER)
     made.create("root", "--admin")
+    made.create("prometheus", "--scrape")
     router = {
         "num_replicas": ROUTERS,
         "listen": f"127.0.0.1:{port}",
@@ -160,10 +161,20 @@ def test_clients_raise_their_own_error_for_other_keys(access: Access, key: str) 
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/metrics", "/v1/requests", "/v1/files", "/version", "/openapi.json", "/none"]
 )
-def test_every_path_but_health_needs_a_key(access: Access, path: str) -> None:
+def test_every_path_but_probes_needs_a_key(access: Access, path: str) -> None:
     assert httpx.get(access.url + path).status_code == 401
     assert httpx.get(access.url + "/health").status_code == 200
-    assert httpx.get(access.url + "/ready").json() == {"status": "ready", "models": [], "phases": {}}
+    assert httpx.get(access.url + "/ready").json() == {"status": "ready"}
+    assert httpx.head(access.url + "/ready/").status_code == 200
+
+
+def test_prometheus_has_a_key_for_metrics_alone(access: Access) -> None:
+    headers = {"authorization": f"Bearer {access.keys['prometheus']}"}
+    assert "rayllm_replicas" in httpx.get(access.url + "/metrics", headers=headers).text
+    for path in ("/v1/models", "/v1/usage", "/v1/requests", "/v1/files", "/version"):
+        assert httpx.get(access.url + path, headers=headers).status_code == 403
+    with pytest.raises(openai.PermissionDeniedError):
+        answer(access.openai(access.keys["prometheus"]))
 
 
 def test_metrics_are_of_the_models_of_the_key(access: Access, alice: openai.OpenAI, bob: openai.OpenAI) -> None:

@@ -132,7 +132,7 @@ def request(address: Address, question: str, tokens: int) -> bytes:
     """A request for a stream of so many tokens."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "stream": True}
     raw = json.dumps({**body, "max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}).encode()
-    head = f"POST {httpx.URL(address.url).path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    head = f"POST {httpx.URL(address.url).path}/v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
     head += f"authorization: Bearer {address.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
     return head.encode() + raw
 

@@ -221,6 +221,22 @@ def test_a_huge_header_is_told_so(service: Service, before: str) -> None:
         assert client.makefile("rb").readline() == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 
 
+def test_web_pages_cannot_use_a_service_without_keys(service: Service, http: httpx.Client) -> None:
+    body = {"model": "rayllm-demo", "prompt": "The capital of France", "max_tokens": 1}
+    for url in (service.url, service.proxy_url):
+        reply = httpx.post(f"{url}{COMPLETIONS}", json=body, headers={"host": "evil.example"}, timeout=60)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "permission_denied")
+        assert httpx.get(f"{url}/v1/models", headers={"host": "evil.example"}).status_code == 403
+        own = {"origin": url, "sec-fetch-site": "same-origin"}
+        assert httpx.post(f"{url}{COMPLETIONS}", json=body, headers=own, timeout=60).status_code == 200
+        # HEAD, and needless slashes, before Ray Serve's proxy as well.
+        for path in ("/v1/models", "//v1//models/", "/health/"):
+            reply = httpx.head(f"{url}{path}")
+            assert (reply.status_code, reply.content) == (200, b"")
+    # This application lets pages of any origin call it; those without CORS are refused.
+    assert is_served(http)
+
+
 def test_a_salt_keeps_a_prefix_from_those_who_do_not_know_it(http: httpx.Client) -> None:
     """Whether a prompt is in the cache is told by the time to its answer."""
     secret = "The password of the treasury is " + " ".join(str(number**3 % 97) for number in range(60))

@@ -76,6 +76,7 @@ def _pass_file(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What usage can be grouped by.")
 @click.option("--admin", is_flag=True, help="It may load adapters and see other keys' requests.")
+@click.option("--scrape", is_flag=True, help="It may read `/metrics`, and nothing else.")
 @_pass_file
 def create(
     file: KeyFile, name: str, models: str | None, expires: str | None, labels: tuple[str, ...], **options: Any
@@ -200,6 +201,7 @@ def _row(key: Key) -> list[str]:
     from rayllm.access.limits import UNITS
 
     models = "all" if key.models is None else ", ".join(key.models) or "none"
+    models = "/metrics only" if key.scrape else models
     expires = f"{key.expires:%Y-%m-%d %H:%M}Z{' (expired)' if key.has_expired else ''}" if key.expires else "-"
     limits = ", ".join(f"{limit:,} {UNITS[kind]}" for kind, limit in key.caller.limits.items()) or "none"
     labels = ", ".join(f"{name}={value}" for name, value in key.labels.items()) or "-"

@@ -7,24 +7,13 @@ import json
 from asyncio import TimerHandle
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rayllm.config import RouterConfig
 from rayllm.core.errors import HeadersTooLargeError, RayLLMError, RequestError, RequestTimeoutError
-
-
-class HeadLimits(Protocol):
-    """Limits on request heads."""
-
-    @property
-    def max_header_bytes(self) -> int:
-        """Largest URL, headers and trailers together."""
-
-    @property
-    def header_timeout_s(self) -> float:
-        """Seconds that a client may take to send a head."""
 
 
 class BoundedHeads(HttpToolsProtocol):
@@ -33,9 +22,9 @@ class BoundedHeads(HttpToolsProtocol):
     Trailers of a chunked body count as a part of the head, and are dropped: uvicorn would make headers of them.
     """
 
-    def __init__(self, *, limits: Callable[[], HeadLimits], **options: Any) -> None:
+    def __init__(self, *, limits: Callable[[], RouterConfig], **options: Any) -> None:
         super().__init__(**options)
-        self._limits: Callable[[], Any] = limits
+        self._limits = limits
         self._is_in_head = True
         # Between a chunk's size and its first byte; the last chunk has none, so that trailers follow.
         self._is_in_trailer = False

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
+
+
+def embedded_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol], **options: Any) -> EmbeddedServer:
+    """A server that trusts no headers of proxies, takes no WebSockets and logs only faults."""
+    http: Any = protocol
+    config = uvicorn.Config(
+        app,
+        http=http,
+        ws="none",
+        proxy_headers=False,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        **options,
+    )
+    return EmbeddedServer(config)
 
 
 class EmbeddedServer(uvicorn.Server):

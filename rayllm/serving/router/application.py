@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from rayllm.access import caller_of
 from rayllm.config import AppConfig
@@ -29,6 +30,7 @@ from rayllm.core.errors import GuardError, RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
+from rayllm.serving.router.access.browser_gate import BrowserGate
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
@@ -41,6 +43,7 @@ from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.moderations import ModerationsApi
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
+from rayllm.serving.router.http.clean_path import CleanPath
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.readiness import Readiness
@@ -49,6 +52,7 @@ from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.request_sender import RequestSender
 from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.router.ui.pages import PATH as PAGE
 
 logger = logging.getLogger(__name__)
 
@@ -109,32 +113,32 @@ class RouterApplication:
             hooks,
             guards,
         )
-        self._gate = (
-            partial(
+        router, refused = config.router, telemetry.metrics.refuse
+        self._gate: Callable[[ASGIApp], ASGIApp] | None = None
+        if router.needs_keys:
+            self._gate = partial(
                 ApiKeyGate,
                 credentials=credentials,
                 admin_keys=admin_keys,
-                refused=telemetry.metrics.refuse,
-                open_paths=[route.path for route in open_routes],
+                refused=refused,
+                open_paths=["/ready", *router.open_paths, *(route.path for route in open_routes)],
             )
-            if config.router.needs_keys
-            else None
-        )
+        elif not router.allow_anyone:
+            self._gate = partial(BrowserGate, config=router, refused=refused)
         self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_keys)
         self._vllm_version: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.app: ASGIApp = self._application()
 
     def _application(self) -> FastAPI:
-        app = FastAPI(openapi_url=None)
+        app = FastAPI(openapi_url=None, redirect_slashes=False)
         for endpoint in ENDPOINTS:
             app.router.routes.append(Route(endpoint.path, self._forwarder, methods=["POST"]))
         app.router.routes.append(Route(MODERATIONS, self._moderations, methods=["POST"]))
         app.add_api_route("/v1/load_lora_adapter", self._admin.load, methods=["POST"])
         app.add_api_route("/v1/unload_lora_adapter", self._admin.unload, methods=["POST"])
-        app.add_api_route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
-        app.router.routes.append(Route(OPENAPI, describe))
-        app.router.routes.extend(self._routes)
+        responses = Route(f"{RESPONSES}/{{name:path}}", self.no_stored_response, methods=["GET", "POST", "DELETE"])
+        app.router.routes.extend([responses, Route(OPENAPI, describe), *self._routes])
         for path, handler in {
             "/v1/models": self.list_models,
             "/v1/models/{name:path}": self.get_model,
@@ -142,12 +146,15 @@ class RouterApplication:
             "/ready": self.ready,
             "/version": self.version,
         }.items():
-            app.add_api_route(path, handler, methods=["GET"])
+            # Starlette's routes, unlike FastAPI's, answer HEAD as well.
+            app.router.routes.append(Route(path, handler))
         install_error_handlers(app)
         if self._gate:
-            app.add_middleware(self._gate)
+            gate: Any = self._gate
+            app.add_middleware(gate)
         # Outside of the gate: browsers ask without a key first whether they may send one.
-        if cors := self._config.router.cors:
+        router = self._config.router
+        if cors := router.cors:
             app.add_middleware(
                 CORSMiddleware,
                 allow_origins=list(cors.allow_origins),
@@ -156,6 +163,8 @@ class RouterApplication:
                 allow_credentials=cors.allow_credentials,
                 expose_headers=_EXPOSED,
             )
+        app.add_middleware(CleanPath, f"{PAGE}/")
+        app.add_middleware(ProxyHeadersMiddleware, list(router.trusted_proxies))
         return app
 
     async def _ask(self, path: str, body: bytes, headers: Mapping[str, str], *, user: GuardCaller) -> asgi.Response:
@@ -229,17 +238,25 @@ class RouterApplication:
     async def ready(self, request: Request) -> Response:
         """`GET /ready`: 200 if every model can answer or will scale from zero, else 503 with a reason for each.
 
-        Both say for each model that the caller may use which phase it is in.
+        Both say for each model that the caller may use which phase it is in; without a valid key, where the service has
+        keys, neither names one.
         """
-        may_see = caller_of(request.scope).may_use
-        ids = [model.model_id for model in self._models.models]
-        phases = {model_id: await self._readiness.phase(model_id) for model_id in ids if may_see(model_id)}
-        reasons = {model_id: reason for model_id in ids if (reason := await self._readiness.not_ready_reason(model_id))}
+        phases = {model.model_id: await self._readiness.phase(model.model_id) for model in self._models.models}
+        reasons = {
+            model.model_id: reason
+            for model in self._models.models
+            if (reason := await self._readiness.not_ready_reason(model.model_id))
+        }
+        caller = caller_of(request.scope)
+        is_stranger = self._config.router.needs_keys and not caller.name
+        phases = {name: phase for name, phase in phases.items() if not is_stranger and caller.may_use(name)}
+        details = {} if is_stranger else {"phases": phases}
         if not reasons:
-            return JSONResponse({"status": "ready", "models": [*phases], "phases": phases})
-        told = [f"`{model_id}`: {reason}" for model_id, reason in reasons.items() if may_see(model_id)]
-        error = UnavailableError(f"Not ready: {'; '.join(told) or 'a model cannot answer'}.", None, "not_ready", 5)
-        return JSONResponse({**error.body(), "phases": phases}, error.status, headers=error.headers())
+            models = {} if is_stranger else {"models": [*phases]}
+            return JSONResponse({"status": "ready", **models, **details})
+        explained = "; ".join(f"`{name}`: {reason}" for name, reason in reasons.items() if name in phases)
+        error = UnavailableError(f"Not ready{explained and ': '}{explained}.", None, "not_ready", 5)
+        return JSONResponse({**error.body(), **details}, error.status, headers=error.headers())
 
     async def version(self, request: Request) -> Response:
         """`GET /version`: versions of RayLLM, Ray and vLLM; vLLM's is null until a replica has answered."""

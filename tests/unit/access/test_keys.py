@@ -34,6 +34,12 @@ def test_new_keys_are_long_and_differ() -> None:
     assert all(key.startswith(PREFIX) and len(key) >= len(PREFIX) + 43 for key in keys)
 
 
+def test_a_key_that_scrapes_is_no_administrators() -> None:
+    assert ring(key("prometheus", "p", scrape=True)).find("p").is_scraper
+    with pytest.raises(ValueError, match="`scrape`"):
+        key("prometheus", scrape=True, admin=True)
+
+
 def test_a_key_finds_its_caller() -> None:
     keyring = ring(key("alice", "a", models=("m",)), key("bob", "b", tenant="team", admin=True))
     assert keyring.find("a") == Caller("alice", "alice", ("m",))

@@ -257,6 +257,18 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
             {"llm_configs": [MINIMAL], "router": {"cors": {"allow_origins": ["*"], "allow_credentials": True}}},
             "would trust every web page",
         ),
+        (
+            {"llm_configs": [MINIMAL], "router": {"allowed_hosts": ["https://chat.example.com"]}},
+            "args.router: allowed_hosts.0: `https://chat.example.com` must be a host name or address",
+        ),
+        ({"llm_configs": [MINIMAL], "router": {"allowed_hosts": ["[::1]"]}}, "without scheme, port and brackets"),
+        ({"llm_configs": [MINIMAL], "router": {"allowed_hosts": ["*"]}}, "`*` must be a host name"),
+        (
+            {"llm_configs": [MINIMAL], "router": {"trusted_proxies": ["10.0.0.1/8"]}},
+            "must be an address or a network, such as `10.0.0.0/8`: 10.0.0.1/8 has host bits set",
+        ),
+        ({"llm_configs": [MINIMAL], "router": {"trusted_proxies": ["*"]}}, "trusted_proxies.0: must be an address"),
+        ({"llm_configs": [MINIMAL], "router": {"open_paths": ["/v1/usage"]}}, "router: open_paths.0: "),
         ({"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["b"]}}}, "no model has the id `b`"),
         (
             {"llm_configs": [MINIMAL], "router": {"fallbacks": {"org/name": ["org/name"]}}},

@@ -12,15 +12,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rayllm.access import Caller
 from rayllm.access.oidc import is_token
 from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES
-from rayllm.core.errors import AuthenticationError, RayLLMError
+from rayllm.core.errors import AuthenticationError, PermissionDeniedError, RayLLMError
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import error_response, path_of
 
-# Tell whether the process lives and whether the models do; load balancers have no keys.
-_OPEN, _READY = "/health", "/ready"
-# Who asks without a key whether the models live is not told their names.
-_NOBODY = Caller(models=())
+# Tells whether the process lives; load balancers have no keys.
+_OPEN = "/health"
+_METRICS = "/metrics"
 # No key and no token is called so.
 _ADMINISTRATOR = Caller("router:admin", is_admin=True)
 # Anthropic's clients send their key here.
@@ -33,7 +32,7 @@ class ApiKeyGate:
 
     Args:
         refused: called with the error of each request that is not admitted.
-        open_paths: further paths that need no key.
+        open_paths: further paths that need no key, but may say more to who has one.
     """
 
     app: ASGIApp
@@ -46,13 +45,14 @@ class ApiKeyGate:
         # Calls in process have a user already.
         if scope["type"] == "http" and "user" not in scope:
             path = path_of(Request(scope))
-            if path != _OPEN and path not in self.open_paths:
+            if path != _OPEN:
                 try:
                     scope["user"] = await self._caller(scope, path)
                 except RayLLMError as error:
-                    self.refused(error)
-                    await error_response(error, path)(scope, receive, send)
-                    return
+                    if path not in self.open_paths:
+                        self.refused(error)
+                        await error_response(error, path)(scope, receive, send)
+                        return
         await self.app(scope, receive, send)
 
     async def _caller(self, scope: Scope, path: str) -> Caller:
@@ -72,4 +72,7 @@ class ApiKeyGate:
         issuer = self.credentials.issuer
         if issuer and is_token(key):
             return await issuer.caller(key)
-        return self.credentials.keyring.find(key)
+        caller = self.credentials.keyring.find(key)
+        if caller.is_scraper and path != _METRICS:
+            raise PermissionDeniedError(f"The key `{caller.name}` may read {_METRICS}, and nothing else.")
+        return caller

@@ -37,6 +37,7 @@ class KeyDescription(BaseModel):
     expires: datetime | None
     labels: dict[str, str]
     admin: bool
+    scrape: bool
 
     @classmethod
     def of(cls, key: Key) -> KeyDescription:

@@ -44,7 +44,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  (registered for it)
     path = path_of(request)
     if error.status_code == 404:
-        return error_response(RouteNotFoundError(f"There is no {request.method} {path}."), path)
+        # HEAD gets the headers of GET.
+        method = "GET" if request.method == "HEAD" else request.method
+        return error_response(RouteNotFoundError(f"There is no {method} {path}."), path)
     if error.status_code == 405:
         response = error_response(MethodNotAllowedError(f"{path} does not take {request.method}."), path)
         response.headers.update(error.headers or {})

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import uvicorn
 from ray.serve.config import ProxyLocation
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,7 +19,7 @@ from rayllm.config import RouterConfig
 from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
-from rayllm.serving.http.uvicorn_server import EmbeddedServer
+from rayllm.serving.http.uvicorn_server import embedded_server
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
@@ -56,22 +55,10 @@ class HttpServer:
         self._app = app
         self._root_path = root_path
         self._refused = refused
-        protocol: Any = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened, refused=refused)
-        config = uvicorn.Config(
-            self._serve,
-            http=protocol,
-            ws="none",
-            interface="asgi3",
-            proxy_headers=False,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=90,
+        protocol = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened, refused=refused)
+        self._server = embedded_server(
+            self._serve, protocol, interface="asgi3", server_header=False, date_header=False, timeout_keep_alive=90
         )
-        self._server = EmbeddedServer(config)
         self._serving: asyncio.Task[None] | None = None
 
     def set_limits(self, limits: RouterConfig) -> None:
@@ -144,9 +131,11 @@ class HttpServer:
             await self._answer(scope, receive, send_named)
         finally:
             took = 1000 * (time.perf_counter() - began)
+            # As a trusted proxy says, once the application has run.
+            client = printable(scope["client"][0]) if scope["client"] else "-"
             path = printable(scope["path"])
             status = connection.status or status or CLIENT_LEFT
-            logger.info("%s %s %s %d %.1f ms", request_id, scope["method"], path, status, took)
+            logger.info("%s %s %s %s %d %.1f ms", request_id, client, scope["method"], path, status, took)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, unless too many requests are in progress."""

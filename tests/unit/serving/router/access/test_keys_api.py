@@ -62,6 +62,7 @@ async def test_an_administrator_sees_all_keys_and_what_they_may_do() -> None:
         "expires": None,
         "labels": {"team": "search"},
         "admin": False,
+        "scrape": False,
     }
     expired = body["data"][2]
     assert (expired["status"], expired["expires"], expired["tenant"]) == ("expired", "2020-01-31T00:00:00Z", "bobby")
