@@ -34,7 +34,8 @@ _MEANINGS = {
     "not_found": "There is no such path, file or batch.",
     "not_ready": "`/ready`, or the service while it starts: the message has the reason for each model.",
     "overloaded": "No replica has a free slot, or the queue is full. Try again after `Retry-After` seconds.",
-    "permission_denied": "The key may not use this model, or is no administrator's.",
+    "permission_denied": "The key may not do this, or it came "
+    "[from a web page](access.md#web-pages-and-services-on-loopback) without one.",
     "rate_limit_exceeded": "A [limit](access.md#limits) of the key has been reached; `Retry-After` says for how long.",
     "request_quarantined": "Replicas have [died of this request](reliability.md), so it is not sent to another.",
     "request_refused": "A [hook](hooks.md) refused the request; the hook may choose another status and code.",

@@ -128,7 +128,11 @@ OWN = (
     _Own("get", "/v1/requests/{request_id}", "Where the time of one request went, by its `x-request-id`."),
     _Own("get", "/metrics", "Metrics of all processes, for Prometheus."),
     _Own("get", "/health", "Whether the router's process is alive."),
-    _Own("get", "/ready", "Whether every model can answer or will scale from zero, and its phase."),
+    _Own(
+        "get",
+        "/ready",
+        "Whether every model can answer or will scale from zero; with a key, if there are any, their phases.",
+    ),
     _Own("get", "/version", "Versions of RayLLM, Ray and vLLM."),
     _Own("get", OPENAPI, "This description, as OpenAPI."),
     _Own("get", UI, "A page for people."),

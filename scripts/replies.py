@@ -93,11 +93,11 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """Readiness and the phase of every model."""
+    """Readiness, and the phase of every model that the caller may know of."""
 
     status: Literal["ready"]
-    models: list[str]
-    phases: dict[str, str]
+    models: list[str] = []
+    phases: dict[str, str] = {}
 
 
 class Versions(BaseModel):
