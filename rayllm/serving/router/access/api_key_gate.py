@@ -67,8 +67,6 @@ class ApiKeyGate:
                 "Send the key in a header, `Authorization: Bearer <key>`; keys in URLs end up in logs, so they are "
                 "not accepted there."
             )
-        if not key and path == _READY:
-            return _NOBODY
         issuer = self.credentials.issuer
         if issuer and is_token(key):
             return await issuer.caller(key)

@@ -100,16 +100,17 @@ class Application:
 @pytest.mark.parametrize(("key", "ids"), [("", []), ("some", ["open"]), ("all", ["open", "secret"])])
 async def test_ready_names_the_models_of_the_key(key: str, ids: list[str], tmp_path: Path) -> None:
     answer = await Application(tmp_path, {"open", "secret"}).get("/ready", key)
-    assert (answer.status_code, answer.json()["models"]) == (200, ids)
-    assert [*answer.json()["phases"]] == ids
+    assert (answer.status_code, answer.json().get("models", [])) == (200, ids)
+    assert [*answer.json().get("phases", [])] == ids
     answer = await Application(tmp_path / "other", {"open"}).get("/ready", key)
     assert answer.status_code == 503
     assert ("secret" in answer.text) == (key == "all")
-    assert [*answer.json()["phases"]] == ids
+    assert [*answer.json().get("phases", [])] == ids
 
 
 async def test_a_wrong_key_asks_for_nothing(tmp_path: Path) -> None:
-    assert (await Application(tmp_path, set()).get("/ready", "other")).status_code == 401
+    answer = await Application(tmp_path, set()).get("/ready", "other")
+    assert (answer.status_code, answer.json().keys()) == (503, {"error"})
     assert (await Application(tmp_path / "other", set()).get("/metrics")).status_code == 401
 
 
