@@ -60,7 +60,6 @@ class Gate:
         (COUNT_TOKENS, {"x_api_key": "sk-alice"}, b'["alice",false]'),
         (MESSAGES, {"authorization": "Bearer sk-alice"}, b'["alice",false]'),
         ("/health", {}, b'["",false]'),
-        ("/ready", {}, b'["",false]'),
     ],
 )
 async def test_who_is_admitted(path: str, headers: dict[str, str], caller: bytes) -> None:
