@@ -31,6 +31,7 @@ from rayllm.core.endpoints import COMPLETIONS, MESSAGES, MODERATIONS, RESPONSES
 from rayllm.core.error_shapes import error_body
 from rayllm.core.errors import RequestError
 from rayllm.core.request_stats import RequestStats, StatsSource
+from rayllm.core.shares import current_tenant
 from rayllm.core.sockets import socket_folder
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
@@ -1094,6 +1095,17 @@ async def test_a_tenant_takes_half_of_a_routers_requests_and_bytes() -> None:
         held += [ask("c", 3500)]
         end.set()
         assert [reply.status for reply in await asyncio.gather(*held)] == [200] * 4
+
+
+async def test_a_replica_knows_whose_request_it_works_on() -> None:
+    async def tells(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({"tenant": current_tenant.get()})(scope, receive, send)
+
+    async with Replica(tells).listening() as replica, service("http", {"m": [replica]}) as found:
+        for tenant in ("a", "", "b"):
+            caller = Caller(tenant, tenant)
+            reply = await call(found.forwarder, PATH, b'{"model": "m"}', {}, user=caller)
+            assert json.loads(reply.body) == {"tenant": tenant}
 
 
 @WAYS
