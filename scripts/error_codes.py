@@ -36,8 +36,8 @@ _MEANINGS = {
     "overloaded": "No replica has a free slot, or the queue is full. Try again after `Retry-After` seconds.",
     "permission_denied": "The key may not do this, or it came "
     "[from a web page](access.md#web-pages-and-services-on-loopback) without one.",
-    "rate_limit_exceeded": "A [limit](access.md#limits) of the key, or its tenant's share of a router, has been reached; "
-    "try again after `Retry-After` seconds.",
+    "rate_limit_exceeded": "A [limit](access.md#limits) of the key, or its tenant's share of a router, has been "
+    "reached; try again after `Retry-After` seconds.",
     "request_quarantined": "Replicas have [died of this request](reliability.md), so it is not sent to another.",
     "request_refused": "A [hook](hooks.md) refused the request; the hook may choose another status and code.",
     "request_too_large": "The body is larger than `router.max_body_bytes`.",
