@@ -328,8 +328,8 @@ async def test_batches_are_listed_page_by_page(client: AsyncOpenAI) -> None:
 
 
 async def test_a_running_batch_is_cancelled(client: AsyncOpenAI, service: Service) -> None:
-    go_on = threading.Event()
-    service.runners.pause = lambda: (go_on.wait(10), None)[1]
+    go_on, stopped = threading.Event(), service.runners.stopped
+    service.runners.pause = lambda: (go_on.wait(60), stopped.wait(60), None)[2]
     made = await create(client)
     while (await client.batches.retrieve(made.id)).status != "in_progress":
         await asyncio.sleep(0.01)
@@ -342,8 +342,6 @@ async def test_a_running_batch_is_cancelled(client: AsyncOpenAI, service: Servic
         await client.files.delete(made.input_file_id)
     assert error_fields(caught.value) == (409, "file_id", "conflict")
     assert made.id in caught.value.message
-    # Long enough for the runner to see it.
-    await asyncio.sleep(0.1)
     go_on.set()
     assert (await ended(client, made.id)).status == "cancelled"
     await client.files.delete(made.input_file_id)
