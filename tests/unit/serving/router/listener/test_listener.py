@@ -257,11 +257,14 @@ async def test_the_address_is_free_once_the_raylet_and_its_routers_have_ended() 
 
 async def test_the_last_router_to_leave_knows_whether_the_application_is_gone() -> None:
     port = free_port()
-    both = [KeptListener("127.0.0.1", port, os.getpid(), "app") for _ in range(2)]
-    for listener in both:
-        await listener.start(Answers(b""))
-    await both[0].stop(is_deleted=True)
-    await both[1].stop(is_deleted=False)
+    first, second, third = (KeptListener("127.0.0.1", port, os.getpid(), "app") for _ in range(3))
+    await first.start(Answers(b""))
+    await second.start(Answers(b""))
+    await first.stop(is_deleted=True)
+    # The keeper has noticed that by the time at which it answers another one.
+    await third.start(Answers(b""))
+    await second.stop(is_deleted=False)
+    await third.stop(is_deleted=False)
     waiting = asyncio.create_task(answer(port))
     async with router(port) as next_one:
         assert await waiting == str(next_one.pid).encode()
