@@ -33,6 +33,7 @@ _SERVER = (
     "dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold "
     "log_config_file enable_scale_out grpc_port"
 )
+_SIZES = ["max_model_len", "max_num_batched_tokens", "block_size", "max_loras", "max_cpu_loras", "max_lora_rank"]
 
 DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
 """Types that vLLM computes in, by its names."""
@@ -89,6 +90,14 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
         value = engine_kwargs.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             faults.append(f"`{name}` must be a whole number of at least 1, not {value!r}")
+    for name in _SIZES:
+        value = engine_kwargs.get(name)
+        # vLLM also takes texts such as "8k" and, for `max_model_len`, -1.
+        if isinstance(value, int) and value < 1 and (name, value) != ("max_model_len", -1):
+            faults.append(f"`{name}` must be at least 1, not {value!r}")
+    for name in ("quantization", "load_format"):
+        if engine_kwargs.get(name) == "gguf":
+            faults.append(f"`{name}: gguf`: RayLLM does not load GGUF; leave it out and name a source with safetensors")
     if (dtype := engine_kwargs.get("dtype", "auto")) not in DTYPES:
         faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in; use {', '.join(DTYPES)}")
     if engine_kwargs.get("prefill_context_parallel_size", 1) != 1:

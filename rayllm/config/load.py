@@ -18,6 +18,7 @@ from rayllm.config.faults import config_error, did_you_mean
 from rayllm.config.legacy import Changes, refuse_removed_application, refuse_removed_model, upgrade
 from rayllm.config.model import GenerationConfig, ModelConfig
 from rayllm.config.paths import absolute, absolute_router, search_folders
+from rayllm.config.secrets import unexpanded
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 
@@ -46,6 +47,8 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     config = upgrade(raw, changes)
     for change in changes.all:
         logger.warning("%s: %s.", name, change)
+    if faults := [f"{name}: {fault}" for fault in unexpanded(config, "")]:
+        raise ConfigError("\n".join(faults))
     faults = absolute(config, folders, name)
     try:
         model = ModelConfig.model_validate(config)
@@ -91,6 +94,7 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
     folders = search_folders(folder)
     models = _models(args.get("llm_configs"), folders, faults)
     router = _router(args.get("router") or {}, folders, faults)
+    faults += unexpanded(args.get("router"), "args.router")
     if faults:
         raise ConfigError("\n".join(faults))
     try:

@@ -13,7 +13,7 @@ from rayllm.config.base import Frozen, matching
 from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
 from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
-from rayllm.config.source import BucketSource, HubSource, Source
+from rayllm.config.source import BucketSource, HubSource, Source, not_gguf
 from rayllm.config.vllm_versions import unmet_requirement
 from rayllm.prompt import PromptFormat
 
@@ -26,7 +26,7 @@ _MODEL_ID = matching(
 )
 _ADAPTER = matching(
     r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}",
-    "must be letters, digits and `. _ - @ +`, and begin with a letter or digit",
+    "must be letters, digits and `. _ - @ +`, and begin with a letter or digit; write `a--b` for `a/b`",
 )
 _ADAPTERS = matching(
     r"(s3|gs)://[^/]+.*|hf://[\w.-]+/?|(?!\w+://).+",
@@ -49,7 +49,9 @@ class ModelLoadingConfig(Frozen):
     """Accept a source with only pickled weights (`.bin`, `.pt`), which can run code when loaded."""
 
     @model_validator(mode="after")
-    def _revision_is_for_the_hub(self) -> ModelLoadingConfig:
+    def _is_on_the_hub(self) -> ModelLoadingConfig:
+        if self.model_source is None:
+            not_gguf(self.model_id)
         if self.revision and self.model_source is not None and not isinstance(self.model_source, HubSource):
             raise ValueError("`revision` is for models on the HuggingFace hub; leave it out")
         return self

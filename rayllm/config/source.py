@@ -5,9 +5,22 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
 
 from rayllm.config.base import Frozen, matching
+
+_GGUF = re.compile(r"[.-]gguf/?$|:([\w-]+-)?(I?Q\d|TQ\d|MXFP\d|B?F16|F32)\w*$", re.IGNORECASE)
+
+
+def not_gguf(value: str) -> str:
+    """`value`, the name of a source; raises ValueError if it is one of GGUF."""
+    if _GGUF.search(value):
+        raise ValueError(
+            f"`{value}` is GGUF, which RayLLM does not load; name a source with safetensors, such as the original "
+            "model, or one quantized as AWQ, GPTQ or FP8"
+        )
+    return value
+
 
 _Bucket = Annotated[str, matching(r"(s3|gs)://[^/].*", "must begin with s3://bucket or gs://bucket")]
 _NOT_A_REPOSITORY = "is neither a hub id like `organisation/name` nor a path; begin a path with `./` or `/`"
@@ -16,7 +29,7 @@ _NOT_A_REPOSITORY = "is neither a hub id like `organisation/name` nor a path; be
 class HubSource(Frozen):
     """A repository of the HuggingFace hub."""
 
-    repo_id: Annotated[str, matching(r"(?!.*\.\.)[\w.-]+(/[\w.-]+)?", _NOT_A_REPOSITORY)]
+    repo_id: Annotated[str, AfterValidator(not_gguf), matching(r"(?!.*\.\.)[\w.-]+(/[\w.-]+)?", _NOT_A_REPOSITORY)]
     """`organisation/name` on the hub."""
     revision: str | None = None
     """Branch, tag or commit; null is the default branch."""
@@ -25,7 +38,7 @@ class HubSource(Frozen):
 class LocalSource(Frozen):
     """A folder that every node serving the model can read."""
 
-    path: str
+    path: Annotated[str, AfterValidator(not_gguf)]
     """Path of the folder."""
 
 
@@ -64,7 +77,7 @@ class AwsCredentials(Frozen):
 class BucketSource(Frozen):
     """A folder of an object store."""
 
-    bucket_uri: _Bucket
+    bucket_uri: Annotated[_Bucket, AfterValidator(not_gguf)]
     """`s3://bucket/prefix` or `gs://bucket/prefix`."""
     extra_files: tuple[ExtraFile, ...] = ()
     """Additional files that the model needs."""
@@ -74,6 +87,15 @@ class BucketSource(Frozen):
     """Endpoint for temporary credentials."""
     anonymous: bool = False
     """Access a public bucket without credentials."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _anonymous_by_address(cls, value: Any) -> Any:
+        """`s3://anonymous@bucket/prefix` means anonymous access, as in `ray.serve.llm`."""
+        uri = value.get("bucket_uri") if isinstance(value, dict) else None
+        if not isinstance(uri, str) or "://anonymous@" not in uri:
+            return value
+        return {**value, "bucket_uri": uri.replace("anonymous@", "", 1), "anonymous": True}
 
     @field_validator("s3_sync_args")
     @classmethod

@@ -67,8 +67,10 @@ def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
 
 
 def _open(extra: ExtraFile, source: BucketSource) -> Store:
-    """The extra file's store, with the model's credentials and options."""
-    return open_store(source.model_copy(update={"bucket_uri": extra.bucket_uri, "extra_files": ()}))
+    """The extra file's store, with the model's credentials and options, or anonymous."""
+    own = BucketSource(bucket_uri=extra.bucket_uri)
+    options = {"s3_aws_credentials": None, "anonymous": True} if own.anonymous else {}
+    return open_store(source.model_copy(update={"bucket_uri": own.bucket_uri, "extra_files": (), **options}))
 
 
 def _list(extra: ExtraFile, store: Store) -> list[Item]:

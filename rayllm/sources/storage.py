@@ -39,11 +39,12 @@ def open_folder(uri: str) -> tuple[FileSystem, str]:
         from pyarrow.fs import LocalFileSystem
 
         return LocalFileSystem(), str(Path(uri).expanduser().absolute())
+    source = BucketSource(bucket_uri=uri)
     try:
-        filesystem = open_bucket(BucketSource(bucket_uri=uri)).filesystem()
+        filesystem = open_bucket(source).filesystem()
     except SourceError as error:
         raise StorageError(error.message) from None
-    return filesystem, uri.partition("://")[2].strip("/")
+    return filesystem, source.bucket_uri.partition("://")[2].strip("/")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ class Change:
     def text(self) -> str:
         """The change as the predicate of a sentence about the key."""
         if self.new:
-            return f"is now {' and '.join(f'`{name}`' for name in self.new)}"
+            # A key that only moved to the top would seem not to have moved.
+            place = " at the top of the model's file" if self.key.endswith(f".{self.new[0]}") else ""
+            return f"is now {' and '.join(f'`{name}`' for name in self.new)}{place}"
         return f"is not carried over: {self.why}" if self.kind == "not_carried" else self.why
 
     def __str__(self) -> str:

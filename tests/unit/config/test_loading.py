@@ -51,6 +51,8 @@ def test_a_configuration_is_frozen() -> None:
         ("/models/x", LocalSource(path="/models/x")),
         ("s3://bucket/x", BucketSource(bucket_uri="s3://bucket/x")),
         ({"bucket_uri": "gs://bucket/x"}, BucketSource(bucket_uri="gs://bucket/x")),
+        ("s3://anonymous@bucket/x", BucketSource(bucket_uri="s3://bucket/x", anonymous=True)),
+        ({"bucket_uri": "gs://anonymous@bucket/x"}, BucketSource(bucket_uri="gs://bucket/x", anonymous=True)),
         (
             {"bucket_uri": "s3://b/x", "s3_sync_args": ["--region", "us-west-2"]},
             BucketSource(bucket_uri="s3://b/x", s3_sync_args=("--region", "us-west-2")),
@@ -97,6 +99,10 @@ def test_a_revision_belongs_to_the_hub() -> None:
         ({"deployment_config": {"ray_actor_options": {"num_gpus": 1}}}, "ray_actor_options", "`placement_group"),
         ({"deployment_config": {"max_queued_requests": 0}}, "deployment_config.max_queued_requests", "greater than"),
         ({"engine_kwargs": {"tensor_parallel_size": "two"}}, "engine_kwargs", "a whole number of at least 1, not"),
+        ({"engine_kwargs": {"tensor_parallel_size": 0}}, "engine_kwargs", "`tensor_parallel_size` must be a whole"),
+        ({"engine_kwargs": {"max_model_len": 0}}, "engine_kwargs", "`max_model_len` must be at least 1, not 0"),
+        ({"engine_kwargs": {"max_num_batched_tokens": -5}}, "engine_kwargs", "`max_num_batched_tokens` must be at"),
+        ({"engine_kwargs": {"quantization": "gguf"}}, "engine_kwargs", "`quantization: gguf`: RayLLM does not load"),
         ({"engine_kwargs": {"dtype": "float7"}}, "engine_kwargs", "'float7' is not a type that vLLM computes in"),
         ({"engine_kwargs": {"dtype": ["float16"]}}, "engine_kwargs", "is not a type that vLLM computes in"),
         ({"engine_kwargs": {"max_num_seqs": None}}, "engine_kwargs", "a whole number of at least 1"),
@@ -239,6 +245,42 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    "source",
+    ["org/x-GGUF", "org/x:Q4_K_M", "org/x-GGUF:UD-IQ2_XXS", "org/x:BF16", "/m/x.Q8_0.gguf", "s3://b/x-gguf/", None],
+)
+def test_gguf_is_refused_by_name(source: str | None) -> None:
+    message = faults(model_loading_config={"model_id": "m" if source else "org/x-GGUF", "model_source": source})
+    assert f"`{source or 'org/x-GGUF'}` is GGUF, which RayLLM does not load; name a source with safetensors" in message
+
+
+def test_a_length_may_be_left_to_vllm() -> None:
+    assert model(engine_kwargs={"max_model_len": -1, "max_num_batched_tokens": "8k"}).engine_kwargs
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"accelerator_type": "${GPU:-A10G}"}, "accelerator_type: `${GPU:-A10G}` is not expanded here; write the"),
+        ({"engine_kwargs": {"x": ["${TP}"]}}, "engine_kwargs.x.0: `${TP}` is not expanded here; write the value, or"),
+        ({"lora_config": {"a": "s3://${env:B}/x"}}, "lora_config.a: `${env:B}` is not expanded here; write the value"),
+        (
+            {"runtime_env": {"env_vars": {"A": "${TOKEN:-none}"}}},
+            "runtime_env.env_vars.A: `${TOKEN:-none}` is not expanded here; write `${env:TOKEN}`, which has no default",
+        ),
+    ],
+)
+def test_a_reference_that_nothing_expands_is_refused(keys: dict[str, Any], expected: str) -> None:
+    assert faults(**keys).startswith(f"m.yaml: {expected}")
+
+
+def test_references_that_something_expands_stay() -> None:
+    env_vars = {"A": "${env:A}", "PATH": "/x:${PATH}"}
+    template = "{{ x }}${y}"
+    config = model(runtime_env={"env_vars": env_vars}, chat_template=template)
+    assert (config.runtime_env["env_vars"], config.chat_template) == (env_vars, template)
+
+
+@pytest.mark.parametrize(
     ("args", "expected"),
     [
         ({}, "args.llm_configs: must be a list"),
@@ -295,6 +337,10 @@ def test_an_application_takes_files_folders_globs_and_mappings(tmp_path: Path) -
                 },
             },
             "so `guards` would not see them",
+        ),
+        (
+            {"llm_configs": [MINIMAL], "router": {"admin_keys": ["${ADMIN}"]}},
+            "args.router.admin_keys.0: `${ADMIN}` is not expanded here; write `${env:ADMIN}`",
         ),
         ({"llm_configs": [MINIMAL], "router": {"batches": {}}}, "batches.storage: is required"),
         ({"llm_configs": [MINIMAL], "router": {"batches": {"storage": "hf://x/y"}}}, "must be a path, s3://bucket"),

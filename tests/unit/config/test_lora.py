@@ -63,6 +63,7 @@ def test_a_path_that_is_not_there_is_named(written: Any) -> None:
         ("=/x", "must be letters"),
         ("../x=/x", "must be letters"),
         ("a:b=/x", "must be letters"),
+        ("org/a=/x", "write `a--b` for `a/b`"),
         ("a..b=/x", "must be letters"),
         ({"name": "x"}, "path"),
         ({"name": "x", "path": "/x", "base_model_name": "y"}, "base_model_name"),

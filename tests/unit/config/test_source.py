@@ -29,6 +29,7 @@ BROKER = {"create_aws_credentials_url": "http://x"}
         ({"s3_sync_args": ["--region"]}, "`--region` needs a value after it"),
         ({"s3_aws_credentials": BROKER, "anonymous": True}, "anonymous access exclude each other"),
         ({"s3_aws_credentials": BROKER, "s3_sync_args": ["--no-sign-request"]}, "exclude each other"),
+        ({"s3_aws_credentials": BROKER, "bucket_uri": "s3://anonymous@b/m"}, "exclude each other"),
         ({"bucket_uri": "gs://b/m", "s3_sync_args": ["--region", "x"]}, "`s3_sync_args` is for s3:// sources"),
         ({"bucket_uri": "gs://b/m", "s3_aws_credentials": BROKER}, "`s3_aws_credentials` is for s3:// sources"),
         ({"bucket_uri": "https://b/m"}, "must begin with s3://bucket or gs://bucket"),

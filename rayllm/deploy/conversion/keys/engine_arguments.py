@@ -78,16 +78,22 @@ def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
     if path[-1] in holder and holder[path[-1]] is not None:
         changes.dropped(key, f"`{'.'.join(path)}` is given too, and counts")
         return
-    holder[path[-1]] = _modules(value) if name == "lora_modules" else value
+    holder[path[-1]] = _modules(value, changes) if name == "lora_modules" else value
     changes.renamed(key, ".".join(path))
 
 
-def _modules(value: Any) -> Any:
-    """Adapters with only their name and path."""
-    if not isinstance(value, list):
-        return value
-    keys = ("name", "path")
-    return [{key: each.get(key) for key in keys} if isinstance(each, dict) else each for each in value]
+def _modules(value: Any, changes: Changes) -> Any:
+    """Adapters with only their name, in which `--` replaces a slash, and path."""
+    modules = []
+    for each in value if isinstance(value, list) else ():
+        is_short = isinstance(each, str)
+        name, path = each.split("=", 1) if is_short and "=" in each else (at(each).get("name"), at(each).get("path"))
+        if isinstance(name, str) and "/" in name:
+            short = name.replace("/", "--")
+            changes.rewritten("engine_kwargs.lora_modules", f"has `{short}` for `{name}`: clients send that")
+            name = short
+        modules.append(f"{name}={path}" if is_short else {"name": name, "path": path})
+    return modules if isinstance(value, list) else value
 
 
 def _token(config: Mapping, value: Any, changes: Changes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayllm.config.legacy import Changes
-from rayllm.config.legacy.nested import Mapping
+from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.source import S3Options
 
 _OPTIONS = {"--" + name.replace("_", "-") for name in S3Options.model_fields}
@@ -13,7 +13,7 @@ _OPTIONS = {"--" + name.replace("_", "-") for name in S3Options.model_fields}
 
 def carry_sources(config: Mapping, changes: Changes) -> None:
     """Rewrite the sources in `model_loading_config` and `lora_config`."""
-    loading, lora = config.get("model_loading_config"), config.get("lora_config")
+    loading, lora = config.get("model_loading_config"), at(config, "lora_config")
     if isinstance(loading, dict):
         if loading.pop("anytensor_config", None):
             why = "weights are fetched in parallel anyway; `engine_kwargs.load_format: runai_streamer` streams them"
@@ -21,22 +21,13 @@ def carry_sources(config: Mapping, changes: Changes) -> None:
         for key in ("model_source", "tokenizer_source"):
             if key in loading:
                 loading[key] = _source(loading[key], f"model_loading_config.{key}", changes)
-    if isinstance(lora, dict):
-        _adapters(lora, changes)
-
-
-def without_anonymous(uri: str) -> tuple[str, bool]:
-    """Strip the `anonymous@` that `ray.serve.llm` allows in a URI; returns the URI, and whether it was there."""
-    scheme, _, rest = uri.partition("://")
-    return f"{scheme}://{rest.removeprefix('anonymous@')}", rest.startswith("anonymous@")
+    timeout = lora.get("download_timeout_s")
+    if isinstance(timeout, int | float) and timeout <= 0:
+        lora["download_timeout_s"] = None
+        changes.rewritten("lora_config.download_timeout_s", "is null now, which is no limit")
 
 
 def _source(value: Any, key: str, changes: Changes) -> Any:
-    if isinstance(value, str) and "://" in value:
-        uri, anonymous = without_anonymous(value)
-        if anonymous:
-            changes.rewritten(key, "has no `anonymous@` any more: use `anonymous: true`")
-        return {"bucket_uri": uri, "anonymous": True} if anonymous else value
     if not isinstance(value, dict) or "bucket_uri" not in value:
         return value
     source = {name: option for name, option in value.items() if option is not None}
@@ -45,12 +36,6 @@ def _source(value: Any, key: str, changes: Changes) -> Any:
             if source[name]:
                 changes.dropped(f"{key}.{name}", "only a source with a `bucket_uri` has it")
         return None
-    if not isinstance(source["bucket_uri"], str):
-        return source
-    source["bucket_uri"], anonymous = without_anonymous(source["bucket_uri"])
-    if anonymous:
-        source["anonymous"] = True
-        changes.rewritten(f"{key}.bucket_uri", "has no `anonymous@` any more: use `anonymous: true`")
     if isinstance(arguments := source.get("s3_sync_args"), list):
         source["s3_sync_args"] = _supported(arguments, f"{key}.s3_sync_args", changes)
     return {name: option for name, option in source.items() if option != []}
@@ -68,17 +53,3 @@ def _supported(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
         if is_known:
             kept.append(argument)
     return kept
-
-
-def _adapters(lora: Mapping, changes: Changes) -> None:
-    where = "lora_config."
-    path, timeout = lora.get("dynamic_lora_loading_path"), lora.get("download_timeout_s")
-    if isinstance(path, str) and "://" in path:
-        uri, anonymous = without_anonymous(path.rstrip("/"))
-        lora["dynamic_lora_loading_path"] = uri
-        if anonymous:
-            why = "has no `anonymous@` any more: without credentials, access is anonymous"
-            changes.rewritten(f"{where}dynamic_lora_loading_path", why)
-    if isinstance(timeout, int | float) and timeout <= 0:
-        lora["download_timeout_s"] = None
-        changes.rewritten(f"{where}download_timeout_s", "is null now, which is no limit")

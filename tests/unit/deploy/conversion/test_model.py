@@ -80,7 +80,7 @@ def test_a_file_of_rayllm_1(tmp_path: Path) -> None:
     assert (prompt_format.tools_list, prompt_format.tool_calls) == ("[TOOLS] {tools}", "[CALLS] {tool_call}")
     assert prompt_format.assistant == "{instruction}</s>"
     assert model.lora_config is not None
-    assert model.lora_config.dynamic_lora_loading_path == "s3://b/adapters"
+    assert model.lora_config.dynamic_lora_loading_path == "s3://b/adapters/"
     assert model.lora_config.download_timeout_s is None
     scaling = model.deployment_config.autoscaling_config
     assert scaling is not None
@@ -205,6 +205,7 @@ def test_what_ray_serve_llm_has_and_rayllm_has_not(tmp_path: Path) -> None:
         ({"tokenizer": "org/t"}, {"model_loading_config": {"model_id": "m", "tokenizer_source": "org/t"}}),
         ({"data_parallel_size": 2}, {}),
         ({"hf_token": True}, {}),
+        ({"lora_modules": ["a=org/b"]}, {"lora_config": {"lora_modules": ["a=org/b"]}}),
         ({"max_model_len": 4, "no_such": 1}, {"engine_kwargs": {"max_model_len": 4}}),
     ],
 )
@@ -215,6 +216,24 @@ def test_arguments_of_vllm_that_rayllm_says_elsewhere(
     assert config == minimal() | expected
     moved = engine_kwargs.keys() - {"max_model_len"}
     assert {f"engine_kwargs.{name}" for name in moved} <= {note.key for note in report.changes}
+
+
+def test_where_a_key_is_now(tmp_path: Path) -> None:
+    arguments = {"task": "embed", "tokenizer": "org/t"}
+    _, report = convert(minimal(experimental_configs={}, engine_kwargs=arguments), tmp_path)
+    assert findings_of(report, "renamed") == {
+        "engine_kwargs.task": "is now `task` at the top of the model's file",
+        "engine_kwargs.tokenizer": "is now `model_loading_config.tokenizer_source`",
+    }
+
+
+def test_names_of_adapters_with_a_slash(tmp_path: Path) -> None:
+    modules = ["org/a=org/a-lora", {"name": "org/b", "path": "s3://b/b"}]
+    config, report = convert(minimal(experimental_configs={}, engine_kwargs={"lora_modules": modules}), tmp_path)
+    expected = ["org--a=org/a-lora", {"name": "org--b", "path": "s3://b/b"}]
+    assert config["lora_config"]["lora_modules"] == expected
+    texts = [change.text for change in report.changes if change.key == "engine_kwargs.lora_modules"]
+    assert "has `org--a` for `org/a`: clients send that" in texts
 
 
 def test_the_downloader_of_ray_serve_llm_is_extra_files(tmp_path: Path) -> None:
@@ -293,6 +312,12 @@ def test_a_file_of_today_is_left_as_it_is(tmp_path: Path) -> None:
         (
             EARLY | {"generation": {"prompt_format": {"user": "{instruction}"}}},
             "generation.prompt_format.system: is required",
+        ),
+        (RAY_SERVE_LLM | {"accelerator_type": "${GPU:-L4}"}, "accelerator_type: `${GPU:-L4}` is not expanded here; "),
+        (RAY_SERVE_LLM | {"engine_kwargs": {"tensor_parallel_size": 0}}, "`tensor_parallel_size` must be a whole"),
+        (
+            RAY_SERVE_LLM | {"model_loading_config": {"model_id": "m", "model_source": "org/m:Q4_K_M"}},
+            "model_loading_config.model_source.repo_id: `org/m:Q4_K_M` is GGUF",
         ),
         (EARLY | {"lora_confg": {}}, "lora_confg: unknown key; did you mean `lora_config`?"),
         (EARLY | {"lora_config": {"dynamic_lora_loading_path": "azure://b/x"}}, "`azure://b/x` must be a folder"),

@@ -8,8 +8,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from rayllm.config import BucketSource
+from rayllm.config import BucketSource, ExtraFile
 from rayllm.core.errors import SourceError
+from rayllm.lora.catalog import open_adapter, open_catalog
+from rayllm.lora.names import AdapterName
 from rayllm.sources import fetch
 from rayllm.sources.buckets.s3 import S3Bucket
 from rayllm.sources.items import Checksum
@@ -18,6 +20,8 @@ from tests.servers.faults import FaultProxy
 from tests.servers.listener import Handler, Listener
 from tests.servers.s3 import S3Server
 from tests.unit.sources.downloads import MODEL, OTHER, WEIGHTS, contents, fetch_entry
+
+X = AdapterName("m", "x")
 
 
 @pytest.fixture
@@ -39,9 +43,34 @@ def signed(proxy: FaultProxy) -> set[bool]:
     return {"Signature" in seen.query or seen.authorization is not None for seen in proxy.requests}
 
 
-@pytest.mark.parametrize("options", [{"anonymous": True}, {"s3_sync_args": ("--no-sign-request",)}], ids=str)
-def test_anonymous_requests_are_unsigned(s3_proxy: FaultProxy, public: str, options: dict[str, Any]) -> None:
-    assert contents(fetch(BucketSource(bucket_uri=public, **options), "m").folder) == MODEL
+@pytest.mark.parametrize(
+    ("user", "options"),
+    [("", {"anonymous": True}), ("", {"s3_sync_args": ("--no-sign-request",)}), ("anonymous@", {})],
+    ids=str,
+)
+def test_anonymous_requests_are_unsigned(s3_proxy: FaultProxy, public: str, user: str, options: dict[str, Any]) -> None:
+    uri = public.replace("//", f"//{user}")
+    assert contents(fetch(BucketSource(bucket_uri=uri, **options), "m").folder) == MODEL
+    assert signed(s3_proxy) == {False}
+
+
+def test_extra_files_of_a_public_bucket_are_unsigned(
+    s3_proxy: FaultProxy, uri: str, public: str, tmp_path: Path
+) -> None:
+    address = f"{public}/config.json".replace("//", "//anonymous@")
+    extras = [ExtraFile(bucket_uri=address, destination_path=path) for path in ("a.json", str(tmp_path / "b.json"))]
+    folder = fetch(BucketSource(bucket_uri=uri, extra_files=tuple(extras)), "m").folder
+    assert (folder / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes() == MODEL["config.json"]
+    assert signed(s3_proxy) == {True, False}
+
+
+@pytest.mark.parametrize("path", ["adapters", "adapters/x"])
+def test_adapters_of_a_public_bucket_are_unsigned(s3_proxy: FaultProxy, s3: S3Server, place: str, path: str) -> None:
+    s3.put(place, {"adapters/x/adapter_config.json": b"{}"})
+    address = f"s3://anonymous@{place}/{path}"
+    s3.client().put_bucket_acl(Bucket=place, ACL="public-read")
+    store = open_adapter(address) if path.endswith("x") else open_catalog(address, "m").candidates(X)[1]
+    assert [item.path for item in store.files()] == ["adapter_config.json"]
     assert signed(s3_proxy) == {False}
 
 
