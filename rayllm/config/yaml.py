@@ -34,22 +34,22 @@ class _DuplicateKeyError(Exception):
         super().__init__(f"`{key}` is given twice, in lines {first} and {second}; keep one")
 
 
-def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML text, called `name` in errors.
+def parse_yaml(text: str, name: str, many: bool = False) -> Any:
+    """Parse YAML text, called `name` in errors; with `many`, all of its documents, as a list.
 
     Raises:
         ConfigError: the text is not valid YAML, or a mapping has a duplicate key.
     """
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)
+        return list(yaml.load_all(text, _UniqueKeyLoader)) if many else yaml.load(text, _UniqueKeyLoader)
     except _DuplicateKeyError as error:
         raise ConfigError(f"{name}: {error}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML: {_in_one_line(error)}.") from None
 
 
-def read_yaml(path: Path) -> Any:
-    """Parse the YAML file at `path`.
+def read_yaml(path: Path, many: bool = False) -> Any:
+    """Parse the YAML file at `path`; with `many`, all of its documents, as a list.
 
     Raises:
         ConfigError: the file cannot be read, is not valid YAML, or has a duplicate key.
@@ -60,7 +60,7 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text.") from None
-    return parse_yaml(text, str(path))
+    return parse_yaml(text, str(path), many)
 
 
 def _in_one_line(error: yaml.YAMLError) -> str:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @click.command(
     "convert",
-    help="""Convert FILES of RayLLM 1 and of ray.serve.llm: models, serve configs and the files that they list, and
-    folders of these.
+    help="""Convert FILES of RayLLM 1 and of ray.serve.llm: models, serve configs and the files that they list,
+    KubeRay's RayServices, and folders of these.
 
     One file goes to standard output, or to --output. Several go into the folder --output: models below `model_config`,
     serve configs beside it. Every changed or dropped key is reported. Nothing is written unless everything loads.""",

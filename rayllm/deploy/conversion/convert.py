@@ -16,8 +16,17 @@ from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import refuse_secrets
 from rayllm.deploy.conversion.model import Converted, Draft, convert_model
+from rayllm.deploy.conversion.ray_service import KIND
 from rayllm.deploy.conversion.rendering import model_text, ordered, serve_text
-from rayllm.deploy.conversion.serve import IMPORT_PATH, Entry, Served, ServeDraft, files_in, read_serve
+from rayllm.deploy.conversion.serve import (
+    IMPORT_PATH,
+    Entry,
+    Served,
+    ServeDraft,
+    files_in,
+    read_serve,
+    read_serve_of,
+)
 
 _MODELS = "model_config"
 _Origin = tuple[Path, str]
@@ -88,12 +97,27 @@ class _Work:
             self.faults += error.message.splitlines()
 
     def read(self, file: Path) -> None:
-        raw = read_yaml(file)
+        documents = read_yaml(file, many=True)
+        services = [each for each in documents if at(each).get("kind") == KIND]
+        for service in services:
+            with self.collecting():
+                prefix = f"{at(service, 'metadata').get('name')}." if len(services) > 1 else ""
+                self._add(read_serve_of(file, service, self.place, prefix))
+                for other in (each for each in documents if each and each not in services and service is services[0]):
+                    name = f"{at(other).get('kind')}.{at(other, 'metadata').get('name')}"
+                    self.serves[-1].changes.dropped(name, f"only a {KIND} is converted; apply it as it is")
+        if services:
+            return
+        if len(documents) > 1:
+            raise ConfigError(f"{file}: holds {len(documents)} documents, and none is a {KIND}; split the file.")
+        raw = documents[0] if documents else None
         if not isinstance(raw, dict) or "applications" not in raw:
             # A serve config may have read it already, and knows more about it.
             self.drafts.setdefault((file.resolve(), ""), Draft(file, raw, (file.resolve().parent, Path.cwd())))
-            return
-        serve = read_serve(file, raw, self.place)
+        else:
+            self._add(read_serve(file, raw, self.place))
+
+    def _add(self, serve: ServeDraft) -> None:
         self.serves.append(serve)
         for served in serve.served:
             for entry in served.entries:
@@ -124,13 +148,19 @@ class _Work:
             self._application(serve, each) if isinstance(each, Served) else each for each in serve.applications
         ]
         config, changes = {**serve.around, "applications": applications}, Changes()
-        refuse_secrets(config, "", changes)
+        refuse_secrets(config, serve.prefix.rstrip("."), changes)
         if changes.faults:
             raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
-        is_as_it_was, file = config == serve.raw, serve.file.resolve()
-        inline = [change for origin, each in self.converted.items() if origin[0] == file for change in each.changes]
+        is_as_it_was = config == serve.raw and not serve.prefix
+        inline = [
+            change
+            for served in serve.served
+            for entry in served.entries
+            if not entry.file and (converted := self.converted.get(_origin(serve, entry)))
+            for change in converted.changes
+        ]
         text = serve.file.read_text(encoding="utf-8") if is_as_it_was else serve_text(config)
-        to = self._reserved(serve.file.name, serve.file)
+        to = self._reserved(serve.name, serve.file)
         # Its format is that of its first application.
         return Report(serve.file, serve.served[0].form, to, text, (*serve.changes.all, *inline), is_as_it_was)
 

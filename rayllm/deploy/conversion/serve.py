@@ -11,11 +11,13 @@ from typing import Any
 
 from rayllm.config.legacy import Changes, refuse_removed_application
 from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.named import file_name
 from rayllm.config.paths import find, kept_in
 from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
+from rayllm.deploy.conversion.ray_service import CONFIG, read_service
 from rayllm.deploy.conversion.relative_paths import from_place
 
 IMPORT_PATH = "rayllm:app"
@@ -74,9 +76,14 @@ class Served:
 
 @dataclass
 class ServeDraft:
-    """A serve config to convert; `around` are the keys beside `applications`."""
+    """A serve config to convert; `around` are the keys beside `applications`.
+
+    `prefix` is its path in `file`, with a trailing dot. `name` is the name of the result's file.
+    """
 
     file: Path
+    prefix: str
+    name: str
     raw: Mapping
     around: Mapping
     changes: Changes
@@ -88,38 +95,53 @@ class ServeDraft:
         return [each for each in self.applications if isinstance(each, Served)]
 
 
-def read_serve(file: Path, raw: Mapping, place: Path | None) -> ServeDraft:
+def read_serve_of(file: Path, service: Mapping, place: Path | None, prefix: str) -> ServeDraft:
+    """Read the serve config of a RayService, which is at the path `prefix` in `file`, as `read_serve` does."""
+    changes = Changes()
+    raw = read_service(file, service, prefix, changes)
+    name = file_name(str(at(service, "metadata").get("name") or file.stem))
+    return read_serve(file, raw, place, f"{prefix}{CONFIG}.", name, changes)
+
+
+def read_serve(
+    file: Path, raw: Mapping, place: Path | None, prefix: str = "", name: str = "", changes: Changes | None = None
+) -> ServeDraft:
     """Read a parsed serve config for a result in the folder `place`, and the models that it lists.
 
     Raises:
         ConfigError: no application serves models, or one cannot be converted.
     """
-    listed, changes = raw.get("applications"), Changes()
+    listed, changes = raw.get("applications"), changes or Changes()
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise ConfigError(f"{file}: applications: must be a list of applications, as `serve run` takes it.")
+        raise ConfigError(f"{file}: {prefix}applications: must be a list of applications, as `serve run` takes it.")
     folders = tuple(dict.fromkeys((file.resolve().parent, Path.cwd())))
     is_early = _PLATFORM_KEY in raw
-    applications = list(_applications(listed, is_early, folders, place, changes))
-    draft = ServeDraft(file, raw, _around(raw, changes), changes, applications)
+    applications = list(_applications(listed, prefix, is_early, folders, place, changes))
+    draft = ServeDraft(file, prefix, name or file.name, raw, _around(raw, prefix, changes), changes, applications)
     if not draft.served and not changes.faults:
         known = f"`{IMPORT_PATH}` or `ray.serve.llm:{_BUILDER}`"
-        changes.refuse("applications", f"none serves models; an `import_path` that does is {known}.")
+        changes.refuse(f"{prefix}applications", f"none serves models; an `import_path` that does is {known}.")
     if changes.faults:
         raise ConfigError("\n".join(f"{file}: {fault}" for fault in changes.faults))
     return draft
 
 
-def _around(raw: Mapping, changes: Changes) -> Mapping:
+def _around(raw: Mapping, prefix: str, changes: Changes) -> Mapping:
     for key in raw.keys() - SERVE_KEYS:
-        changes.dropped(key, "it is not a key of Ray Serve; a platform that reads it has its own config")
+        changes.dropped(prefix + key, "it is not a key of Ray Serve; a platform that reads it has its own config")
     return {key: copied(value) for key, value in raw.items() if key in SERVE_KEYS}
 
 
 def _applications(
-    listed: list[Mapping], is_early: bool, folders: tuple[Path, ...], place: Path | None, changes: Changes
+    listed: list[Mapping],
+    prefix: str,
+    is_early: bool,
+    folders: tuple[Path, ...],
+    place: Path | None,
+    changes: Changes,
 ) -> Iterator[Served | Mapping]:
     for index, application in enumerate(listed):
-        where, path = f"applications.{index}.", str(application.get("import_path"))
+        where, path = f"{prefix}applications.{index}.", str(application.get("import_path"))
         form, builder = _form(path, is_early), _RAY_SERVE_LLM.fullmatch(path)
         try:
             refuse_removed_application(path, where.rstrip("."))

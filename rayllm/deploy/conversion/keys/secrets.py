@@ -46,7 +46,7 @@ def take_secrets(config: Mapping, changes: Changes) -> None:
 def refuse_secrets(value: Any, key: str, changes: Changes) -> None:
     """Refuse what looks like a secret in `value`, which is at the path `key`."""
     for where, text in _texts(value, key):
-        if _secrets_in(text):
+        if secrets_in(text):
             changes.refuse(where, "holds a secret, which does not belong in a file; remove it.")
 
 
@@ -54,7 +54,7 @@ def take_from_variables(variables: Mapping, where: str, changes: Changes) -> lis
     """Replace secrets among environment variables by references; returns their names."""
     names = []
     for name, value in variables.items():
-        if isinstance(value, str) and value and not REFERENCE.fullmatch(value) and _is_secret(name, value):
+        if isinstance(value, str) and value and not REFERENCE.fullmatch(value) and is_secret(name, value):
             variables[name] = f"${{env:{name}}}"
             changes.secret(f"{where}.{name}", name)
             names.append(name)
@@ -66,11 +66,12 @@ def references_in(variables: Mapping) -> list[str]:
     return [name for name, value in variables.items() if value == f"${{env:{name}}}"]
 
 
-def _is_secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str) -> bool:
+    """Whether an environment variable holds a secret."""
     return bool(_SECRET_PARTS & set(name.upper().split("_"))) or any(re.fullmatch(shape, value) for shape in _TOKENS)
 
 
-def _secrets_in(text: str) -> list[tuple[str, str]]:
+def secrets_in(text: str) -> list[tuple[str, str]]:
     """The secrets in a text, each with a name of a variable for it."""
     secrets = [(match[1], _variable_for(match[2])) for match in _IN_URL.finditer(text) if "${env:" not in match[1]]
     for pattern, name in _TOKENS.items():
@@ -87,7 +88,7 @@ def _referring(value: Any, key: str, changes: Changes) -> Any:
         return {name: _referring(item, f"{key}.{name}", changes) for name, item in value.items()}
     if isinstance(value, list):
         return [_referring(item, f"{key}.{index}", changes) for index, item in enumerate(value)]
-    for secret, name in _secrets_in(value) if isinstance(value, str) else ():
+    for secret, name in secrets_in(value) if isinstance(value, str) else ():
         if secret in value:
             value = value.replace(secret, f"${{env:{name}}}")
             changes.secret(key, name)
