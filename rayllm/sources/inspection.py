@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayllm.config import HubSource, LocalSource, Source
+from rayllm.config import LocalSource, Source
 from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.mistral_format import as_config, usual_names
+from rayllm.sources.model import find_cached
 from rayllm.sources.safetensors import Tensor, read_header
 from rayllm.sources.selection import CONFIG, MISTRAL_CONFIG, config_path, is_mistral, mistral_priority, select_files
 from rayllm.sources.stores import HubStore, Item, LocalStore, Store, open_store
-from rayllm.sources.stores.hub import find_in_hub_cache
 from rayllm.sources.stores.local import SCHEME, read_range
 from rayllm.sources.transfer.ranges import RangeClient
 
@@ -53,7 +53,7 @@ def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[
         SourceError: it cannot be reached, or a file is no valid JSON or safetensors.
         ConfigError: it holds no model.
     """
-    store, files = _list(source)
+    store, files = _list(source, arguments)
     items = {item.path: item for item in files}
     if not items:
         raise SourceError(f"{store.uri} holds nothing; check the address.")
@@ -76,13 +76,13 @@ def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[
     return ModelInfo(store.uri, config, tensors, frozenset(items), contents, is_gated)
 
 
-def _list(source: Source) -> tuple[Store, list[Item]]:
-    """The store and its files, from the cache of the hub's client if the hub is unreachable."""
+def _list(source: Source, arguments: Mapping[str, Any] | None) -> tuple[Store, list[Item]]:
+    """The store and its files, or those of a copy on this node if the store is unreachable."""
     store = _open(source)
     try:
         return store, store.files()
     except UnreachableError:
-        folder = find_in_hub_cache(source) if isinstance(source, HubSource) else None
+        folder = find_cached(source, arguments)
         if folder is None:
             raise
         store = _open(LocalSource(path=str(folder)))

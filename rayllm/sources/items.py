@@ -44,12 +44,14 @@ class Item:
 class Location:
     """Where to GET a file: a URL that may expire, and the headers to send.
 
-    `checksum` is set if looking the file up revealed one that the listing did not have.
+    `checksum` is set if looking the file up revealed one that the listing did not have; `ca_bundle` is a file of the
+    certificates to trust besides those of the system and of the environment.
     """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     checksum: Checksum | None = None
+    ca_bundle: str | None = None
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,14 @@ def fetch(
     return fetched
 
 
+def find_cached(source: Source, arguments: Mapping[str, Any] | None = None) -> Path | None:
+    """The folder of the copy that `fetch` would return if the store was unreachable; None if there is none."""
+    if isinstance(source, LocalSource):
+        return None
+    copy = _RemoteModel(source, False, True, arguments, None, False).find_cached()
+    return copy.folder if copy else None
+
+
 class _RemoteModel:
     """The files of one source that serving needs, at a pinned version if there is one."""
 
@@ -119,7 +127,7 @@ class _RemoteModel:
         try:
             return self._fetch_current(progress)
         except UnreachableError as error:
-            if fetched := self._find_cached():
+            if fetched := self.find_cached():
                 logger.warning("%s. Serving the copy on this node.", error.message)
                 return fetched
             raise SourceError(f"{error.message}; this node has no complete copy either.") from None
@@ -161,7 +169,7 @@ class _RemoteModel:
             )
         return snapshot
 
-    def _find_cached(self) -> Fetched | None:
+    def find_cached(self) -> Fetched | None:
         """A copy from an earlier fetch, ours or the hub client's."""
         if self._pinned is None and (entry := node_cache().acquire_latest(self._store.uri, self._selection)):
             return Fetched(entry.files, Version(entry.root.name, entry.commit))

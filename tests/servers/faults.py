@@ -6,6 +6,7 @@ import http.client
 import os
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -64,12 +65,17 @@ class _Rule:
 
 
 class FaultProxy:
-    """A reverse proxy that keeps connections alive, streams bodies and forwards `Host` and `Range`."""
+    """A reverse proxy that keeps connections alive, streams bodies and forwards `Host` and `Range`; or one with TLS."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         self.upstream = upstream.rstrip("/")
         self._listener = Listener(partial(_Proxying, self))
         self.url = self._listener.url
+        if tls:
+            self._listener.socket = tls.wrap_socket(
+                self._listener.socket, server_side=True, do_handshake_on_connect=False
+            )
+            self.url = self.url.replace("http:", "https:")
         self.leaving = threading.Event()
         self._rules: list[_Rule] = []
         self._seen: list[Seen] = []

@@ -7,6 +7,7 @@ Source: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/configurat
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -77,7 +78,7 @@ class S3Bucket(Bucket):
             raise self._translated(error, self.uri(key), key) from None
         if head["ETag"] != version:
             raise ChangedError(f"{key} was replaced while it was fetched.")
-        return Location(url, {"if-match": version}, self._checksum(head))
+        return Location(url, {"if-match": version}, self._checksum(head), self._ca_bundle())
 
     def filesystem(self) -> S3FileSystem:
         """See `Bucket.filesystem`."""
@@ -93,7 +94,7 @@ class S3Bucket(Bucket):
             connect_timeout=_TIMEOUT_S / 2,
             request_timeout=_TIMEOUT_S,
             retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-            tls_ca_file_path=self._botocore.get_config_variable("ca_bundle"),
+            tls_ca_file_path=self._ca_bundle(),
             **_arrow_endpoint(self._client.meta.endpoint_url),
             **credentials,
         )
@@ -128,6 +129,7 @@ class S3Bucket(Bucket):
             )
             self._client = session.client("s3", endpoint_url=options.endpoint_url, config=config, **arguments)
             self._client.meta.events.register("before-sign.s3.HeadObject", self._record_region)
+            self._client.meta.events.register("before-endpoint-resolution.s3", self._avoid_global_host)
         except (BotoCoreError, ValueError) as error:
             raise SourceError(f"{self.uri()} cannot be reached as configured: {error}") from None
 
@@ -141,6 +143,11 @@ class S3Bucket(Bucket):
         if region := request.context.get("signing", {}).get("region"):
             self._region = region
 
+    def _avoid_global_host(self, builtins: dict[str, Any], **_: Any) -> None:
+        """Let presigned URLs name the region's host: botocore's global one does not serve every region."""
+        if builtins["AWS::Region"] == "aws-global":
+            builtins["AWS::Region"] = self._client.meta.region_name
+
     def _regional_client(self) -> Any:
         """The client for the bucket's region: S3 redirects requests there, but not presigned URLs."""
         with self._lock:
@@ -150,6 +157,10 @@ class S3Bucket(Bucket):
             if self._region not in (None, region):
                 self._connect()
             return self._client
+
+    def _ca_bundle(self) -> str | None:
+        """The certificates that boto3 trusts, from AWS_CA_BUNDLE, else the profile, else REQUESTS_CA_BUNDLE."""
+        return self._botocore.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
 
     def _checksum(self, head: dict[str, Any]) -> Checksum | None:
         """The cheapest checksum of the whole object, if S3 keeps one."""

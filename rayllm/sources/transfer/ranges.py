@@ -55,7 +55,7 @@ class RangeClient:
         self._timeout = urllib3.Timeout(connect=min(10.0, stall_s), read=stall_s)
         self._tries = tries
         self._pause = pause
-        self._pools: dict[str, urllib3.PoolManager] = {}
+        self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
         self._lock = threading.Lock()
 
     def fetch(self, locate: Callable[[bool], Location], item: Item, start: int, end: int, write: Write) -> None:
@@ -120,7 +120,7 @@ class RangeClient:
     def _request(self, location: Location, item: Item, start: int, end: int) -> Iterator[urllib3.BaseHTTPResponse]:
         headers = {"accept-encoding": "identity", **location.headers, "range": f"bytes={start}-{end - 1}"}
         try:
-            response = self._pool(location.url).request(
+            response = self._pool(location).request(
                 "GET", location.url, headers=headers, preload_content=False, retries=_REDIRECTS, timeout=self._timeout
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -134,23 +134,23 @@ class RangeClient:
             response.close()
             raise
 
-    def _pool(self, url: str) -> urllib3.PoolManager:
-        """The connection pool for the URL's host."""
-        parts = urlsplit(url)
-        origin = f"{parts.scheme}://{parts.netloc}"
+    def _pool(self, location: Location) -> urllib3.PoolManager:
+        """The connection pool for the location's host and certificates."""
+        parts = urlsplit(location.url)
+        key = f"{parts.scheme}://{parts.netloc}", location.ca_bundle
         with self._lock:
-            if origin not in self._pools:
-                self._pools[origin] = _open_pool(parts.scheme, parts.hostname or "", self._connections)
-            return self._pools[origin]
+            if key not in self._pools:
+                self._pools[key] = _open_pool(parts.scheme, parts.hostname or "", key[1], self._connections)
+            return self._pools[key]
 
 
-def _open_pool(scheme: str, host: str, connections: int) -> urllib3.PoolManager:
+def _open_pool(scheme: str, host: str, ca_bundle: str | None, connections: int) -> urllib3.PoolManager:
     """Open a pool, through the proxy that the environment sets for the host."""
     proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
     options: dict[str, Any] = {"maxsize": connections}
     # Loading certificates takes longer than a small download, so plain HTTP does without.
     if "https" in (scheme, urlsplit(proxy).scheme):
-        options["ssl_context"] = _ssl_context()
+        options["ssl_context"] = _ssl_context(ca_bundle)
     return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
 
 
@@ -198,12 +198,11 @@ def _reason(error: Exception) -> str:
 
 
 @cache
-def _ssl_context() -> ssl.SSLContext:
-    """Trust the system's certificates, Mozilla's, and the bundle that the environment names."""
+def _ssl_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """Trust the system's certificates, Mozilla's, and `ca_bundle` or else the bundle that the environment names."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
-    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-        if bundle := os.environ.get(name):
-            context.load_verify_locations(bundle)
-            break
+    names = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    if bundle := ca_bundle or next(filter(None, map(os.environ.get, names)), None):
+        context.load_verify_locations(bundle)
     return context

@@ -10,6 +10,7 @@ import pytest
 
 from rayllm.config import BucketSource, HubSource, LocalSource
 from rayllm.core.errors import ConfigError, SourceError
+from rayllm.sources import fetch
 from rayllm.sources.inspection import ModelInfo, inspect_model
 from rayllm.sources.safetensors import FIRST_READ
 from tests.servers.gcs import GcsServer
@@ -49,6 +50,21 @@ def test_local_folder(tmp_path: Path) -> None:
     for name, content in MODEL.items():
         (tmp_path / name).write_bytes(content)
     check(inspect_model(LocalSource(path=str(tmp_path))))
+
+
+@pytest.mark.parametrize("uri", ["s3://inspected-before", "org/before"])
+def test_without_a_network_a_copy_on_this_node_is_inspected(
+    uri: str, s3: S3Server, hub: HubServer, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put("inspected-before", MODEL)
+    hub.commit("org/before", MODEL)
+    source = BucketSource(bucket_uri=uri) if "://" in uri else HubSource(repo_id=uri)
+    fetch(source, "m")
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 1)
+    monkeypatch.setattr("rayllm.sources.stores.hub._ATTEMPTS", 1)
+    for name in ("AWS_ENDPOINT_URL_S3", "HF_ENDPOINT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    check(inspect_model(source))
 
 
 def test_s3_bucket(s3: S3Server) -> None:

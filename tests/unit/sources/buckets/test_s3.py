@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
+import certifi
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from urllib3 import HTTPResponse
 
 from rayllm.config import BucketSource, ExtraFile
 from rayllm.core.errors import SourceError
@@ -18,6 +30,7 @@ from rayllm.sources.items import Checksum
 from rayllm.sources.stores import BucketStore
 from tests.servers.faults import FaultProxy
 from tests.servers.listener import Handler, Listener
+from tests.servers.process import HOST
 from tests.servers.s3 import S3Server
 from tests.unit.sources.downloads import MODEL, OTHER, WEIGHTS, contents, fetch_entry
 
@@ -206,6 +219,62 @@ def test_bucket_is_listed_once(s3_proxy: FaultProxy, uri: str) -> None:
     assert len([seen for seen in s3_proxy.requests if "list-type" in seen.query]) == 1
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate for this machine, which only signs itself."""
+    file = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file.write_bytes(certificate.public_bytes(pem) + secret)
+    return file
+
+
+@pytest.fixture
+def with_tls(s3: S3Server, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The S3 server behind TLS, with a certificate that nobody trusts."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    with FaultProxy(s3.url, context) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        yield
+
+
+@pytest.mark.parametrize("trusted_by", ["profile", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.usefixtures("with_tls")
+def test_downloads_trust_what_listings_trust(
+    uri: str, certificate: Path, trusted_by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pem"
+    other.write_text(Path(certifi.where()).read_text())
+    # boto3's order: AWS_CA_BUNDLE, the profile, REQUESTS_CA_BUNDLE.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate if trusted_by == "REQUESTS_CA_BUNDLE" else other))
+    if trusted_by != "REQUESTS_CA_BUNDLE":
+        bundle = certificate if trusted_by == "profile" else other
+        (tmp_path / "config").write_text(f"[profile mine]\nca_bundle = {bundle}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+    if trusted_by == "AWS_CA_BUNDLE":
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    assert contents(fetch(BucketSource(bucket_uri=uri), "m").folder) == MODEL
+
+
+@pytest.mark.usefixtures("with_tls")
+def test_unknown_certificate_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayllm.sources.buckets.s3._ATTEMPTS", 1)
+    with pytest.raises(SourceError, match=r"cannot be reached at .*SSLError"):
+        fetch(BucketSource(bucket_uri=uri), "m")
+
+
 class _OtherRegion(Handler):
     """Redirects requests signed for another region to eu-west-1, as S3 does."""
 
@@ -225,3 +294,30 @@ def test_url_is_signed_for_the_buckets_region(s3: S3Server) -> None:
         listener.stop()
     # A presigned URL is valid for the region that it is signed for.
     assert "/eu-west-1/s3/" in unquote(location.url)
+
+
+class _InBahrain(S3Bucket):
+    """A bucket in me-south-1 of AWS itself, of which only this region's own host knows."""
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._client.meta.events.register("before-send.s3", _answer_for_bahrain)
+
+
+def _answer_for_bahrain(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+    is_there = urlsplit(request.url).netloc == "weights.s3.me-south-1.amazonaws.com"
+    headers = {"ETag": '"1"'} if is_there else {"x-amz-bucket-region": "me-south-1"}
+    return AWSResponse(request.url, 200 if is_there else 400, headers, HTTPResponse(BytesIO(), preload_content=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"anonymous": True}], ids=str)
+@pytest.mark.parametrize("region", ["me-south-1", "us-west-2", "us-east-1"])
+def test_url_names_the_host_of_the_buckets_region(
+    s3: S3Server, region: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    location = _InBahrain("weights", BucketSource(bucket_uri="s3://weights", **options)).locate("m/w", '"1"')
+    # The global host does not serve regions that accounts have to opt in to, nor new buckets of any other.
+    assert urlsplit(location.url).netloc == "weights.s3.me-south-1.amazonaws.com"
+    assert options or "/me-south-1/s3/" in unquote(location.url)
