@@ -19,6 +19,7 @@ _KEYS = {
     "model_config": _MODEL,
     "base_model_id": "this is an adapter's file of Private Endpoints, which RayLLM no longer reads; list the adapter "
     "in `lora_config.lora_modules` of its base model instead (docs/adapters.md).",
+    "apiVersion": "this is a manifest of Kubernetes; `rayllm convert` reads a RayService (docs/converting.md).",
 }
 _APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.(backend|frontend)[\w.]*:\w+")
 

@@ -152,13 +152,8 @@ class _Work:
         if changes.faults:
             raise ConfigError("\n".join(f"{serve.file}: {fault}" for fault in changes.faults))
         is_as_it_was = config == serve.raw and not serve.prefix
-        inline = [
-            change
-            for served in serve.served
-            for entry in served.entries
-            if not entry.file and (converted := self.converted.get(_origin(serve, entry)))
-            for change in converted.changes
-        ]
+        origins = [_origin(serve, entry) for served in serve.served for entry in served.entries if not entry.file]
+        inline = [change for origin in origins if origin in self.converted for change in self.converted[origin].changes]
         text = serve.file.read_text(encoding="utf-8") if is_as_it_was else serve_text(config)
         to = self._reserved(serve.name, serve.file)
         # Its format is that of its first application.

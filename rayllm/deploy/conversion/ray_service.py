@@ -24,12 +24,11 @@ KIND = "RayService"
 CONFIG = "spec.serveConfigV2"
 """The key of its serve config, a text."""
 _COMMAND = "rayllm build --kuberay"
-_NO_OPTION = f"`{_COMMAND}` has no option for it"
-_PLANNED = f"`{_COMMAND}` plans the pods from the models' parallelism and `deployment_config`"
+_NO_OPTION = f"`{_COMMAND}` has no option for it, and plans the pods from the models"
 
 
 def read_service(file: Path, manifest: Mapping, prefix: str, changes: Changes) -> Mapping:
-    """The parsed serve config of a manifest in `file`; the other keys are recorded as options or as dropped.
+    """The parsed serve config of a manifest at the path `prefix`; other keys are recorded as options or as dropped.
 
     Raises:
         ConfigError: it has no serve config.
@@ -148,26 +147,18 @@ def _template(of: str) -> Mapping:
     return {"spec": pod}
 
 
-_SIZES = ("groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "idleTimeoutSeconds")
+_REDIS = {"redisAddress": "--redis", "redisPassword": {"valueFrom": {"secretKeyRef": _password}}}
 _CLUSTER = {
-    "enableInTreeAutoscaling": _PLANNED,
-    "autoscalerOptions": _PLANNED,
-    "gcsFaultToleranceOptions": {
-        "redisAddress": "--redis",
-        "redisPassword": {"valueFrom": {"secretKeyRef": _password}},
-    },
+    "gcsFaultToleranceOptions": _REDIS,
     "headGroupSpec": {"template": _template("head")},
-    "workerGroupSpecs": {"*": {**dict.fromkeys(_SIZES, _PLANNED), "template": _template("")}},
+    "workerGroupSpecs": {"*": {"template": _template("")}},
 }
 _RULES = {
     **dict.fromkeys(("apiVersion", "kind", "status")),
     "metadata": {"name": "--name", "namespace": "--namespace"},
     "spec": {
         "serveConfigV2": None,
-        "upgradeStrategy": {
-            "type": "--upgrade",
-            "clusterUpgradeOptions": {"gatewayClassName": "--gateway-class"},
-        },
+        "upgradeStrategy": {"type": "--upgrade", "clusterUpgradeOptions": {"gatewayClassName": "--gateway-class"}},
         "rayClusterConfig": _CLUSTER,
     },
 }

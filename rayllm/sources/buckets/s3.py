@@ -145,7 +145,7 @@ class S3Bucket(Bucket):
 
     def _avoid_global_host(self, builtins: dict[str, Any], **_: Any) -> None:
         """Let presigned URLs name the region's host: botocore's global one does not serve every region."""
-        if builtins["AWS::Region"] == "aws-global":
+        if builtins.get("AWS::Region") == "aws-global":
             builtins["AWS::Region"] = self._client.meta.region_name
 
     def _regional_client(self) -> Any:

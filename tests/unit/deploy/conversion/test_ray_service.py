@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayllm.config import load_app, load_serve_file
+from rayllm.config import load_app, load_model, load_serve_file
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion import Report, convert_files
 from tests.unit.deploy.conversion.forms import TOKEN, Mapping
@@ -167,8 +167,8 @@ def test_options_of_the_cluster(tmp_path: Path) -> None:
     assert told["spec.upgradeStrategy.type"] == "is now `rayllm build --kuberay --upgrade None`"
     assert told[f"{where}gcsFaultToleranceOptions.redisAddress"].endswith("--redis r:6379`")
     assert told[f"{where}gcsFaultToleranceOptions.redisPassword.valueFrom.secretKeyRef"].endswith(" s:k`")
-    assert "plans the pods from the models" in told[f"{where}workerGroupSpecs.0.minReplicas"]
-    assert told[f"{where}rayVersion"] == "is not carried over: `rayllm build --kuberay` has no option for it"
+    for key in ("workerGroupSpecs.0.minReplicas", "rayVersion"):
+        assert "has no option for it, and plans the pods from the models" in told[where + key]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,14 @@ def test_anything_in_the_place_of_anything(value: Any, tmp_path: Path) -> None:
         convert(tmp_path, service(**group))
     keys = ("nodeSelector", "tolerations", "volumes", "imagePullSecrets", "containers", "serviceAccountName")
     convert(tmp_path, service(**pods("worker", dict.fromkeys(keys, value))))
+
+
+def test_other_manifests_and_other_commands(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"apiVersion: this is a manifest of Kubernetes; `rayllm convert` reads a"):
+        convert(tmp_path, NAMESPACE)
+    (tmp_path / "manifest.yaml").write_text(yaml.safe_dump(service()))
+    with pytest.raises(ConfigError, match=r"manifest\.yaml: apiVersion: this is a manifest of Kubernetes"):
+        load_model(tmp_path / "manifest.yaml")
 
 
 def test_documents_without_a_manifest(tmp_path: Path) -> None:
