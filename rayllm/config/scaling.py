@@ -128,6 +128,17 @@ class DeploymentConfig(Frozen):
             raise ValueError("`num_replicas` and `autoscaling_config` exclude each other; keep one")
         return self
 
+    @property
+    def fewest_replicas(self) -> int:
+        """Number of replicas without load."""
+        return self.autoscaling_config.min_replicas if self.autoscaling_config else self.num_replicas or 1
+
+    @property
+    def first_replicas(self) -> int:
+        """Number of replicas at start."""
+        initial = self.autoscaling_config.initial_replicas if self.autoscaling_config else None
+        return self.fewest_replicas if initial is None else initial
+
 
 class Parallelism(Frozen):
     """A degree of model parallelism."""

@@ -222,17 +222,10 @@ def check_capacity(config: AppConfig) -> None:
     if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
         return
     shortages = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
-    requested = [(model.model_id, placements[model.model_id], _first_replicas(model)) for model in config.models]
+    requested = [
+        (model.model_id, placements[model.model_id], model.deployment_config.first_replicas) for model in config.models
+    ]
     if not shortages and (sentence := total_shortage(requested, nodes)):
         shortages.append(sentence)
     if shortages:
         raise ClusterError("\n".join(shortages))
-
-
-def _first_replicas(model: ModelConfig) -> int:
-    """Number of replicas that a model starts with."""
-    options = model.deployment_config
-    scaling = options.autoscaling_config
-    if scaling is None:
-        return options.num_replicas or 1
-    return scaling.min_replicas if scaling.initial_replicas is None else scaling.initial_replicas

@@ -43,22 +43,10 @@ class Demand:
         return tuple(n for n in names if n not in ("CPU", "GPU", "memory") and not n.startswith("accelerator_type:"))
 
     @property
-    def min_replicas(self) -> int:
-        """Smallest number of replicas."""
-        options = self.model.deployment_config
-        return options.autoscaling_config.min_replicas if options.autoscaling_config else options.num_replicas or 1
-
-    @property
-    def initial_replicas(self) -> int:
-        """Number of replicas at start."""
-        scaling = self.model.deployment_config.autoscaling_config
-        return self.min_replicas if scaling is None or scaling.initial_replicas is None else scaling.initial_replicas
-
-    @property
     def max_replicas(self) -> int:
         """Largest number of replicas, including the surge of a rolling update."""
         options = self.model.deployment_config
-        replicas = options.autoscaling_config.max_replicas if options.autoscaling_config else self.min_replicas
+        replicas = options.autoscaling_config.max_replicas if options.autoscaling_config else options.fewest_replicas
         return replicas + math.ceil(replicas * (options.max_surge_percent or 0) / 100)
 
 
@@ -147,8 +135,8 @@ def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
         kind,
         gpus,
         hosts,
-        min_size=pods_for(demand.min_replicas),
-        initial_size=pods_for(demand.initial_replicas),
+        min_size=pods_for(demand.model.deployment_config.fewest_replicas),
+        initial_size=pods_for(demand.model.deployment_config.first_replicas),
         max_size=pods_for(demand.max_replicas),
         cpus=math.ceil(per_pod * cpus),
         custom=custom,
