@@ -69,19 +69,29 @@ def _in_one_line(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else " ".join(str(problem).split())
 
 
-def dump_yaml(value: Any) -> str:
-    """Dump as YAML, with multi-line strings escaped on one line, as prompt formats are written."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+def dump_yaml(value: Any, literal: bool = False) -> str:
+    """Dump as YAML, with multi-line strings escaped on one line, as prompt formats are, or as literal blocks."""
+    dumper = _LiteralDumper if literal else _Dumper
+    return yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper with block style, and lists indented below their key."""
+    """Dumper with block style, lists indented below their key, and no anchors."""
+
+    multiline = '"'
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         return super().increase_indent(flow, indentless=False)
 
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None),
-)
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=self.multiline if "\n" in text else None)
+
+
+class _LiteralDumper(_Dumper):
+    multiline = "|"
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from rayllm.config import ModelConfig
 from rayllm.config.scaling import Bundle
 from rayllm.config.yaml import dump_yaml
@@ -48,7 +46,7 @@ def render_manifest(serve_config: Mapping[str, Any], place: Place, options: Mani
     documents = [_ray_service(with_public_proxies(serve_config), place, options)]
     if options.account_annotations:
         documents.insert(0, _service_account(options))
-    return "---\n".join(_dump(document) for document in documents)
+    return "---\n".join(dump_yaml(document, literal=True) for document in documents)
 
 
 def _check_variables(serve_config: Mapping[str, Any], options: ManifestOptions) -> None:
@@ -191,23 +189,3 @@ def _service_account(options: ManifestOptions) -> dict[str, Any]:
         "kind": "ServiceAccount",
         "metadata": {**metadata, "annotations": dict(options.account_annotations)},
     }
-
-
-class _Dumper(yaml.SafeDumper):
-    """Block style, indented lists, literal multi-line strings, no anchors."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        return super().increase_indent(flow, indentless=False)
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
-)
-
-
-def _dump(document: Mapping[str, Any]) -> str:
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
