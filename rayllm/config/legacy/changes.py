@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import yaml
 
 from rayllm.config.legacy.nested import Mapping
 
 Kind = Literal["renamed", "added", "not_carried", "secret"]
 """`renamed`: another key or value replaces it; `added`: an older default, written out; `not_carried`: dropped;
 `secret`: replaced by a reference."""
+
+
+@cache
+def tables() -> dict[str, Any]:
+    """What became of older keys, by the names in data/keys.yaml."""
+    raw: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("data/keys.yaml").read_text(encoding="utf-8"))
+    return raw
 
 
 @dataclass(frozen=True)

@@ -5,61 +5,22 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from rayllm.config.legacy.changes import Changes
+from rayllm.config.legacy.changes import Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
-
-# Engine argument of older vLLM releases without a successor → why.
-_REMOVED_ARGUMENTS = {
-    "tokenizer_pool_size": "vLLM no longer pools tokenizers",
-    "tokenizer_pool_extra_config": "vLLM no longer pools tokenizers",
-    "num_tokenizer_actors": "vLLM no longer pools tokenizers",
-    "enable_cuda_graph": "CUDA graphs are on unless engine_kwargs.enforce_eager is true",
-    "enable_json_logits_processors": "structured output is always available",
-    "long_lora_scaling_factors": "vLLM no longer supports long-context adapters",
-    "worker_use_ray": "RayLLM chooses the executor",
-    "disable_log_requests": "use engine_kwargs.enable_log_requests",
-    "load_s3_path": "name the bucket in model_source; its files are fetched in parallel",
-    "device": "vLLM's CPU build serves on the CPU, any other on GPUs",
-    "use_v2_block_manager": "vLLM has one way of managing blocks",
-    "speculative_disable_by_batch_size": "vLLM no longer stops guessing where batches are large",
-}
-# Older argument of n-gram or draft-model speculation → key of `speculative_config`.
-_SPECULATION = {
-    "speculative_model": "model",
-    "num_speculative_tokens": "num_speculative_tokens",
-    "ngram_prompt_lookup_max": "prompt_lookup_max",
-    "ngram_prompt_lookup_min": "prompt_lookup_min",
-    "speculative_max_model_len": "max_model_len",
-    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
-}
-# Environment variables of JSON mode.
-_JSON_MODE_VARIABLES = (
-    "ANYSCALE_VLLM_ENABLE_JSON_MODE",
-    "ANYSCALE_VLLM_USE_V2",
-    "ANYSCALE_VLLM_NUM_PROCESSOR_WORKERS",
-    "RECREATE_FAILED_ACTORS",
-)
-_STRUCTURED = "`response_format` and `structured_outputs` always work"
-_REMOVED_KEYS = {
-    "input_modality": "the model's own config.json says whether it takes images",
-    "json_mode": _STRUCTURED,
-    "enabled": "list the models you want in the serve config",
-    "standalone_function_calling_model": "`tool_calling` says how tool calls are read",
-}
 
 
 def upgrade(raw: Mapping, changes: Changes) -> Mapping:
     """A model's raw mapping in the current schema; `changes` records each rewritten or dropped key."""
     config = deepcopy(raw)
     changes.rename_in(config, "generation", "generation_config")
-    for key, why in _REMOVED_KEYS.items():
+    for key, why in tables()["removed_keys"].items():
         changes.drop_from(config, key, why)
     _generation(config, changes)
     _deployment(config.get("deployment_config"), changes)
     _engine_kwargs(config.get("engine_kwargs"), changes)
     for path in (("runtime_env", "env_vars"), ("deployment_config", "ray_actor_options", "runtime_env", "env_vars")):
-        for name in _JSON_MODE_VARIABLES:
-            changes.drop_from(at(config, *path), name, _STRUCTURED, ".".join(path) + ".")
+        for name, why in tables()["json_mode_variables"].items():
+            changes.drop_from(at(config, *path), name, why, ".".join(path) + ".")
     for key in ("lora_config", "runtime_env", "generation_config", "engine_kwargs", "deployment_config"):
         if key in config and config[key] is None:
             del config[key]
@@ -163,7 +124,7 @@ def _engine_kwargs(engine_kwargs: Any, changes: Changes) -> None:
     if not isinstance(engine_kwargs, dict):
         return
     where = "engine_kwargs."
-    for name, why in _REMOVED_ARGUMENTS.items():
+    for name, why in tables()["removed_arguments"].items():
         changes.drop_from(engine_kwargs, name, why, where)
     changes.rename_in(engine_kwargs, "override_pooler_config", "pooler_config", where)
     if "guided_decoding_backend" in engine_kwargs:
@@ -177,13 +138,14 @@ def _engine_kwargs(engine_kwargs: Any, changes: Changes) -> None:
 
 def _speculation(engine_kwargs: Mapping, changes: Changes) -> None:
     """Move the arguments of speculation into `speculative_config`."""
-    arguments = {name: engine_kwargs.pop(name) for name in _SPECULATION if name in engine_kwargs}
-    config = {_SPECULATION[name]: value for name, value in arguments.items() if value is not None}
+    keys = tables()["speculation"]
+    arguments = {name: engine_kwargs.pop(name) for name in keys if name in engine_kwargs}
+    config = {keys[name]: value for name, value in arguments.items() if value is not None}
     if config.get("model") == "[ngram]":
         config["method"] = "ngram"
         del config["model"]
     if config:
         engine_kwargs["speculative_config"] = config
     for name in arguments:
-        key = "method" if name == "speculative_model" and "method" in config else _SPECULATION[name]
+        key = "method" if name == "speculative_model" and "method" in config else keys[name]
         changes.renamed(f"engine_kwargs.{name}", f"engine_kwargs.speculative_config.{key}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy import Changes, refuse_removed_application
+from rayllm.config.legacy import Changes, refuse_removed_application, tables
 from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.named import file_name
 from rayllm.config.paths import find, kept_in
@@ -23,30 +23,11 @@ from rayllm.deploy.conversion.relative_paths import from_place
 IMPORT_PATH = "rayllm:app"
 _RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
 _BUILDER = "build_openai_app"
-# Other builder of ray.serve.llm → what to do instead.
-_REFUSED = {
-    "build_pd_openai_app": "prefill and decode are not split; list the model once",
-    "build_dp_openai_app": "there are no data-parallel groups; use `deployment_config.num_replicas`",
-}
-# Keys of Ray Serve's own config; others are for the platform that reads the file.
-SERVE_KEYS = {
-    "applications",
-    "controller_options",
-    "grpc_options",
-    "http_options",
-    "logging_config",
-    "proxy_location",
-    "target_capacity",
-    "tracing_config",
-}
+SERVE_KEYS = set(tables()["serve_keys"])
 _PLATFORM_KEY = "query_auth_token_enabled"
 """In every serve config of RayLLM 1, for Anyscale's services."""
-INGRESS_OPTIONS = {
-    "num_replicas": "num_replicas",
-    "max_ongoing_requests": "max_ongoing_requests",
-    "max_queued_requests": "max_queued_requests",
-}
-"""Option of `ray.serve.llm`'s ingress → key of `args.router`."""
+INGRESS_OPTIONS = ("num_replicas", "max_ongoing_requests", "max_queued_requests")
+"""Options of `ray.serve.llm`'s ingress that are keys of `args.router`."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +127,7 @@ def _applications(
         try:
             refuse_removed_application(path, where.rstrip("."))
             if builder and builder[1] != _BUILDER:
-                why = _REFUSED.get(builder[1], f"only `{_BUILDER}` is")
+                why = tables()["builders"].get(builder[1], f"only `{_BUILDER}` is")
                 changes.refuse(f"{where}import_path", f"`{path}` is not carried over: {why}.")
             elif form is None:
                 yield _other(copied(application), where, changes)
@@ -220,8 +201,8 @@ def _ingress(served: Served, args: Mapping, changes: Changes) -> None:
     for key, value in (options if isinstance(options, dict) else {}).items():
         path = f"{where}ingress_deployment_config.{key}"
         if key in INGRESS_OPTIONS and isinstance(value, int) and value > 0:
-            served.router[INGRESS_OPTIONS[key]] = value
-            changes.renamed(path, f"args.router.{INGRESS_OPTIONS[key]}")
+            served.router[key] = value
+            changes.renamed(path, f"args.router.{key}")
         elif key == "autoscaling_config":
             changes.dropped(path, "the number of routers is fixed: `args.router.num_replicas`")
         else:

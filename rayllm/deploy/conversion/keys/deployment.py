@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from rayllm.config.app import Routing
-from rayllm.config.legacy import Changes
+from rayllm.config.legacy import Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.scaling import ActorOptions, AutoscalingConfig, DeploymentConfig
 from rayllm.deploy.conversion.formats import Format
 
 _WHERE = "deployment_config"
-NOT_CARRIED = {
-    "name": "a deployment is named after its model",
-    "user_config": "RayLLM's replicas take none",
-    "version": "Ray Serve detects changes itself",
-    "backpressure_config": "a full queue is answered 503 with Retry-After",
-    "gang_scheduling_config": "replicas do not depend on one another",
-    "deployment_actors": "a replica has no actors beside its engine",
-    "ray_actor_options.num_gpus": "GPUs follow from the parallelism, shares of them from `placement_group_config`",
-    "ray_actor_options.memory": "give the replica's bundle `memory` in `placement_group_config.bundles`",
-}
+NOT_CARRIED = tables()["deployment_options"]
 """Option of Ray Serve without an equivalent → why."""
 _NO_SUCH = "RayLLM has no such option"
 # Class name of a request router → its equivalent.

@@ -6,32 +6,14 @@ from typing import Any
 
 from rayllm.config.engine_arguments import OWNED, known_arguments, settable_arguments, vllm_names
 from rayllm.config.faults import did_you_mean
-from rayllm.config.legacy import Changes
+from rayllm.config.legacy import Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.deploy.conversion.keys.secrets import refer
 
-MOVED = {
-    "tokenizer": ("model_loading_config", "tokenizer_source"),
-    "revision": ("model_loading_config", "revision"),
-    "chat_template": ("chat_template",),
-    "default_chat_template_kwargs": ("chat_template_kwargs",),
-    "tool_call_parser": ("tool_calling", "parser"),
-    "tool_parser_plugin": ("tool_calling", "plugin"),
-    "enable_auto_tool_choice": ("tool_calling", "auto"),
-    "reasoning_parser": ("reasoning_parser",),
-    "lora_modules": ("lora_config", "lora_modules"),
-    "task": ("task",),
-}
-"""Argument → path of the key that replaces it."""
-DROPPED = {
-    "distributed_executor_backend": "it follows from where the workers are placed",
-    "data_parallel_size": "replicas are what RayLLM multiplies; set `deployment_config.num_replicas`",
-}
-"""Argument without a replacement → why."""
+MOVED, DROPPED = tables()["moved_arguments"], tables()["dropped_arguments"]
+"""Arguments with a key that replaces them, and without: the key, or why there is none."""
 _TASKS = {"embedding": "embed", **{name: name for name in ("generate", "embed", "score", "classify")}}
-RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "ignore_eos_token": "ignore_eos"}
-"""Name in Hugging Face's generation config → field of a request."""
-_STOPS = {"stop": "stopping_sequences", "stop_token_ids": "stopping_tokens"}
+_RENAMED, _STOPS = tables()["sampling"], tables()["stops"]
 
 
 def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
@@ -62,7 +44,7 @@ def carry_engine_arguments(config: Mapping, changes: Changes) -> None:
 
 
 def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
-    path, key = MOVED[name], f"engine_kwargs.{name}"
+    path, key = MOVED[name].split("."), f"engine_kwargs.{name}"
     if name == "task":
         value = _TASKS.get(value)
         if value is None:
@@ -76,10 +58,10 @@ def _move(config: Mapping, name: str, value: Any, changes: Changes) -> None:
     if not isinstance(holder, dict):
         return
     if path[-1] in holder and holder[path[-1]] is not None:
-        changes.dropped(key, f"`{'.'.join(path)}` is given too, and counts")
+        changes.dropped(key, f"`{MOVED[name]}` is given too, and counts")
         return
     holder[path[-1]] = _modules(value, changes) if name == "lora_modules" else value
-    changes.renamed(key, ".".join(path))
+    changes.renamed(key, MOVED[name])
 
 
 def _modules(value: Any, changes: Changes) -> Any:
@@ -122,9 +104,9 @@ def carry_sampling(config: Mapping, changes: Changes) -> None:
         if value is None:
             del values[name]
             changes.dropped(key, "null leaves it to vLLM")
-        elif name in RENAMED and RENAMED[name] not in values:
-            values[RENAMED[name]] = values.pop(name)
-            changes.renamed(key, f"{where}.{RENAMED[name]}")
+        elif name in _RENAMED and _RENAMED[name] not in values:
+            values[_RENAMED[name]] = values.pop(name)
+            changes.renamed(key, f"{where}.{_RENAMED[name]}")
         elif name in _STOPS:
             _stop(generation, _STOPS[name], values.pop(name))
             changes.renamed(key, f"generation_config.{_STOPS[name]}")

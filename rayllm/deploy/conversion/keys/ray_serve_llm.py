@@ -7,24 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.config.legacy import Changes
+from rayllm.config.legacy import Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
 
-EXPERIMENTS = {
-    "stream_batching_interval_ms": "replies are streamed without batching",
-    "num_ingress_replicas": "Ray never read it; use `args.router.num_replicas`",
-    "num_router_replicas": "Ray never read it; use `args.router.num_replicas`",
-    "pd_tokenize_once": "prefill and decode are not split",
-    "_prewarm_prefill_decode": "prefill and decode are not split",
-    "NIXL_SIDE_CHANNEL_PORT_BASE": "prefill and decode are not split",
-}
-"""Experimental key → why it is dropped."""
-_REFUSED_SERVERS = {
-    "SGLangServer": "SGLang is not carried over: the engine is vLLM, with arguments of its own",
-    "DPServer": "data-parallel groups are not carried over; use `deployment_config.num_replicas`",
-    "PDDecodeServer": "prefill and decode are not split; list the model once, without it",
-    "PDPrefillServer": "prefill and decode are not split; list the model once, without it",
-}
+_EXPERIMENTS, _REFUSED_SERVERS = tables()["experiments"], tables()["servers"]
 
 
 def carry_keys(config: Mapping, changes: Changes) -> None:
@@ -32,7 +18,7 @@ def carry_keys(config: Mapping, changes: Changes) -> None:
     _accelerator(config, changes)
     _server(config.pop("server_cls", None), changes)
     for name in at(config, "experimental_configs"):
-        why = EXPERIMENTS.get(name, "RayLLM has no such experiment")
+        why = _EXPERIMENTS.get(name, "RayLLM has no such experiment")
         changes.dropped(f"experimental_configs.{name}", why)
     config.pop("experimental_configs", None)
     _callback(config, changes)
