@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rayllm.config.legacy.nested import at
 from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 
@@ -87,42 +88,31 @@ def _absolute_hook(hook: Any, folders: tuple[Path, ...]) -> Any:
 def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[str]:
     """Make the relative paths of a model's raw mapping absolute, in place; returns the faults."""
     faults = []
-    for keys, text, put in _texts(raw):
+    for keys, holder in _places(raw):
+        text, before, equals = holder[keys[-1]], "", ""
+        if isinstance(holder, list):
+            # vLLM's short form of an adapter.
+            before, equals, text = text.partition("=")
         if keys[-1] == "chat_template" and ("{" in text or "\n" in text or text in tool_templates.names()):
             continue
         # An absolute path may only exist on the cluster's nodes.
         if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):
             try:
-                put(str(find(text, folders, f"{name}: {'.'.join(keys)}")))
+                holder[keys[-1]] = before + equals + str(find(text, folders, f"{name}: {'.'.join(map(str, keys))}"))
             except ConfigError as error:
                 faults.append(error.message)
     return faults
 
 
-def _texts(raw: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Callable[[str], None]]]:
-    for keys in _PATH_KEYS:
-        holder: Any = raw
-        for key in keys[:-1]:
-            holder = holder.get(key) if isinstance(holder, dict) else None
-        if not isinstance(holder, dict):
-            continue
-        value = holder.get(keys[-1])
+def _places(raw: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every text that may be a path: its keys, and the mapping or list that has it at the last of them."""
+    modules = at(raw, "lora_config").get("lora_modules")
+    places: list[tuple[tuple[Any, ...], Any]] = [(keys, at(raw, *keys[:-1])) for keys in _PATH_KEYS]
+    if isinstance(modules, list):
+        places += [(("lora_config", "lora_modules", index), modules) for index in range(len(modules))]
+    for keys, holder in places:
+        value = holder[keys[-1]] if isinstance(holder, list) else holder.get(keys[-1])
+        if isinstance(value, dict):
+            keys, holder, value = (*keys, "path"), value, value.get("path")
         if isinstance(value, str):
-            yield keys, value, lambda text, holder=holder, key=keys[-1]: holder.__setitem__(key, text)  # type: ignore[misc]
-        elif isinstance(value, dict) and isinstance(value.get("path"), str):
-            yield (*keys, "path"), value["path"], lambda text, value=value: value.__setitem__("path", text)  # type: ignore[misc]
-    yield from _module_paths(raw.get("lora_config"))
-
-
-def _module_paths(lora: Any) -> Iterator[tuple[tuple[str, ...], str, Callable[[str], None]]]:
-    """Paths in `lora_config.lora_modules`, in both of its forms."""
-    modules = lora.get("lora_modules") if isinstance(lora, dict) else None
-    if not isinstance(modules, list):
-        return
-    for index, module in enumerate(modules):
-        keys = ("lora_config", "lora_modules", str(index))
-        if isinstance(module, str) and "=" in module:
-            name, _, path = module.partition("=")
-            yield keys, path, lambda text, i=index, name=name: modules.__setitem__(i, f"{name}={text}")  # type: ignore[misc]
-        elif isinstance(module, dict) and isinstance(module.get("path"), str):
-            yield (*keys, "path"), module["path"], lambda text, module=module: module.__setitem__("path", text)  # type: ignore[misc]
+            yield keys, holder

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rayllm.config.legacy.nested import mapped
 from rayllm.core.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
@@ -21,13 +22,13 @@ def expand(value: Any, environment: Mapping[str, str], where: str) -> Any:
     Raises:
         ConfigError: a variable is not set.
     """
-    if isinstance(value, str):
-        return REFERENCE.sub(lambda match: _read(match[1], environment, where), value)
-    if isinstance(value, dict):
-        return {key: expand(item, environment, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [expand(item, environment, f"{where}.{index}") for index, item in enumerate(value)]
-    return value
+
+    def read(name: str, where: str) -> str:
+        if name not in environment:
+            raise ConfigError(f"{where}: the environment variable `{name}` is not set; export it before you deploy.")
+        return environment[name]
+
+    return mapped(value, lambda text, at: REFERENCE.sub(lambda match: read(match[1], at), text), where)
 
 
 def unexpanded(value: Any, key: str, expanded_in: str = "") -> Iterator[str]:
@@ -45,9 +46,3 @@ def unexpanded(value: Any, key: str, expanded_in: str = "") -> Iterator[str]:
         if name not in _TEXTS:
             within = name if name in _EXPANDED else expanded_in
             yield from unexpanded(item, f"{key}.{name}".lstrip("."), within)
-
-
-def _read(name: str, environment: Mapping[str, str], where: str) -> str:
-    if name not in environment:
-        raise ConfigError(f"{where}: the environment variable `{name}` is not set; export it before you deploy.")
-    return environment[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 Mapping = dict[str, Any]
@@ -9,9 +10,19 @@ Mapping = dict[str, Any]
 
 def copied(value: Any) -> Any:
     """A deep copy without shared parts, which YAML aliases create."""
+    return mapped(value, lambda text, where: text)
+
+
+def mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> Any:
+    """A copy in which each text is what `change` makes of it and of its path, where that of `value` is `where`."""
+    prefix = f"{where}." if where else ""
+    if isinstance(value, str):
+        return change(value, where)
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {key: mapped(item, change, f"{prefix}{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mapped(item, change, f"{prefix}{index}") for index, item in enumerate(value)]
+    return value
 
 
 def at(config: Any, *keys: str) -> Mapping:

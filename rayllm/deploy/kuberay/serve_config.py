@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from rayllm.config import ModelConfig
+from rayllm.config.legacy.nested import mapped
 from rayllm.config.secrets import expand
 from rayllm.deploy.kuberay.worker_group import WorkerGroup
 
@@ -129,10 +130,8 @@ def local_paths(serve_config: Mapping[str, Any]) -> list[str]:
 
 def relocate_paths(value: Any, old: str, new: str) -> Any:
     """Replace the folder `old` by `new` in every path of a config."""
-    if isinstance(value, str):
-        return new + value[len(old) :] if value == old or value.startswith(old + "/") else value
-    if isinstance(value, dict):
-        return {key: relocate_paths(item, old, new) for key, item in value.items()}
-    if isinstance(value, list):
-        return [relocate_paths(item, old, new) for item in value]
-    return value
+
+    def relocated(text: str, where: str) -> str:
+        return new + text[len(old) :] if text == old or text.startswith(old + "/") else text
+
+    return mapped(value, relocated)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from rayllm.config.legacy import Changes
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy.nested import Mapping, at, mapped
 from rayllm.config.secrets import REFERENCE
 
 # Words in the names of variables that hold secrets.
@@ -45,9 +45,13 @@ def take_secrets(config: Mapping, changes: Changes) -> None:
 
 def refuse_secrets(value: Any, key: str, changes: Changes) -> None:
     """Refuse what looks like a secret in `value`, which is at the path `key`."""
-    for where, text in _texts(value, key):
+
+    def check(text: str, where: str) -> str:
         if secrets_in(text):
             changes.refuse(where, "holds a secret, which does not belong in a file; remove it.")
+        return text
+
+    mapped(value, check, key)
 
 
 def take_from_variables(variables: Mapping, where: str, changes: Changes) -> list[str]:
@@ -84,25 +88,11 @@ def _variable_for(host: str) -> str:
 
 
 def _referring(value: Any, key: str, changes: Changes) -> Any:
-    if isinstance(value, dict):
-        return {name: _referring(item, f"{key}.{name}", changes) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_referring(item, f"{key}.{index}", changes) for index, item in enumerate(value)]
-    for secret, name in secrets_in(value) if isinstance(value, str) else ():
-        if secret in value:
-            value = value.replace(secret, f"${{env:{name}}}")
-            changes.secret(key, name)
-    return value
+    def referring(text: str, where: str) -> str:
+        for secret, name in secrets_in(text):
+            if secret in text:
+                text = text.replace(secret, f"${{env:{name}}}")
+                changes.secret(where, name)
+        return text
 
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Every string in `value`, with its path."""
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    elif isinstance(value, str):
-        yield key, value
-    for name, item in items:
-        yield from _texts(item, f"{key}.{name}" if key else str(name))
+    return mapped(value, referring, key)
