@@ -20,25 +20,20 @@ class RemovedError(click.ClickException):
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
-def removed_option(*names: str, hint: str) -> Callable[..., Any]:
-    """Add an option to a command that was removed from it, by its name first; `hint` says what to use instead."""
+def removed_options(*names: str, hint: str) -> Callable[..., Any]:
+    """Add options to a command that were removed from it; `hint` says what to use instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise RemovedError(names[0], hint)
-
-    # With a value or without, whatever the option once took.
-    return click.option(
-        *names, is_flag=False, flag_value="", hidden=True, expose_value=False, is_eager=True, callback=refuse
-    )
-
-
-def removed_options(*names: str, hint: str) -> Callable[..., Any]:
-    """Add several options with the same hint."""
+            raise RemovedError(param.opts[0], hint)
 
     def add(command: Any) -> Any:
         for name in names:
-            command = removed_option(name, hint=hint)(command)
+            # With a value or without, whatever the option once took.
+            option = click.option(
+                name, is_flag=False, flag_value="", hidden=True, expose_value=False, is_eager=True, callback=refuse
+            )
+            command = option(command)
         return command
 
     return add

@@ -7,11 +7,9 @@ import sys
 
 import click
 
-from rayllm.cli.removed import removed_option, removed_options
+from rayllm.cli.removed import removed_options
 from rayllm.cli.shared.completion import Completion, StreamPrinter
 from rayllm.cli.shared.server import Server, choose_model, server_options
-
-_TO_FILE = "`rayllm query --json PROMPT > FILE` writes a file."
 
 
 @click.command("query", help="Send one PROMPT to a model; `-` reads standard input.")
@@ -30,8 +28,7 @@ _TO_FILE = "`rayllm query --json PROMPT > FILE` writes a file."
     *("--file", "--concurrency"),
     hint="`rayllm batch run` processes a file on this machine, /v1/batches on a service (docs/batch-api.md).",
 )
-@removed_option("--output", "-o", hint=_TO_FILE)
-@removed_option("--force", hint=_TO_FILE)
+@removed_options("--output", "-o", "--force", hint="`rayllm query --json PROMPT > FILE` writes a file.")
 def command(
     server: Server,
     prompt: str,

@@ -13,7 +13,8 @@ from tests.unit.cli.test_cli import rayllm
     ("arguments", "name", "hint"),
     [
         (["query", "--file", "-", "--concurrency", "2"], "--file", "`rayllm batch run`"),
-        (["query", "a", "-o", "b.jsonl"], "--output", "`rayllm query --json"),
+        (["query", "a", "-o", "b.jsonl"], "-o", "`rayllm query --json"),
+        (["query", "a", "--output", "b.jsonl"], "--output", "`rayllm query --json"),
         (["query", "a", "--force"], "--force", "`rayllm query --json"),
         (["query", "--concurrency", "3", "hi"], "--concurrency", "`rayllm batch run`"),
         (["gen-config", "--variant", "fp8"], "--variant", "`rayllm catalog` lists"),
