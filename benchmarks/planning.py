@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.compare import publish, read_options
 from rayllm.config import LocalSource
 from rayllm.plan.cache_layout import cache_layout
-from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import measure
 from tests.vllm import shapes, specs
 

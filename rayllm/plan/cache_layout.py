@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from rayllm.core.errors import ConfigError
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.compressed_cache import CompressedCache, ReplicatedWindowCache
-from rayllm.plan.kv_cache import ChunkedCache, IndexCache, LatentCache, LayerCache, SlidingCache
+from rayllm.plan.kv_cache import CacheSettings, ChunkedCache, IndexCache, LatentCache, LayerCache, SlidingCache
 from rayllm.plan.layers import Cache
 from rayllm.plan.state_space import StateCache
 

@@ -10,8 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
 
-from rayllm.plan.cache_settings import CacheSettings
-from rayllm.plan.kv_cache import LayerCache, SlidingCache
+from rayllm.plan.kv_cache import CacheSettings, LayerCache, SlidingCache
 
 # The pages of all layers lie side by side in a block. Each begins at a multiple of so many bytes.
 _ALIGNMENT = 576

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rayllm.core.errors import ConfigError
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
-from rayllm.plan.cache_settings import CacheSettings
+from rayllm.plan.cpu import memory_bytes
 from rayllm.plan.gpus import GIB
+from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import Measured
 
 # vLLM's block size on CPUs, in tokens.
@@ -93,7 +93,7 @@ def _available(process: Path) -> int:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_bytes()
 
 
 def _cached(limit: Path) -> int:

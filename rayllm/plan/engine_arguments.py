@@ -7,10 +7,10 @@ from typing import Any
 
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture
-from rayllm.plan.cache_settings import BLOCK
 from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.fit import EngineSettings, default_utilization
 from rayllm.plan.gpus import GIB
+from rayllm.plan.kv_cache import BLOCK
 
 # vLLM's data type of the cache → bytes per element; `auto` is the model's own.
 _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}

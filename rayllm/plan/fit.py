@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from rayllm.plan.architecture import Architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.gpus import GIB, Gpu
+from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.weights import Weights
 
 UTILIZATION = 0.92
@@ -138,17 +138,24 @@ def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: Engine
 
 def split_errors(architecture: Architecture, settings: EngineSettings) -> list[str]:
     """Reasons why the model cannot be split as configured; empty if it can."""
-    tensor, heads = settings.tensor_parallel, architecture.heads
-    key_values = architecture.key_value_heads
+    shape, inner = architecture, 0 if architecture.has_experts else architecture.inner
+    degrees = settings.tensor_parallel, settings.pipeline_parallel
+    return shape_errors(*degrees, shape.heads, shape.key_value_heads, shape.layers, inner)
+
+
+def shape_errors(
+    tensor: int, stages: int, heads: int | None, key_values: int | None, layers: int | None, inner: int = 0
+) -> list[str]:
+    """As `split_errors`, for a model of which some sizes are unknown: None, or 0."""
     errors = []
-    if heads % tensor:
+    if heads and heads % tensor:
         errors.append(f"{heads} attention heads cannot be shared by {tensor} GPUs")
-    elif key_values % tensor and tensor % key_values:
+    elif key_values and key_values % tensor and tensor % key_values:
         errors.append(f"{key_values} key-value heads cannot be shared by {tensor} GPUs")
-    elif architecture.inner % tensor and not architecture.has_experts:
-        errors.append(f"feed-forward blocks of width {architecture.inner} cannot be shared by {tensor} GPUs")
-    if settings.pipeline_parallel > architecture.layers:
-        errors.append(f"{architecture.layers} layers make no {settings.pipeline_parallel} stages")
+    elif inner % tensor:
+        errors.append(f"feed-forward blocks of width {inner} cannot be shared by {tensor} GPUs")
+    if layers and stages > layers:
+        errors.append(f"{layers} layers make no {stages} stages")
     return errors
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from rayllm.config.vllm_versions import current_series
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.config_fields import Fields, dtype_bytes
+from rayllm.plan.kv_cache import CacheSettings
 
 
 @dataclass(frozen=True)

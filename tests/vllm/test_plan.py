@@ -16,9 +16,9 @@ from vllm.config import CacheConfig
 
 from rayllm.config import LocalSource
 from rayllm.plan.cache_layout import cache_layout
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.cpu import this_cpu
 from rayllm.plan.gpus import GPUS
+from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import measure
 from tests.vllm import shapes
 

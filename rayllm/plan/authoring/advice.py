@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rayllm.core.errors import ConfigError
 from rayllm.plan.authoring.profile import ModelProfile
-from rayllm.plan.fit import EngineSettings, Fit, fit, smallest_split, split_errors
+from rayllm.plan.fit import EngineSettings, Fit, fit, shape_errors, smallest_split, split_errors
 from rayllm.plan.gpus import GIB, GPUS, Gpu
 from rayllm.plan.measure import Measured
 
@@ -51,23 +49,13 @@ def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
     def errors_of(tensor: int, stages: int) -> list[str]:
         if profile.measured:
             return split_errors(profile.measured.architecture, EngineSettings(tensor, stages))
-        return list(_faults_of_shape(profile, tensor, stages))
+        return shape_errors(tensor, stages, profile.heads, profile.key_value_heads, profile.layers)
 
     if errors := errors_of(tensor, stages):
         degrees = f"tensor parallelism {tensor}" + (f", pipeline parallelism {stages}" if stages > 1 else "")
         possible = ", ".join(str(degree) for degree in range(1, 9) if not errors_of(degree, 1))
         hint = f"\nhint: --tensor-parallelism may be {possible}." if errors_of(tensor, 1) else ""
         raise ConfigError(f"{degrees}: {errors[0]}.{hint}")
-
-
-def _faults_of_shape(profile: ModelProfile, tensor: int, stages: int) -> Iterator[str]:
-    heads, shared, layers = profile.heads, profile.key_value_heads, profile.layers
-    if heads and heads % tensor:
-        yield f"{heads} attention heads cannot be shared by {tensor} GPUs"
-    elif shared and shared % tensor and tensor % shared:
-        yield f"{shared} key-value heads cannot be shared by {tensor} GPUs"
-    if layers and stages > layers:
-        yield f"{layers} layers make no {stages} stages"
 
 
 def checked_fit(measured: Measured, gpu: Gpu, settings: EngineSettings) -> Fit:

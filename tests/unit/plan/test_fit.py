@@ -9,10 +9,9 @@ import pytest
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture, read_architecture
 from rayllm.plan.cache_layout import cache_layout
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.fit import EngineSettings, fit, smallest_split, split_errors
 from rayllm.plan.gpus import GIB, GPUS, find_gpu
-from rayllm.plan.kv_cache import LayerCache, SlidingCache
+from rayllm.plan.kv_cache import CacheSettings, LayerCache, SlidingCache
 from rayllm.plan.measure import measure_info
 from rayllm.plan.weights import Weights
 from rayllm.sources.inspection import ModelInfo

@@ -13,10 +13,10 @@ from rayllm.config.vllm_versions import current_series
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import UnknownArchitectureError, read_architecture
 from rayllm.plan.cache_layout import cache_layout
-from rayllm.plan.cache_settings import CacheSettings
 from rayllm.plan.compressed_cache import CompressedCache, CompressedIndexCache, ReplicatedWindowCache
 from rayllm.plan.kv_cache import (
     BlockIndexCache,
+    CacheSettings,
     ChunkedCache,
     CrossCache,
     IndexCache,
