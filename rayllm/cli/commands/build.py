@@ -12,17 +12,9 @@ from rayllm import __version__
 from rayllm.cli.shared.application import IMPORT_PATH, inlined_file
 from rayllm.config import ModelConfig
 from rayllm.config.yaml import dump_yaml
-from rayllm.deploy.kuberay import (
-    ManifestOptions,
-    local_paths,
-    open_applications,
-    parse_cache_volume,
-    parse_selector,
-    parse_toleration,
-    relocate_paths,
-    render_manifest,
-    required_variables,
-)
+from rayllm.deploy.kuberay.options import ManifestOptions, parse_cache_volume, parse_selector, parse_toleration
+from rayllm.deploy.kuberay.ray_service import render_manifest
+from rayllm.deploy.kuberay.serve_config import local_paths, open_applications, relocate_paths, required_variables
 
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 _AMOUNT: dict[str, Any] = {"type": click.IntRange(min=1), "metavar": "N"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, Literal
+
+import yaml
 
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.kuberay.worker_group import CPU, HEAD, ROUTER, WorkerGroup
@@ -21,30 +24,6 @@ _ROUTER_POD = (2, "4Gi")
 _MAX_NAME = 47
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-# Cloud or autoscaler → its label for GPU nodes, and the label's value for each of Ray's accelerator types.
-# Sources: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus, https://karpenter.sh/docs/concepts/scheduling
-NODE_LABELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "gke": (
-        "cloud.google.com/gke-accelerator",
-        {
-            "T4": "nvidia-tesla-t4",
-            "P4": "nvidia-tesla-p4",
-            "P100": "nvidia-tesla-p100",
-            "V100": "nvidia-tesla-v100",
-            "L4": "nvidia-l4",
-            "A100-40G": "nvidia-tesla-a100",
-            "A100-80G": "nvidia-a100-80gb",
-            "H100": "nvidia-h100-80gb",
-            "H200": "nvidia-h200-141gb",
-            "B200": "nvidia-b200",
-        },
-    ),
-    "karpenter": (
-        "karpenter.k8s.aws/instance-gpu-name",
-        {name: name.lower() for name in ("T4", "V100", "A10G", "L4", "L40S", "A100", "H100", "H200", "B200")},
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -62,9 +41,9 @@ class ManifestOptions:
 
     `cpus` and `memory` are those per GPU of a worker, or per worker without GPU; None is what the smallest machines
     have. `routers` are pods for routers only; None is two if other pods scale, else none. `cache` is the source of the
-    volume for weights and adapters. `node_labels` is a key of `NODE_LABELS`, whose labels `node_selectors` override;
-    `tolerations` come beside the one for GPU nodes. A `service_account` with `account_annotations` is created. `redis`
-    keeps the state of Ray's GCS; `redis_password` is a Secret and its key.
+    volume for weights and adapters. `node_labels` is a scheme in data/node_labels.yaml, whose labels
+    `node_selectors` override; `tolerations` come beside the one for GPU nodes. A `service_account` with
+    `account_annotations` is created. `redis` keeps the state of Ray's GCS; `redis_password` is a Secret and its key.
     """
 
     image: str
@@ -130,7 +109,8 @@ class ManifestOptions:
     def _accelerator_label(self, accelerator: str | None) -> dict[str, str]:
         if self.node_labels is None or accelerator is None:
             return {}
-        key, values = NODE_LABELS[self.node_labels]
+        scheme = yaml.safe_load(files(__package__).joinpath("data/node_labels.yaml").read_text())[self.node_labels]
+        key, values = scheme["label"], scheme["values"]
         if accelerator in values:
             return {key: values[accelerator]}
         if any(selector.kind == accelerator for selector in self.node_selectors):
