@@ -26,6 +26,7 @@ from rayllm.cluster.capacity import shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, cpu_neighbors, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
+from rayllm.config.scaling import DeploymentConfig
 from rayllm.config.secrets import expand
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.settings import settings
@@ -49,16 +50,10 @@ _CPUS_PER_ROUTER = 8
 _MAX_ROUTERS = 4
 # Characters of a key of an administrator.
 _SHORTEST_KEY = 16
-# Keys of `deployment_config` that are options of Ray Serve's deployments.
-_SAME = (
-    *(
-        "graceful_shutdown_timeout_s",
-        "graceful_shutdown_wait_loop_s",
-        "health_check_period_s",
-        "health_check_timeout_s",
-    ),
-    *("max_constructor_retry_count", "logging_config", "max_surge_percent", "rolling_update_percentage"),
-)
+# Keys of `deployment_config` that are options of Ray Serve's deployments as they are.
+_SAME = DeploymentConfig.model_fields.keys() - {
+    *("num_replicas", "autoscaling_config", "max_ongoing_requests", "max_queued_requests", "ray_actor_options")
+}
 
 
 def build_app(args: dict[str, Any] | AppConfig, folder: Path | None = None) -> Application:
