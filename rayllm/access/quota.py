@@ -58,8 +58,10 @@ class Quota:
         if short:
             waits = {kind: self._wait_s(now, kind, limits[kind], need[kind], left[kind]) for kind in short}
             limited = max(short, key=lambda kind: waits[kind])
-            return Lease(None, _at_least_zero(left), self._resets(now, limits), limited, waits[limited])
-        granted = {kind: need[kind] + _extra(left[kind] - need[kind], want.get(kind, 0), routers) for kind in limits}
+            remaining = {kind: max(0, amount) for kind, amount in left.items()}
+            return Lease(None, remaining, self._resets(now, limits), limited, waits[limited])
+        most = {kind: int((left[kind] - need[kind]) * _SHARE / routers) for kind in limits}
+        granted = {kind: need[kind] + min(want.get(kind, 0), most[kind]) for kind in limits}
         for kind, amount in granted.items():
             self.use(now, router, kind, amount)
         if "concurrent" in granted:
@@ -117,11 +119,3 @@ class Quota:
 
     def _resets(self, now: float, limits: Amounts) -> dict[Kind, float]:
         return {kind: self._windows[kind].reset_s(now) for kind in limits if kind != "concurrent"}
-
-
-def _extra(left: int, want: int, routers: int) -> int:
-    return min(want, int(left * _SHARE / routers))
-
-
-def _at_least_zero(amounts: Amounts) -> dict[Kind, int]:
-    return {kind: max(0, amount) for kind, amount in amounts.items()}
