@@ -141,7 +141,11 @@ def _cluster(groups: Sequence[WorkerGroup], options: ManifestOptions, port: int,
         "authOptions": {"mode": "token"},
     }
     if options.redis:
-        cluster["gcsFaultToleranceOptions"] = _redis(options)
+        cluster["gcsFaultToleranceOptions"] = {"redisAddress": options.redis}
+    if options.redis_password:
+        secret, key = options.redis_password
+        password = {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        cluster["gcsFaultToleranceOptions"]["redisPassword"] = password
     if _scales(groups):
         cluster["enableInTreeAutoscaling"] = True
         cluster["autoscalerOptions"] = {
@@ -155,14 +159,6 @@ def _cluster(groups: Sequence[WorkerGroup], options: ManifestOptions, port: int,
     cluster["headGroupSpec"] = {"rayStartParams": params, "template": head_pod(options, port, _scales(groups))}
     cluster["workerGroupSpecs"] = [_worker_group(group, options, port, grace_s) for group in groups]
     return cluster
-
-
-def _redis(options: ManifestOptions) -> dict[str, Any]:
-    redis: dict[str, Any] = {"redisAddress": options.redis}
-    if options.redis_password:
-        secret, key = options.redis_password
-        redis["redisPassword"] = {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-    return redis
 
 
 def _worker_group(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rayllm.config import ModelConfig
 from rayllm.config.legacy.nested import mapped
-from rayllm.config.secrets import expand
+from rayllm.config.secrets import REFERENCE
 from rayllm.deploy.kuberay.worker_group import WorkerGroup
 
 _IMPORT_PATH = "rayllm:app"
@@ -90,28 +90,15 @@ def pin_routers(serve_config: Mapping[str, Any], group: WorkerGroup) -> None:
 
 def required_variables(serve_config: Mapping[str, Any]) -> list[str]:
     """Names of the environment variables that a serve config uses: `${env:NAME}`, and tokens for credential brokers."""
-    variables = _RecordingEnvironment()
-    for router in _routers(serve_config):
-        expand(router.get("admin_keys"), variables, "")
+    values = [router.get("admin_keys") for router in _routers(serve_config)]
+    tokens = []
     for raw in models_in(serve_config):
         model = ModelConfig.model_validate(raw)
-        expand([model.deployment_config.ray_actor_options.runtime_env, model.runtime_env], variables, "")
+        values += [model.deployment_config.ray_actor_options.runtime_env, model.runtime_env]
         for source in (model.source, model.model_loading_config.tokenizer_source):
             credentials = getattr(source, "s3_aws_credentials", None)
-            if credentials and credentials.auth_token_env_variable:
-                variables[credentials.auth_token_env_variable] = ""
-    return sorted(variables)
-
-
-class _RecordingEnvironment(dict[str, str]):
-    """An environment that has every variable and records which ones were read."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        self[name] = ""
-        return ""
+            tokens.append(credentials and credentials.auth_token_env_variable)
+    return sorted({*REFERENCE.findall(str(values)), *filter(None, tokens)})
 
 
 def local_paths(serve_config: Mapping[str, Any]) -> list[str]:

@@ -80,12 +80,8 @@ class WorkerGroup:
         """Custom resource that only this group's pods have, to pin a model to them."""
         return f"group:{self.name}"
 
-    def is_compatible(self, other: WorkerGroup) -> bool:
-        """Whether both can be merged."""
-        return (self.kind, self.gpus, self.hosts) == (other.kind, other.gpus, other.hosts)
-
     def merge(self, other: WorkerGroup) -> WorkerGroup:
-        """One group with the pods of both."""
+        """One group with the pods of both, which are alike."""
         names = self.custom | other.custom
         return replace(
             self,
@@ -106,23 +102,21 @@ def worker_groups(demands: Sequence[Demand], gpus_per_node: int) -> tuple[list[W
     Raises:
         ConfigError: a replica needs more GPUs on one node than the largest has.
     """
-    groups: list[WorkerGroup] = []
-    indexes: list[int] = []
+    groups: dict[tuple[str | None, int, int], WorkerGroup] = {}
+    keys = []
     for demand in demands:
         own = worker_group(demand, gpus_per_node)
-        index = next((index for index, group in enumerate(groups) if group.is_compatible(own)), len(groups))
-        if index == len(groups):
-            groups.append(own)
-        else:
-            groups[index] = groups[index].merge(own)
-        indexes.append(index)
-    return groups, [groups[index] for index in indexes]
+        keys.append(key := (own.kind, own.gpus, own.hosts))
+        groups[key] = groups[key].merge(own) if key in groups else own
+    return list(groups.values()), [groups[key] for key in keys]
 
 
 def worker_group(demand: Demand, gpus_per_node: int) -> WorkerGroup:
     """The group for a single model; raises as `worker_groups`."""
     gpus, hosts = _layout(demand, gpus_per_node)
-    per_pod = _replicas_per_pod(demand, gpus, hosts)
+    share = demand.total("GPU")
+    # Several replicas if each uses a fraction of a GPU.
+    per_pod = max(1, int(gpus / share)) if hosts == 1 and share else 1
     spread = demand.strategy == "STRICT_SPREAD"
     cpus = demand.largest("CPU") if spread else demand.total("CPU")
     custom = {name: math.ceil(per_pod * demand.total(name)) for name in demand.custom}
@@ -162,9 +156,3 @@ def _layout(demand: Demand, gpus_per_node: int) -> tuple[int, int]:
     stages_per_pod = int(gpus_per_node // stage_gpus)
     hosts = math.ceil(stages / stages_per_pod)
     return math.ceil(stage_gpus * math.ceil(stages / hosts)), hosts
-
-
-def _replicas_per_pod(demand: Demand, gpus: int, hosts: int) -> int:
-    """Replicas per pod: several if each uses a fraction of a GPU."""
-    share = demand.total("GPU")
-    return max(1, int(gpus / share)) if hosts == 1 and share else 1
