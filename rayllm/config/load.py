@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,22 +142,30 @@ def _models(entries: Any, folders: tuple[Path, ...], faults: list[str]) -> list[
     models = []
     for index, entry in enumerate(entries):
         try:
-            for raw, name, own_folder in _expand(entry, f"args.llm_configs.{index}", folders):
-                models.append(model_from(raw, name, tuple(dict.fromkeys((*own_folder, *folders)))))
+            for raw, file in expand(entry, key := f"args.llm_configs.{index}", folders, _files):
+                own = (file.parent, *folders) if file else folders
+                models.append(model_from(raw, str(file or key), tuple(dict.fromkeys(own))))
         except ConfigError as error:
             faults.append(error.message)
     return models
 
 
-def _expand(entry: Any, key: str, folders: tuple[Path, ...]) -> Iterator[tuple[Any, str, tuple[Path, ...]]]:
-    """The models of one entry: raw mapping, name for errors, folder of its file."""
+def expand(
+    entry: Any, key: str, folders: tuple[Path, ...], files_of: Callable[[str, str, tuple[Path, ...]], list[Path]]
+) -> Iterator[tuple[Any, Path | None]]:
+    """The raw mappings of one entry of `llm_configs`, at `key`, each with its file if it has one.
+
+    `files_of` finds the files of a path, by its key and the folders where it is looked up.
+
+    Raises:
+        ConfigError: the entry, or a file, cannot be read.
+    """
     if isinstance(entry, dict):
-        yield entry, key, ()
+        yield entry, None
     elif isinstance(entry, str) and "\n" in entry:
-        yield parse_yaml(entry, key), key, ()
+        yield parse_yaml(entry, key), None
     elif isinstance(entry, str):
-        for path in _files(entry, key, folders):
-            yield read_yaml(path), str(path), (path.parent,)
+        yield from ((read_yaml(path), path) for path in files_of(entry, key, folders))
     else:
         raise ConfigError(f"{key}: must be a path or a mapping, not {_kind(entry)}.")
 

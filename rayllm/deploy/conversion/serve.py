@@ -11,9 +11,9 @@ from typing import Any
 
 from rayllm.config.legacy import Changes, refuse_removed_application, tables
 from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.load import expand
 from rayllm.config.named import file_name
 from rayllm.config.paths import find, kept_in
-from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
@@ -226,14 +226,7 @@ def _expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
     listed = value if isinstance(value, list) else [value]
     for index, item in enumerate(listed):
         where = f"{key}.{index}" if isinstance(value, list) else key
-        if isinstance(item, dict):
-            yield Entry(where, None, item)
-        elif isinstance(item, str) and "\n" in item:
-            yield Entry(where, None, parse_yaml(item, where))
-        elif isinstance(item, str):
-            yield from (Entry(where, path, read_yaml(path)) for path in _files_of(item, where, folders))
-        else:
-            raise ConfigError(f"{where}: must be a path or a mapping.")
+        yield from (Entry(where, file, raw) for raw, file in expand(item, where, folders, _files_of))
 
 
 def _files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:

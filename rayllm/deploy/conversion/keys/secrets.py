@@ -77,14 +77,11 @@ def is_secret(name: str, value: str) -> bool:
 
 def secrets_in(text: str) -> list[tuple[str, str]]:
     """The secrets in a text, each with a name of a variable for it."""
-    secrets = [(match[1], _variable_for(match[2])) for match in _IN_URL.finditer(text) if "${env:" not in match[1]]
+    in_urls = [match for match in _IN_URL.finditer(text) if "${env:" not in match[1]]
+    secrets = [(match[1], re.sub(r"\W", "_", match[2]).upper() + "_CREDENTIALS") for match in in_urls]
     for pattern, name in _TOKENS.items():
         secrets += [(secret, name) for secret in re.findall(pattern, text)]
     return secrets
-
-
-def _variable_for(host: str) -> str:
-    return re.sub(r"\W", "_", host).upper() + "_CREDENTIALS"
 
 
 def _referring(value: Any, key: str, changes: Changes) -> Any:
