@@ -4,9 +4,8 @@ A `PromptFormat` is validated at load time, `compile_template` turns it into the
 produces the same prompt without an engine, for batch and the command line. Nothing here does any I/O.
 """
 
-from rayllm.prompt.errors import PromptError
 from rayllm.prompt.format import PromptFormat
-from rayllm.prompt.render import render
+from rayllm.prompt.render import PromptError, render
 from rayllm.prompt.template import compile_template
 
 __all__ = ["PromptError", "PromptFormat", "compile_template", "render"]

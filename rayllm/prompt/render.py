@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayllm.prompt.errors import PromptError
 from rayllm.prompt.template import CONTINUE_TAG
+
+
+class PromptError(ValueError):
+    """These messages cannot be rendered with this template. The client's error: 400 over HTTP."""
 
 
 def render(
