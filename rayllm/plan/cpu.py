@@ -76,7 +76,8 @@ def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | No
     if config.get("quantization_config") or text.get("quantization_config"):
         # Kernels for quantized weights support only some types.
         return None
-    if _stored_dtype(config) == "float32" and not _generates(config, task):
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if stored.removeprefix("torch.") == "float32" and not _generates(config, task):
         # Small models, whose users compare the numbers of their answers.
         return "float32"
     return cpu.dtype
@@ -85,10 +86,6 @@ def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | No
 def slow_dtype(dtype: str, cpu: Cpu) -> bool:
     """Whether a CPU converts this type to another before it computes, so that `cpu.dtype` is faster."""
     return _SHORT_NAMES.get(dtype, dtype) in {"bfloat16", "float16"} - {cpu.dtype}
-
-
-def _stored_dtype(config: Mapping[str, Any]) -> str:
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
 
 
 def _generates(config: Mapping[str, Any], task: str | None) -> bool:

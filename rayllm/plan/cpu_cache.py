@@ -7,7 +7,7 @@ from pathlib import Path
 from rayllm.core.errors import ConfigError
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
 from rayllm.plan.cpu import memory_bytes
-from rayllm.plan.gpus import GIB
+from rayllm.plan.gpus import GIB, in_gib
 from rayllm.plan.kv_cache import CacheSettings
 from rayllm.plan.measure import Measured
 
@@ -36,8 +36,8 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
     left = free - measured.weights.bytes
     if left <= 0:
         raise ConfigError(
-            f"model_loading_config: the model's weights, {_gib(measured.weights.bytes)}, do not fit in the "
-            f"{_gib(free)} of memory that are free."
+            f"model_loading_config: the model's weights, {in_gib(measured.weights.bytes)}, do not fit in the "
+            f"{in_gib(free)} of memory that are free."
         )
     if not measured.architecture.caches:
         return _LEAST
@@ -47,8 +47,8 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
     if needed > room:
         longest = longest_request(layout, room)
         raise ConfigError(
-            f"max_request_context_length: the KV cache of one request of {tokens:,} tokens takes {_gib(needed)}, more "
-            f"than half of the {_gib(left)} that the weights leave; set it to at most {longest:,}."
+            f"max_request_context_length: the KV cache of one request of {tokens:,} tokens takes {in_gib(needed)}, "
+            f"more than half of the {in_gib(left)} that the weights leave; set it to at most {longest:,}."
         )
     usual = layout.bytes_of(min(tokens, _USUAL_TOKENS), tokens)
     return max(_LEAST, min(room, max(usual * sequences, needed * min(sequences, _LONGEST_REQUESTS))))
@@ -103,7 +103,3 @@ def _cached(limit: Path) -> int:
         if name in ("inactive_file", "total_inactive_file"):
             return int(value)
     return 0
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"

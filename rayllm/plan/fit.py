@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rayllm.plan.architecture import Architecture
@@ -21,9 +20,9 @@ _GRAPHS_PER_LAYER = int(0.015 * GIB)
 _RELATIVE_ERROR = 0.5
 # Bytes per logit, which sampling holds several times: as computed, as float32, and sorted.
 _LOGIT_BYTES = 2 + 4 + 4
-# GPUs per node: tensor parallelism stays within a node, pipeline stages are on different nodes.
-_NODE_GPUS = 8
-_STAGES = (1, 2, 4)
+# Tensor parallelism and stages, from the fewest GPUs on: tensor parallelism stays within a node of eight GPUs, stages
+# are on different nodes.
+_SPLITS = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4))
 
 
 def default_utilization(gpu_share: float) -> float:
@@ -166,7 +165,7 @@ def smallest_split(
 
     The degrees of parallelism in `settings` are ignored.
     """
-    for tensor, stages in _splits():
+    for tensor, stages in _SPLITS:
         split = replace(settings, tensor_parallel=tensor, pipeline_parallel=stages)
         if split_errors(architecture, split):
             continue
@@ -175,14 +174,6 @@ def smallest_split(
         if candidate.cache - candidate.uncertainty >= sequences * candidate.bytes_of(tokens):
             return candidate
     return None
-
-
-def _splits() -> Iterator[tuple[int, int]]:
-    for stages in _STAGES:
-        tensor = 1 if stages == 1 else _NODE_GPUS
-        while tensor <= _NODE_GPUS:
-            yield tensor, stages
-            tensor *= 2
 
 
 def _activations(architecture: Architecture, settings: EngineSettings) -> int:

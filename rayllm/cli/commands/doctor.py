@@ -15,10 +15,10 @@ from packaging.version import Version
 from rayllm.cli.shared.machine import Folder, Machine, read_machine
 from rayllm.config.vllm_versions import SERIES, series_of
 from rayllm.core.errors import ConfigError
+from rayllm.plan.gpus import GIB, in_gib
 
 _MARKS = {"ok": "ok", "warning": "warn", "error": "FAIL"}
 Status = Literal["ok", "warning", "error"]
-GIB = 2**30
 # What the bundled demo takes with Ray, in bytes, rounded up.
 _MEMORY = 4 * GIB
 _SHARED_MEMORY = 1 * GIB
@@ -106,8 +106,8 @@ def findings(machine: Machine) -> list[Finding]:
         _judged(
             "memory",
             machine.free_memory >= _MEMORY,
-            f"{_gib(machine.free_memory)} free",
-            f"free some: Ray and the demo take up to {_gib(_MEMORY)}",
+            f"{in_gib(machine.free_memory)} free",
+            f"free some: Ray and the demo take up to {in_gib(_MEMORY)}",
         ),
         _shared_memory(machine.shared_memory),
         # RLIM_INFINITY is negative.
@@ -214,11 +214,11 @@ def _shared_memory(size: int | None) -> Finding:
     if size is None:
         return Finding("shared memory", "warning", "no /dev/shm", "mount a tmpfs there: Ray is slow without it")
     remedy = "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail"
-    return _judged("shared memory", size >= _SHARED_MEMORY, f"{_gib(size)} free in /dev/shm", remedy)
+    return _judged("shared memory", size >= _SHARED_MEMORY, f"{in_gib(size)} free in /dev/shm", remedy)
 
 
 def _folder(folder: Folder) -> Finding:
-    name, detail = f"folder of {folder.purpose}", f"{folder.path}, {_gib(folder.free)} free"
+    name, detail = f"folder of {folder.purpose}", f"{folder.path}, {in_gib(folder.free)} free"
     if not folder.writable:
         return Finding(name, "error", f"{folder.path} cannot be written to", f"let this user write to {folder.path}")
     if folder.purpose == "Ray" and folder.free < folder.size * _RAY_FREE_SHARE:
@@ -238,7 +238,3 @@ def _unmet(requirement: Requirement, machine: Machine) -> str | None:
     if installed not in requirement.specifier:
         return f"{requirement.name} is {installed}, not {requirement.specifier}"
     return None
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"

@@ -19,7 +19,7 @@ from rayllm.plan.state_space import StateCache
 def introduction(model_id: str, measured: Measured) -> str:
     """Describe a model in a few lines."""
     shape, weights = measured.architecture, measured.weights
-    caches = ", ".join(f"{count} layers {cache}" for cache, count in _caches(measured).items())
+    caches = ", ".join(f"{count} layers {_described(cache)}" for cache, count in Counter(shape.caches).items())
     parts = [
         f"{model_id}: {shape.family}, {shape.layers} layers, {_count(weights.parameters)} parameters, "
         f"{gib(weights.bytes)} GiB of weights, made for {shape.context:,} tokens",
@@ -83,12 +83,6 @@ def summary(fit: Fit, tokens: int) -> str:
         f"{gib(fit.cache)} ± {gib(fit.uncertainty)} GiB for requests, "
         f"{fit.sequences_of(tokens):.1f} of {tokens:,} tokens at once.{warning}"
     )
-
-
-def _caches(measured: Measured) -> dict[str, int]:
-    """Number of layers by the cache that they keep."""
-    caches = Counter(measured.architecture.caches)
-    return {_described(cache): count for cache, count in caches.items()}
 
 
 def _described(cache: Cache) -> str:

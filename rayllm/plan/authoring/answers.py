@@ -48,11 +48,6 @@ class Answers:
     scaling: Scaling | None = None
     on_cpu: bool = False
 
-    @property
-    def gpus(self) -> int:
-        """GPUs per replica."""
-        return self.tensor_parallel * self.pipeline_parallel
-
     def engine_settings(self, measured: Measured) -> EngineSettings:
         """The decisions that affect memory."""
         settings = engine_settings({}, measured.architecture, measured.element_bytes)
