@@ -97,8 +97,12 @@ def run(
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(server: Server, what: str | None, as_json: bool) -> None:
-    is_local = what is not None and not what.startswith("batch_")
-    batches = [_local(Path(str(what)))] if is_local else _remote(server, what)
+    if what is None:
+        batches = server.get("batches", data=list)["data"]
+    elif what.startswith("batch_"):
+        batches = [server.get(f"batches/{what}", id=str, status=str, request_counts=dict)]
+    else:
+        batches = [_local(Path(what))]
     if as_json:
         click.echo(json.dumps(batches[0] if what else batches, indent=1))
         return
@@ -178,12 +182,6 @@ def _local(output: Path) -> dict[str, Any]:
         "status": "in_progress" if state.is_running else "broken_off",
         "request_counts": counts,
     }
-
-
-def _remote(server: Server, batch_id: str | None) -> list[dict[str, Any]]:
-    if batch_id:
-        return [server.get(f"batches/{batch_id}", id=str, status=str, request_counts=dict)]
-    return list(server.get("batches", data=list)["data"])
 
 
 def _summary_line(summary: dict[str, Any]) -> str:

@@ -65,8 +65,10 @@ def _transcript(path: Path) -> dict[str, Any]:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}.") from None
-    entries = _single(text)
-    if entries is None:
+    try:
+        # One value over many lines, or one on each.
+        entries = [json.loads(text)]
+    except ValueError:
         entries = [_line(line, number, path) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(entries) == 1 and isinstance(entries[0], list):
         entries = entries[0]
@@ -78,14 +80,6 @@ def _transcript(path: Path) -> dict[str, Any]:
         if not isinstance(entry, dict) or "role" not in entry:
             raise ConfigError(f"{path}: message {number} must be an object with `role` and `content`.")
     return {"messages": entries}
-
-
-def _single(text: str) -> list[Any] | None:
-    """The text as one JSON value over many lines; None if it is not."""
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        return None
 
 
 def _line(line: str, number: int, path: Path) -> Any:
