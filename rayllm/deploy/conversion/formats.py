@@ -62,8 +62,13 @@ def _has_older_values(raw: Mapping) -> bool:
         return True
     if at(raw, "generation_config", "generate_kwargs").keys() - vllm_names()["request"]:
         return True
+    return current_accelerator(raw) != raw.get("accelerator_type")
+
+
+def current_accelerator(raw: Mapping) -> object:
+    """The accelerator type of a model in Ray's spelling; as it is if Ray does not know it, which validation reports."""
     accelerator = raw.get("accelerator_type")
     try:
-        return isinstance(accelerator, str) and canonical_accelerator(accelerator) != accelerator
+        return canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
     except ValueError:
-        return False
+        return accelerator

@@ -13,10 +13,10 @@ from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.config.app import Routing
 from rayllm.config.legacy import Change, Changes, upgrade
 from rayllm.config.legacy.nested import Mapping, at, copied
-from rayllm.config.model import ModelLoadingConfig, canonical_accelerator
+from rayllm.config.model import ModelLoadingConfig
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.core.errors import ConfigError
-from rayllm.deploy.conversion.formats import Format, format_of
+from rayllm.deploy.conversion.formats import Format, current_accelerator, format_of
 from rayllm.deploy.conversion.keys.deployment import carry_deployment, note_lost_refusal, write_defaults
 from rayllm.deploy.conversion.keys.engine_arguments import carry_engine_arguments, carry_sampling
 from rayllm.deploy.conversion.keys.ray_serve_llm import carry_keys
@@ -102,15 +102,11 @@ def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> 
 
 
 def _canonical(config: Mapping, changes: Changes) -> None:
-    accelerator, engine = config.get("accelerator_type"), config.get("llm_engine")
-    try:
-        name = canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
-    except ValueError:
-        return  # Validation reports what is wrong.
-    if name != accelerator:
+    name = current_accelerator(config)
+    if name != config.get("accelerator_type"):
         config["accelerator_type"] = name
         changes.rewritten("accelerator_type", f"is `{name}` now, as Ray spells it")
-    if engine in ("VLLM", "VLLMEngine", "vllm"):
+    if config.get("llm_engine") in ("VLLM", "VLLMEngine", "vllm"):
         config["llm_engine"] = "vLLM"
         changes.rewritten("llm_engine", "is `vLLM` now")
 
