@@ -28,6 +28,18 @@ _DISK = 10 * GIB
 # Ray makes no objects on a file system that is fuller.
 _RAY_FREE_SHARE = 0.05
 _OLDEST_PYTHON = Version("3.11")
+# Check → what to do if it fails.
+_REMEDIES = {
+    "python": f"install RayLLM with Python {_OLDEST_PYTHON} or newer",
+    "system": "use Linux: RayLLM is tested on no other system",
+    "packages": "reinstall RayLLM, or install these versions",
+    "processor": "give it two cores or more: starting takes minutes on one",
+    "memory": f"free some: Ray and the demo take up to {in_gib(_MEMORY)}",
+    "shared memory": "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail",
+    "open files": "raise it with `ulimit -n 65536`: every client takes one",
+    "variables": "correct or unset it",
+    "port": "stop what uses it, or choose another --port",
+}
 _NO_TOKEN = "not set; gated models of the Hugging Face hub need HF_TOKEN or `hf auth login`"
 
 
@@ -90,53 +102,26 @@ def findings(machine: Machine) -> list[Finding]:
     """The result of every check, in order."""
     python, files = Version(machine.python), machine.open_files
     return [
-        _judged(
-            "python",
-            python >= _OLDEST_PYTHON,
-            str(python),
-            f"install RayLLM with Python {_OLDEST_PYTHON} or newer",
-            "error",
-        ),
-        _judged("system", machine.system == "Linux", machine.system, "use Linux: RayLLM is tested on no other system"),
+        _judged("python", python >= _OLDEST_PYTHON, str(python), "error"),
+        _judged("system", machine.system == "Linux", machine.system),
         _packages(machine),
         _engine(machine),
         _torch(machine),
         _processor(machine),
         _gpus(machine),
-        _judged(
-            "memory",
-            machine.free_memory >= _MEMORY,
-            f"{in_gib(machine.free_memory)} free",
-            f"free some: Ray and the demo take up to {in_gib(_MEMORY)}",
-        ),
+        _judged("memory", machine.free_memory >= _MEMORY, f"{in_gib(machine.free_memory)} free"),
         _shared_memory(machine.shared_memory),
         # RLIM_INFINITY is negative.
-        _judged(
-            "open files",
-            files < 0 or files >= _OPEN_FILES,
-            "unlimited" if files < 0 else f"limit {files}",
-            "raise it with `ulimit -n 65536`: every client takes one",
-        ),
-        _judged(
-            "variables",
-            not machine.settings_fault,
-            machine.settings_fault or "RAYLLM_* are valid",
-            "correct or unset it",
-            "error",
-        ),
-        _judged(
-            "port",
-            not machine.port_fault,
-            machine.port_fault or f"{machine.port} is free",
-            "stop what uses it, or choose another --port",
-        ),
+        _judged("open files", files < 0 or files >= _OPEN_FILES, "unlimited" if files < 0 else f"limit {files}"),
+        _judged("variables", not machine.settings_fault, machine.settings_fault or "RAYLLM_* are valid", "error"),
+        _judged("port", not machine.port_fault, machine.port_fault or f"{machine.port} is free"),
         Finding("hub token", "ok", "set" if machine.has_hub_token else _NO_TOKEN),
         *map(_folder, machine.folders),
     ]
 
 
-def _judged(check: str, is_fine: bool, detail: str, remedy: str, otherwise: Status = "warning") -> Finding:
-    return Finding(check, "ok", detail) if is_fine else Finding(check, otherwise, detail, remedy)
+def _judged(check: str, is_fine: bool, detail: str, otherwise: Status = "warning") -> Finding:
+    return Finding(check, "ok", detail) if is_fine else Finding(check, otherwise, detail, _REMEDIES[check])
 
 
 def _packages(machine: Machine) -> Finding:
@@ -147,7 +132,7 @@ def _packages(machine: Machine) -> Finding:
     ]
     faults = ", ".join(fault for each in core if (fault := _unmet(each, machine)))
     detail = faults or f"all {len(core)} installed, Ray {machine.packages.get('ray')}"
-    return _judged("packages", not faults, detail, "reinstall RayLLM, or install these versions", "error")
+    return _judged("packages", not faults, detail, "error")
 
 
 def _engine(machine: Machine) -> Finding:
@@ -195,8 +180,7 @@ def _processor(machine: Machine) -> Finding:
             remedy = "use a machine with AVX2 or AVX-512, or one with a GPU"
             return Finding("processor", "error", f"{detail} without AVX2, which vLLM's CPU build needs", remedy)
         detail += f", computes in {machine.cpu.dtype}"
-    remedy = "give it two cores or more: starting takes minutes on one"
-    return _judged("processor", machine.cores >= 2, detail, remedy)
+    return _judged("processor", machine.cores >= 2, detail)
 
 
 def _gpus(machine: Machine) -> Finding:
@@ -213,8 +197,7 @@ def _gpus(machine: Machine) -> Finding:
 def _shared_memory(size: int | None) -> Finding:
     if size is None:
         return Finding("shared memory", "warning", "no /dev/shm", "mount a tmpfs there: Ray is slow without it")
-    remedy = "enlarge it (`docker run --shm-size 8g`): Ray is slow, and models on several GPUs may fail"
-    return _judged("shared memory", size >= _SHARED_MEMORY, f"{in_gib(size)} free in /dev/shm", remedy)
+    return _judged("shared memory", size >= _SHARED_MEMORY, f"{in_gib(size)} free in /dev/shm")
 
 
 def _folder(folder: Folder) -> Finding:
