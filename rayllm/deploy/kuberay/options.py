@@ -100,11 +100,16 @@ class ManifestOptions:
         number, unit = _quantity(per_gpu, "--memory")
         return f"{number * max(1, group.gpus)}{unit}"
 
-    def node_selector(self, kind: str | None) -> dict[str, str]:
-        """The `nodeSelector` of pods for an accelerator (None: any), `cpu`, `router` or `head`; raises ConfigError."""
+    def node_selector(self, kind: str | None) -> dict[str, dict[str, str]]:
+        """The `nodeSelector`, if any, of pods for an accelerator (None: any), `cpu`, `router` or `head`.
+
+        Raises:
+            ConfigError: no label is known for the accelerator.
+        """
         labels = {} if kind in (HEAD, CPU, ROUTER) else self._accelerator_label(kind)
         kinds = (kind,) if kind == HEAD else (None, kind)
-        return labels | {selector.key: selector.value for selector in self.node_selectors if selector.kind in kinds}
+        labels |= {selector.key: selector.value for selector in self.node_selectors if selector.kind in kinds}
+        return {"nodeSelector": labels} if labels else {}
 
     def _accelerator_label(self, accelerator: str | None) -> dict[str, str]:
         if self.node_labels is None or accelerator is None:

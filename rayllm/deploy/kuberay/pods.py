@@ -37,7 +37,7 @@ def head_pod(options: ManifestOptions, port: int, scales: bool) -> dict[str, Any
     container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, _NO_GPUS)
     # The autoscaler asks Kubernetes for pods, and nothing else asks it for anything.
     pod = {**_pod(options), "automountServiceAccountToken": scales}
-    return {"spec": {**pod, **_node_selector(options, HEAD), "containers": [container]}}
+    return {"spec": {**pod, **options.node_selector(HEAD), "containers": [container]}}
 
 
 def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s: float) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def worker_pod(group: WorkerGroup, options: ManifestOptions, port: int, grace_s:
     env = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_s), **({} if group.gpus else _NO_GPUS)}
     container = _container("ray-worker", options, {"serve": port}, amounts, env)
     pod = {**_pod(options), "terminationGracePeriodSeconds": drain_s + _SHUTDOWN_S}
-    pod |= _node_selector(options, group.kind)
+    pod |= options.node_selector(group.kind)
     if group.kind == ROUTER:
         pod["topologySpreadConstraints"] = [_SPREAD]
     tolerations = list(options.tolerations)
@@ -95,11 +95,6 @@ def _pod(options: ManifestOptions) -> dict[str, Any]:
             }
         ]
     return pod
-
-
-def _node_selector(options: ManifestOptions, kind: str | None) -> dict[str, Any]:
-    selector = options.node_selector(kind)
-    return {"nodeSelector": selector} if selector else {}
 
 
 def _container(

@@ -50,13 +50,12 @@ class Answers:
 
     def engine_settings(self, measured: Measured) -> EngineSettings:
         """The decisions that affect memory."""
-        settings = engine_settings({}, measured.architecture, measured.element_bytes)
         return replace(
-            settings,
+            engine_settings({}, measured.architecture, measured.element_bytes),
             tensor_parallel=self.tensor_parallel,
             pipeline_parallel=self.pipeline_parallel,
-            sequences=self.sequences or settings.sequences,
-            draft_tokens=settings.draft_tokens or measured.draft_layers,
+            sequences=self.sequences,
+            draft_tokens=measured.draft_layers,
             adapter_slots=self.lora.slots if self.lora else 0,
             adapter_rank=self.lora.rank if self.lora else 0,
         )
