@@ -17,12 +17,11 @@ from rayllm.access.exposure import check_private, serves_page
 from rayllm.cli.shared.application import (
     Application,
     check_free,
-    letting_anyone_in,
     listeners,
     reach,
     read_application,
     reason,
-    with_address,
+    with_options,
 )
 from rayllm.cli.shared.cluster import connect
 from rayllm.cli.shared.terminal import interrupt_on_signals
@@ -60,9 +59,7 @@ def command(
     allow_anyone: bool,
     address: str | None,
 ) -> None:
-    application = with_address(_application(model, tensor_parallel, context, address), host, port)
-    if allow_anyone:
-        application = letting_anyone_in(application)
+    application = with_options(_application(model, tensor_parallel, context, address), host, port, allow_anyone)
     addresses = listeners(application)
     check_private(application.config.router, [(listener.key, listener.host) for listener in addresses])
     if address is None:

@@ -145,25 +145,22 @@ class Listener:
         return join_address(self.host, self.port)
 
 
-def with_address(application: Application, host: str | None, port: int | None) -> Application:
-    """The application with another host or port; None keeps that of its file, or the default."""
+def with_options(
+    application: Application, host: str | None = None, port: int | None = None, allow_anyone: bool = False
+) -> Application:
+    """The application with another host or port; None keeps that of its file, or the default.
+
+    With `allow_anyone` it asks for no keys, wherever it listens.
+    """
     options = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
-    http = (
-        DEFAULT_ADDRESS | {key: value for key, value in application.http_options.items() if value is not None} | options
-    )
+    given = {key: value for key, value in application.http_options.items() if value is not None}
     router = application.config.router
+    changes: dict[str, Any] = {"allow_anyone": True} if allow_anyone else {}
     if options and router.address and _has_no_proxies(application):
         own_host, own_port = router.address
-        listen = join_address(own_host if host is None else host, own_port if port is None else port)
-        router = router.model_copy(update={"listen": listen})
-    config = application.config.model_copy(update={"router": router})
-    return replace(application, config=config, http_options=http)
-
-
-def letting_anyone_in(application: Application) -> Application:
-    """The application as one that asks for no keys, wherever it listens."""
-    router = application.config.router.model_copy(update={"allow_anyone": True})
-    return replace(application, config=application.config.model_copy(update={"router": router}))
+        changes["listen"] = join_address(own_host if host is None else host, own_port if port is None else port)
+    config = application.config.model_copy(update={"router": router.model_copy(update=changes)})
+    return replace(application, config=config, http_options=DEFAULT_ADDRESS | given | options)
 
 
 def listeners(application: Application) -> list[Listener]:

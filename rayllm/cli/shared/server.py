@@ -263,20 +263,7 @@ def _line(text: str) -> str:
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--url` and `--api-key-env` to a command, as its argument `server: Server`."""
 
-    @wraps(command)
-    def with_server(url: tuple[str, str], key: tuple[str, str], **options: Any) -> Any:
-        return command(server=Server(*url, *key), **options)
-
-    key = click.option(
-        "--api-key-env",
-        "key",
-        metavar="NAME",
-        default=Server.variable,
-        show_default=True,
-        callback=_key,
-        help="Environment variable that holds the server's key.",
-    )
-    url = click.option(
+    @click.option(
         "--url",
         metavar="URL",
         default=_DEFAULT_URL,
@@ -286,7 +273,20 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_address,
         help="Address of the server, with `/v1` or without.",
     )
-    return url(key(with_server))
+    @click.option(
+        "--api-key-env",
+        "key",
+        metavar="NAME",
+        default=Server.variable,
+        show_default=True,
+        callback=_key,
+        help="Environment variable that holds the server's key.",
+    )
+    @wraps(command)
+    def with_server(url: tuple[str, str], key: tuple[str, str], **options: Any) -> Any:
+        return command(server=Server(*url, *key), **options)
+
+    return with_server
 
 
 def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayllm.access.exposure import check_private
-from rayllm.cli.shared.application import Application, check_free, letting_anyone_in, listeners, reach, with_address
+from rayllm.cli.shared.application import Application, check_free, listeners, reach, with_options
 from rayllm.config import load_app
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.hosts import is_loopback
@@ -34,11 +34,11 @@ def application(listen: str | None = None, **keys: Any) -> Application:
     ],
 )
 def test_what_is_listened_on(given: Application, host: str | None, port: int | None, addresses: list[str]) -> None:
-    assert [str(listener) for listener in listeners(with_address(given, host, port))] == addresses
+    assert [str(listener) for listener in listeners(with_options(given, host, port))] == addresses
 
 
 def check(given: Application) -> None:
-    found = listeners(with_address(given, None, None))
+    found = listeners(with_options(given))
     check_private(given.config.router, [(each.key, each.host) for each in found])
 
 
@@ -51,10 +51,10 @@ def check(given: Application) -> None:
     ],
 )
 def test_an_address_that_others_reach_is_refused_by_its_key(given: Application, key: str) -> None:
-    found = listeners(with_address(given, None, None))
+    found = listeners(with_options(given))
     with pytest.raises(ConfigError, match=key):
         check(given)
-    check(letting_anyone_in(given))
+    check(with_options(given, allow_anyone=True))
     assert str(next(each for each in found if not is_loopback(each.host))) in reach(found, None)
     assert "Only this machine" not in reach(found, None)
     assert reach(found, "/keys.yaml").endswith("need a key of /keys.yaml.")
@@ -62,7 +62,7 @@ def test_an_address_that_others_reach_is_refused_by_its_key(given: Application, 
 
 def test_a_loopback_address_is_private() -> None:
     for listen in ("127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"):
-        found = listeners(with_address(application(listen), None, None))
+        found = listeners(with_options(application(listen)))
         check(application(listen))
         assert reach(found, None) == "Only this machine can reach it, since there are no API keys."
         assert reach(found, "/keys.yaml") == "Requests from this machine need a key of /keys.yaml."
@@ -73,12 +73,12 @@ def test_a_port_in_use_is_said(host: str, family: socket.AddressFamily) -> None:
     with socket.socket(family) as taken:
         taken.bind((host, 0))
         taken.listen()
-        found = listeners(with_address(application(), host, taken.getsockname()[1]))
+        found = listeners(with_options(application(), host, taken.getsockname()[1]))
         with pytest.raises(ClusterError, match=r"cannot listen on .*: Address already in use"):
             check_free(found)
     check_free(found)
 
 
 def test_urls_lead_to_this_machine() -> None:
-    found = [listeners(with_address(application(), host, 1))[0].url for host in ("0.0.0.0", "::", "::1", "10.0.0.1")]
+    found = [listeners(with_options(application(), host, 1))[0].url for host in ("0.0.0.0", "::", "::1", "10.0.0.1")]
     assert found == ["http://127.0.0.1:1", "http://[::1]:1", "http://[::1]:1", "http://10.0.0.1:1"]
