@@ -11,22 +11,15 @@ from rayllm.config.legacy.nested import at
 from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 
-# Paths of the keys whose value may be a path.
-_PATH_KEYS = (
-    ("model_loading_config", "model_source"),
-    ("model_loading_config", "tokenizer_source"),
-    ("chat_template",),
-    ("tool_calling", "plugin"),
-    ("tool_calling", "chat_template"),
-    ("lora_config", "dynamic_lora_loading_path"),
-    ("guided_decoding", "backends_dir"),
-)
-# The others may also be a hub id or a URI.
-_ALWAYS_A_PATH = {
-    ("chat_template",),
-    ("tool_calling", "plugin"),
-    ("tool_calling", "chat_template"),
-    ("guided_decoding", "backends_dir"),
+# Path of a key whose value may be a path → whether it is always one: others may also be a hub id or a URI.
+_PATH_KEYS: dict[tuple[str, ...], bool] = {
+    ("model_loading_config", "model_source"): False,
+    ("model_loading_config", "tokenizer_source"): False,
+    ("chat_template",): True,
+    ("tool_calling", "plugin"): True,
+    ("tool_calling", "chat_template"): True,
+    ("lora_config", "dynamic_lora_loading_path"): False,
+    ("guided_decoding", "backends_dir"): True,
 }
 
 
@@ -96,7 +89,7 @@ def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[
         if keys[-1] == "chat_template" and ("{" in text or "\n" in text or text in tool_templates.names()):
             continue
         # An absolute path may only exist on the cluster's nodes.
-        if re.match(r"\.|~", text) or (keys in _ALWAYS_A_PATH and not text.startswith("/")):
+        if re.match(r"\.|~", text) or (_PATH_KEYS.get(keys) and not text.startswith("/")):
             try:
                 holder[keys[-1]] = before + equals + str(find(text, folders, f"{name}: {'.'.join(map(str, keys))}"))
             except ConfigError as error:
