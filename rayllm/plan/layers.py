@@ -331,13 +331,9 @@ def _nemotron_h(fields: Fields) -> Caches:
 def _jamba(fields: Fields) -> Caches:
     period, offset = fields.required("attn_layer_period"), fields.optional("attn_layer_offset") or 0
     inner = fields.required("mamba_expand") * fields.required("hidden_size")
-    state, attention = (
-        mamba_1(inner, fields.required("mamba_d_state"), fields.required("mamba_d_conv")),
-        _attention(fields),
-    )
-    return tuple(
-        attention if layer % period == offset else state for layer in range(fields.required("num_hidden_layers"))
-    )
+    state = mamba_1(inner, fields.required("mamba_d_state"), fields.required("mamba_d_conv"))
+    attention, count = _attention(fields), fields.required("num_hidden_layers")
+    return tuple(attention if layer % period == offset else state for layer in range(count))
 
 
 def _pure_mamba(fields: Fields) -> Caches:

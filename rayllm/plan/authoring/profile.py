@@ -19,7 +19,6 @@ from rayllm.plan.consistency import check_tensors
 from rayllm.plan.cpu import Cpu
 from rayllm.plan.layers import UnknownArchitectureError
 from rayllm.plan.measure import Measured, inspect_or_outline, measure_info
-from rayllm.sources.inspection import ModelInfo
 from rayllm.sources.safetensors import Tensor
 
 Task = Literal["embed", "score", "classify"]
@@ -80,7 +79,10 @@ def profile_model(model: ModelConfig) -> ModelProfile:
     info, is_outline = inspect_or_outline(model.source, FILES)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
-    measured, reason = _measure(info, is_outline)
+    try:
+        measured, reason = measure_info(info, is_outline), ""
+    except UnknownArchitectureError as error:
+        measured, reason = None, error.message
     check_tensors(config, info.tensors, measured.architecture if measured else None)
     return ModelProfile(
         model=model,
@@ -131,14 +133,6 @@ def profile_by_name(model: ModelConfig, reason: str) -> ModelProfile:
 def _name(model: ModelConfig) -> str:
     """The name that identifies the family: the hub's repository, if there is one."""
     return model.source.repo_id if isinstance(model.source, HubSource) else model.model_id
-
-
-def _measure(info: ModelInfo, is_outline: bool) -> tuple[Measured | None, str]:
-    """The measured model, or the reason why its memory is unknown."""
-    try:
-        return measure_info(info, is_outline), ""
-    except UnknownArchitectureError as error:
-        return None, error.message
 
 
 def _number(config: Mapping[str, Any], name: str) -> int | None:
