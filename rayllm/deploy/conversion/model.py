@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.config.app import Routing
-from rayllm.config.legacy import Change, Changes, upgrade
+from rayllm.config.legacy import Change, Changes, tables, upgrade
 from rayllm.config.legacy.nested import Mapping, at, copied
 from rayllm.config.model import ModelLoadingConfig
 from rayllm.config.scaling import DeploymentConfig
@@ -118,20 +118,6 @@ _WITH_NULLS: dict[tuple[str, ...], type[BaseModel]] = {
     ("generation_config",): GenerationConfig,
     ("deployment_config",): DeploymentConfig,
 }
-# Mappings that mean nothing if empty, inner ones first. An empty `lora_config` does mean something.
-_DROPPED_IF_EMPTY = (
-    ("runtime_env", "env_vars"),
-    ("runtime_env",),
-    ("generation_config", "generate_kwargs"),
-    ("generation_config",),
-    ("engine_kwargs",),
-    ("placement_group_config",),
-    ("deployment_config", "ray_actor_options", "runtime_env", "env_vars"),
-    ("deployment_config", "ray_actor_options", "runtime_env"),
-    ("deployment_config", "ray_actor_options", "resources"),
-    ("deployment_config", "ray_actor_options"),
-    ("deployment_config",),
-)
 
 
 def _tidy(config: Mapping) -> None:
@@ -140,10 +126,11 @@ def _tidy(config: Mapping) -> None:
         holder = at(config, *path)
         for key in [key for key in holder if holder[key] is None and key in model.model_fields]:
             del holder[key]
-    for path in _DROPPED_IF_EMPTY:
-        holder = at(config, *path[:-1])
-        if holder.get(path[-1]) == {}:
-            del holder[path[-1]]
+    for where in tables()["dropped_if_empty"]:
+        *path, key = where.split(".")
+        holder = at(config, *path)
+        if holder.get(key) == {}:
+            del holder[key]
 
 
 def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
