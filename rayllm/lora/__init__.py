@@ -1,6 +1,6 @@
 """LoRA adapters: their names, the catalogs that list them, and their validation before an engine loads them."""
 
-from rayllm.lora.catalog import Catalog, open_catalog
+from rayllm.lora.catalog import open_catalog
 from rayllm.lora.names import AdapterName, adapter_not_found, parse_name, resolve_adapter
 from rayllm.lora.store import AdapterFiles, AdapterStore
 
@@ -8,7 +8,6 @@ __all__ = [
     "AdapterFiles",
     "AdapterName",
     "AdapterStore",
-    "Catalog",
     "adapter_not_found",
     "open_catalog",
     "parse_name",
