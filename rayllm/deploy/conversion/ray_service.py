@@ -17,7 +17,7 @@ from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.yaml import parse_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.keys.secrets import is_secret, secrets_in
-from rayllm.deploy.kuberay.options import NODE_LABELS
+from rayllm.deploy.kuberay.options import node_labels
 
 KIND = "RayService"
 """`kind` of its manifests."""
@@ -83,7 +83,7 @@ def _password(secret: object) -> str:
 
 
 def _labels(of: str, labels: object) -> str:
-    schemes = {label: scheme for scheme, (label, _) in NODE_LABELS.items()}
+    schemes = {scheme["label"]: name for name, scheme in node_labels().items()}
     known = [_option("--node-labels", schemes[key]) for key in at(labels) if key in schemes]
     return " ".join(known or [_option("--node-selector", f"{of}{key}={value}") for key, value in at(labels).items()])
 

@@ -114,7 +114,7 @@ class ManifestOptions:
     def _accelerator_label(self, accelerator: str | None) -> dict[str, str]:
         if self.node_labels is None or accelerator is None:
             return {}
-        scheme = yaml.safe_load(files(__package__).joinpath("data/node_labels.yaml").read_text())[self.node_labels]
+        scheme = node_labels()[self.node_labels]
         key, values = scheme["label"], scheme["values"]
         if accelerator in values:
             return {key: values[accelerator]}
@@ -124,6 +124,12 @@ class ManifestOptions:
             f"--node-labels {self.node_labels}: no label is known for {accelerator}; known are {', '.join(values)}.\n"
             f"hint: --node-selector {accelerator}:KEY=VALUE says which nodes have it."
         )
+
+
+def node_labels() -> dict[str, Any]:
+    """Schemes of labels for GPU nodes: each with its `label`, and `values` of that by accelerator type."""
+    schemes: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("data/node_labels.yaml").read_text())
+    return schemes
 
 
 def memory_bytes(amount: str) -> int:
