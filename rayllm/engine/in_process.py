@@ -61,8 +61,9 @@ class InProcessClient:
 
     @property
     def max_concurrent(self) -> int:
-        """Sequences that the engine processes at once."""
-        return generation.max_num_seqs(self._engine)
+        """Sequences that the engine processes at once, over all pipeline stages."""
+        config = self._engine.vllm_config
+        return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
 
     async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
         """Generate for one prompt; returns vLLM's `RequestOutput`.
@@ -98,7 +99,8 @@ class InProcessClient:
 
     def labels(self) -> dict[int, str]:
         """Names of the classes by index, if the model has any."""
-        return generation.labels(self._engine)
+        named = getattr(self._engine.model_config.hf_config, "id2label", None) or {}
+        return {int(index): str(label) for index, label in named.items()}
 
     @asynccontextmanager
     async def _using(self, model: str | None) -> AsyncIterator[Any]:

@@ -134,9 +134,7 @@ class EngineServer:
         """Generate one token, so that the first client does not wait for one-time work."""
         if self._generates():
             await vllm_engine.generate_one(self._engine)
-
-    def cache_environment(self) -> None:
-        """Cache vLLM's environment variables in this process; without that, vLLM reads some of them for every token."""
+        # Without that, vLLM reads some of them for every token.
         vllm_engine.cache_environment()
 
     async def _start_guided(self, host: str) -> GuidedService | None:
@@ -241,8 +239,8 @@ class EngineServer:
 
     @property
     def has_died(self) -> bool:
-        """Whether the engine's process has ended."""
-        return self._engine is not None and vllm_engine.has_died(self._engine)
+        """Whether the engine's process has ended. vLLM notices within milliseconds."""
+        return self._engine is not None and bool(self._engine.errored)
 
     @property
     def is_busy(self) -> bool:
@@ -265,7 +263,7 @@ class EngineServer:
 
     def unfinished_requests(self) -> int:
         """Requests running or queued in the engine."""
-        return vllm_engine.unfinished_requests(self._engine)
+        return int(self._engine.output_processor.get_num_unfinished_requests())
 
     def load(self) -> dict[str, float]:
         """Prompt tokens queued, and the share of the KV cache in use."""
@@ -273,12 +271,13 @@ class EngineServer:
 
     def queued_tokens(self) -> int:
         """Prompt tokens of the requests that are not prefilled yet."""
-        return vllm_engine.waiting_tokens(self._engine)
+        states = self._engine.output_processor.request_states.values()
+        return sum(state.prompt_len for state in states if state.is_prefilling)
 
     @property
     def prompt_backlog(self) -> int:
         """Prompt tokens with which the engine has work for its next steps."""
-        return _STEPS_AHEAD * vllm_engine.tokens_per_step(self._engine)
+        return _STEPS_AHEAD * int(self._engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
     def generated_tokens(self) -> int:
         """Tokens generated since the start."""
@@ -288,10 +287,10 @@ class EngineServer:
         """The model's `max_model_len` in tokens, its labels in order, its endpoints and what its prompts are made of;
         the engine's version, and the ids of the loaded adapters.
         """
-        labels = getattr(self._engine.model_config.hf_config, "id2label", None) or {}
+        labels = self.in_process.labels()
         return {
             "max_model_len": self._engine.model_config.max_model_len,
-            "labels": [str(labels[index]) for index in sorted(labels)],
+            "labels": [labels[index] for index in sorted(labels)],
             "endpoints": [path for path in BY_PATH if path in vllm_application.paths(self._server)],
             "input_modalities": vllm_engine.input_modalities(self._engine),
             "vllm_version": vllm_metadata.version(),

@@ -12,7 +12,6 @@ from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.vllm.adapters import AdapterSlots
-from rayllm.engine.vllm.engine import max_lora_rank
 from rayllm.lora import AdapterFiles, AdapterName, AdapterStore, open_catalog
 from rayllm.prompt import PromptError
 from rayllm.sources import DownloadOptions, Progress
@@ -33,7 +32,7 @@ def adapter_pool_of(
     if lora is None:
         return None
     return AdapterPool(
-        adapter_store(model, max_lora_rank(engine), progress),
+        adapter_store(model, int(engine.vllm_config.lora_config.max_lora_rank), progress),
         AdapterSlots(engine, server.state.openai_serving_models),
         lambda name, files: _plan(name, files, model, plan),
         lora.max_num_adapters_per_replica,

@@ -204,31 +204,10 @@ async def generate_one(engine: Any) -> None:
         pass
 
 
-def has_died(engine: Any) -> bool:
-    """Whether the engine's process has ended. vLLM notices within milliseconds."""
-    return bool(engine.errored)
-
-
 def process_ids(engine: Any) -> list[int]:
     """The engine's processes on this machine, without their children."""
     manager = engine.engine_core.resources.engine_manager
     return [process.pid for process in getattr(manager, "processes", ()) if process.pid]
-
-
-def unfinished_requests(engine: Any) -> int:
-    """Requests running or queued in the engine."""
-    return int(engine.output_processor.get_num_unfinished_requests())
-
-
-def waiting_tokens(engine: Any) -> int:
-    """Prompt tokens of the requests that are not prefilled yet."""
-    states = engine.output_processor.request_states.values()
-    return sum(state.prompt_len for state in states if state.is_prefilling)
-
-
-def tokens_per_step(engine: Any) -> int:
-    """Most tokens that the engine computes in one step."""
-    return int(engine.vllm_config.scheduler_config.max_num_batched_tokens)
 
 
 def cache_environment() -> None:
@@ -256,8 +235,3 @@ def _samples(name: str) -> list[float]:
     from prometheus_client import REGISTRY
 
     return [sample.value for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name]
-
-
-def max_lora_rank(engine: Any) -> int:
-    """The largest LoRA rank that the engine takes."""
-    return int(engine.vllm_config.lora_config.max_lora_rank)

@@ -99,15 +99,3 @@ def _inputs(prompt: Prompt) -> dict[str, Any]:
     if prompt.images:
         inputs["multi_modal_data"] = {"image": prompt.images}
     return inputs
-
-
-def max_num_seqs(engine: Any) -> int:
-    """Sequences that the engine processes at once, over all pipeline stages."""
-    config = engine.vllm_config
-    return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
-
-
-def labels(engine: Any) -> dict[int, str]:
-    """Names of the classes by index, from the model's configuration."""
-    named = getattr(engine.model_config.hf_config, "id2label", None) or {}
-    return {int(index): str(label) for index, label in named.items()}

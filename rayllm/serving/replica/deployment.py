@@ -112,7 +112,6 @@ class ModelReplica:
             await self._listen(host)
         with metrics.phase("warm_up"):
             await self._engine.warm_up()
-        self._engine.cache_environment()
 
     async def _listen(self, host: str) -> None:
         replica_id = serve.get_replica_context().replica_id.unique_id
