@@ -1,4 +1,4 @@
-"""In-process calls of an ASGI application."""
+"""Scopes of ASGI requests, and in-process calls of an application."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
+
+
+def header(scope: Scope, name: str) -> str:
+    """The value of a header, "" if absent. Routers and replicas encode theirs as UTF-8."""
+    return next((value.decode(errors="replace") for key, value in scope["headers"] if key == name.encode()), "")
 
 
 @dataclass

@@ -28,10 +28,9 @@ from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
-from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
 from rayllm.engine.middleware.request_rewriting import RequestRewriter
+from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name, journal_of_request
 from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
-from rayllm.engine.middleware.stream_journal import StreamJournalMiddleware, journal_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.process.watchdog import busy_seconds
@@ -195,8 +194,8 @@ class EngineServer:
         app = ErrorMiddleware(app, vllm_errors.error_object)
         if self.adapter_pool:
             app = AdapterMiddleware(app, self.adapter_pool, self._model.model_id)
-        app = ModelNameMiddleware(TaskMiddleware(app, vllm_application.paths(server), self._model.model_id))
-        return StreamJournalMiddleware(RequestStatsMiddleware(app, vllm_request_stats.summarize))
+        app = TaskMiddleware(app, vllm_application.paths(server), self._model.model_id)
+        return RequestScopeMiddleware(RequestStatsMiddleware(app, vllm_request_stats.summarize))
 
     def _make_sandbox(self) -> Sandbox | None:
         """What compiles with xgrammar; its process starts with the first constraint that needs it."""

@@ -10,10 +10,11 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.core import headers
+from rayllm.core.asgi import header
 from rayllm.core.errors import RayLLMError
 from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
 from rayllm.engine.middleware.error_reply import send_error
-from rayllm.engine.middleware.model_name import requested_model
+from rayllm.engine.middleware.request_scope import requested_model
 from rayllm.engine.middleware.request_stats import timing_adapter
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.lora import AdapterName
@@ -50,20 +51,17 @@ class AdapterMiddleware:
         self._base = base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_headers = {key.decode(): value.decode() for key, value in scope["headers"]}
-        adapter = request_headers.get(headers.ADAPTER)
-        if adapter is None:
+        adapter = header(scope, headers.ADAPTER)
+        if not adapter:
             await self._app(scope, receive, send)
             return
-        adapter_id, path = (
-            AdapterName(self._base, adapter),
-            unquote(request_headers.get(headers.ADAPTER_PATH, "")) or None,
-        )
+        adapter_id = AdapterName(self._base, adapter)
+        path = unquote(header(scope, headers.ADAPTER_PATH)) or None
         model = requested_model() or str(adapter_id)
         async with AsyncExitStack() as stack:
             try:
                 with timing_adapter():
-                    if headers.ADAPTER_RELOAD in request_headers:
+                    if header(scope, headers.ADAPTER_RELOAD):
                         await self._adapter_pool.load(adapter_id, path)
                     await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
             except RayLLMError as error:

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import vllm_names
+from rayllm.core.asgi import header
 from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
 from rayllm.core.error_shapes import error_event
 from rayllm.core.errors import (
@@ -25,6 +26,7 @@ from rayllm.core.errors import (
     RequestError,
     UnavailableError,
 )
+from rayllm.core.headers import REQUEST_ID
 from rayllm.engine.guided import ERROR_TYPE
 from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
@@ -144,7 +146,7 @@ class ErrorMiddleware:
         self._error_object = error_object
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"x-request-id"), "")
+        request_id = header(scope, REQUEST_ID)
         reply = _Reply(scope["path"], request_id, send)
         try:
             await self._app(scope, receive, reply.send)

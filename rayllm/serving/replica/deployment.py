@@ -13,7 +13,6 @@ from typing import Any
 
 import ray
 from ray import serve
-from starlette.types import ASGIApp
 
 from rayllm.access.usage_ledger import UsageLedger
 from rayllm.cluster.gpu_group import configure_on_gpu
@@ -32,7 +31,7 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.http_server import http_server
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.middleware import KeyGate, LogContext, LookupGate, MetricsGate, SlotGate
+from rayllm.serving.replica.middleware import LogContext, RouterGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.usage_meter import UsageMeter
@@ -122,7 +121,10 @@ class ModelReplica:
             self._receiver = Receiver(self._gate)
             self._receiver.start()
             self._slots.on_slot_freed = self._receiver.notify_slot_free
-        self._http = http_server(self._http_app(), host)
+        # For routers that send requests by HTTP.
+        labels = {"model": self._model.model_id, "replica": replica_id}
+        app = RouterGate(RelayedReplyMiddleware(self._gate), self._key, self._engine.adapter_pool, labels)
+        self._http = http_server(app, host)
         self._serving = asyncio.create_task(self._http.serve())
         while not self._http.started:
             if self._serving.done():
@@ -131,13 +133,6 @@ class ModelReplica:
             await asyncio.sleep(0.01)
         port = self._http.servers[0].sockets[0].getsockname()[1]
         self._address = f"http://{host}:{port}"
-
-    def _http_app(self) -> ASGIApp:
-        """The application for routers that send requests by HTTP."""
-        labels = {"model": self._model.model_id, "replica": serve.get_replica_context().replica_id.unique_id}
-        app: ASGIApp = RelayedReplyMiddleware(self._gate)
-        app = MetricsGate(LookupGate(app, self._engine.adapter_pool), labels)
-        return KeyGate(app, self._key)
 
     async def record_replica_metadata(self) -> dict[str, Any]:
         """How routers reach this replica. Ray Serve asks once, and passes it on to them."""

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import name_request_in_logs
 from rayllm.core import headers
+from rayllm.core.asgi import header
 from rayllm.core.exposition import Renderer, content_type, wants_openmetrics
 from rayllm.core.priority import Priority
 from rayllm.core.request_stats import StatsSource
@@ -102,57 +103,39 @@ class LogContext:
         await self._app(scope, receive, send)
 
 
-class LookupGate:
-    """ASGI middleware that answers lookups of adapters, which take no slot."""
+class RouterGate:
+    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network.
 
-    def __init__(self, app: ASGIApp, adapter_pool: AdapterPool | None) -> None:
-        self._app = app
-        self._adapter_pool = adapter_pool
+    It answers lookups of adapters, which take no slot, and requests for this process's metrics, vLLM's among them.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != headers.ADAPTERS_PATH:
-            await self._app(scope, receive, send)
-            return
-        names = (await Request(scope, receive).json())["names"]
-        missing = await self._adapter_pool.missing(names) if self._adapter_pool else names
-        await JSONResponse({"missing": missing})(scope, receive, send)
+    Args:
+        key: the replica's, which routers know.
+        labels: of every metric.
+    """
 
-
-class MetricsGate:
-    """ASGI middleware that answers with this process's metrics, vLLM's among them."""
-
-    def __init__(self, app: ASGIApp, labels: Mapping[str, str]) -> None:
-        self._app = app
-        self._renderer = Renderer(REGISTRY, labels)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != headers.METRICS_PATH:
-            await self._app(scope, receive, send)
-            return
-        is_openmetrics = wants_openmetrics(header(scope, "accept"))
-        page = self._renderer.page(is_openmetrics)
-        await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
-
-
-class KeyGate:
-    """ASGI middleware that lets only routers in: the replica's port is open to the cluster's network."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, key: str, adapter_pool: AdapterPool | None, labels: Mapping[str, str]) -> None:
         self._app = app
         self._key = key
+        self._adapter_pool = adapter_pool
+        self._renderer = Renderer(REGISTRY, labels)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if hmac.compare_digest(header(scope, headers.KEY).encode(), self._key.encode()):
-            await self._app(scope, receive, send)
-        else:
+        if not hmac.compare_digest(header(scope, headers.KEY).encode(), self._key.encode()):
             await send_empty(send, 403, [])
+        elif scope["path"] == headers.ADAPTERS_PATH:
+            await JSONResponse({"missing": await self._missing(Request(scope, receive))})(scope, receive, send)
+        elif scope["path"] == headers.METRICS_PATH:
+            is_openmetrics = wants_openmetrics(header(scope, "accept"))
+            page = self._renderer.page(is_openmetrics)
+            await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-
-def header(scope: Scope, name: str) -> str:
-    """The value of a header, "" if absent."""
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name.encode()), "")
+    async def _missing(self, request: Request) -> list[str]:
+        names: list[str] = (await request.json())["names"]
+        return await self._adapter_pool.missing(names) if self._adapter_pool else names
 
 
 async def send_empty(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:

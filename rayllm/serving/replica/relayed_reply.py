@@ -8,10 +8,10 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.core import headers
+from rayllm.core.asgi import header
 from rayllm.core.request_stats import StatsSource
 from rayllm.core.stream_journal import JournalFile, StreamJournal
 from rayllm.serving.relay import Frame, encode
-from rayllm.serving.replica.middleware import header
 
 # A stream has stats with its first part, with each of so many more, and with the last.
 _PARTS = 8

@@ -13,9 +13,9 @@ from rayllm.access.usage import UsageEntry
 from rayllm.access.usage_ledger import UsageLedger, UsageWriter
 from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.core import headers
+from rayllm.core.asgi import header
 from rayllm.core.request_stats import RequestStats, StatsSource
 from rayllm.core.stream_journal import StreamJournal
-from rayllm.serving.replica.middleware import header
 
 
 class UsageMeter:

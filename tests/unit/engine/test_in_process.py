@@ -38,12 +38,6 @@ class Door:
     async def pool(self, engine: Any, prompt: Prompt, task: str, pooling: Body, name: str, lora: Any) -> Any:
         return SimpleNamespace(prompt=prompt, task=task, pooling=pooling, name=name, lora=lora)
 
-    def max_num_seqs(self, engine: Any) -> int:
-        return int(engine.sequences)
-
-    def labels(self, engine: Any) -> dict[int, str]:
-        return {0: "good"}
-
 
 class AdapterPool:
     """Has every adapter but `none`; each has settings of its own, created for each use, except `plain`."""
@@ -77,7 +71,11 @@ def calls(
         return body
 
     model = {"model_loading_config": {"model_id": "m"}} | ({"lora_config": {}} if adapter_pool else {})
-    engine = SimpleNamespace(sequences=5)
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=5), parallel_config=SimpleNamespace(pipeline_parallel_size=2)
+    )
+    hf_config = SimpleNamespace(id2label={0: "good"})
+    engine = SimpleNamespace(vllm_config=config, model_config=SimpleNamespace(hf_config=hf_config))
     found: Any = adapter_pool
     return InProcessClient(engine, model_from(model, "m", ()), plan or RequestPlan(), admit or admitted, found)
 
@@ -245,4 +243,4 @@ async def test_pooling(door: Door) -> None:
 
 
 def test_what_the_engine_says_of_itself(door: Door) -> None:
-    assert (calls().max_concurrent, calls().labels()) == (5, {0: "good"})
+    assert (calls().max_concurrent, calls().labels()) == (10, {0: "good"})

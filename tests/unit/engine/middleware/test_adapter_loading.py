@@ -11,7 +11,7 @@ from typing import Any
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import ModelNotFoundError
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
-from rayllm.engine.middleware.model_name import ModelNameMiddleware, echo_requested_name
+from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.lora import AdapterName
 
@@ -57,7 +57,7 @@ async def through(adapter_pool: AdapterPool, **fields: str) -> tuple[list[Reques
         sent.append(message)
 
     headers = [(f"x-rayllm-{name.replace('_', '-')}".encode(), value.encode()) for name, value in fields.items()]
-    layers = ModelNameMiddleware(AdapterMiddleware(app, adapter_pool, "m"))  # type: ignore[arg-type]
+    layers = RequestScopeMiddleware(AdapterMiddleware(app, adapter_pool, "m"))  # type: ignore[arg-type]
     await layers({"type": "http", "path": CHAT, "headers": headers}, receive, send)
     assert adapter_pool.in_use == 0
     return plans, sent
@@ -106,5 +106,5 @@ async def test_replies_bear_the_name_that_was_asked_for_and_no_version() -> None
 
     for asked, lora in (("mine", "m:x@123"), ("alias", None), ("other", None)):
         headers = [(b"x-rayllm-model", asked.encode())]
-        await ModelNameMiddleware(app)({"type": "http", "headers": headers, "lora": lora}, None, None)  # type: ignore[arg-type]
+        await RequestScopeMiddleware(app)({"type": "http", "headers": headers, "lora": lora}, None, None)  # type: ignore[arg-type]
     assert fields == ["mine", "alias", "m"]

@@ -39,7 +39,7 @@ from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
 from rayllm.serving.handover import Receiver
 from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.replica.drain import DrainGate
-from rayllm.serving.replica.middleware import KeyGate, LookupGate, SlotGate
+from rayllm.serving.replica.middleware import RouterGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import Slots
 from rayllm.serving.router.access.rate_limiter import RateLimiter
@@ -106,10 +106,9 @@ class Replica:
         self.gate = DrainGate(SlotGate(answer, slots), lambda: self.has_died())
         self.receiver = Receiver(self.gate)
         slots.on_slot_freed = self.receiver.notify_slot_free
-        lookup = LookupGate(self.gate, residents or AdapterPool(everything=True))  # type: ignore[arg-type]
-        config = uvicorn.Config(
-            KeyGate(RelayedReplyMiddleware(lookup), self.key), port=0, log_level="error", lifespan="off"
-        )
+        adapter_pool: Any = residents or AdapterPool(everything=True)
+        app = RouterGate(RelayedReplyMiddleware(self.gate), self.key, adapter_pool, {})
+        config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
         self.server = uvicorn.Server(config)
 
     @asynccontextmanager
