@@ -1,9 +1,11 @@
-"""Error objects and error events in the shape of the API that was called: OpenAI's or Anthropic's."""
+"""Error objects, replies and events in the shape of the API that was called: OpenAI's or Anthropic's."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+from starlette.responses import JSONResponse
 
 from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES, RESPONSES
 from rayllm.core.errors import RayLLMError
@@ -23,6 +25,11 @@ def error_body(error: RayLLMError, path: str) -> dict[str, Any]:
         return body
     kind = _ANTHROPIC_TYPES.get(error.status, error.type)
     return {"type": "error", "error": {**body["error"], "type": kind}}
+
+
+def error_response(error: RayLLMError, path: str) -> JSONResponse:
+    """The HTTP reply for an error."""
+    return JSONResponse(error_body(error, path), error.status, headers=error.headers())
 
 
 def error_event(error: RayLLMError, path: str, sequence_number: int = 0) -> bytes:

@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.core import headers
 from rayllm.core.asgi import header
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import RayLLMError
 from rayllm.engine.adapters.pool import AdapterPool, LoadedAdapter
-from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.request_scope import requested_model
 from rayllm.engine.middleware.request_stats import timing_adapter
 from rayllm.engine.request_plan import RequestPlan
@@ -65,6 +65,6 @@ class AdapterMiddleware:
                         await self._adapter_pool.load(adapter_id, path)
                     await stack.enter_async_context(use_adapter(self._adapter_pool, adapter_id, path, model))
             except RayLLMError as error:
-                await send_error(send, error, scope["path"])
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
             await self._app(scope, receive, send)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rayllm.config.engine_arguments import vllm_names
 from rayllm.core.asgi import header
 from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE
-from rayllm.core.error_shapes import error_event
+from rayllm.core.error_shapes import error_event, error_response
 from rayllm.core.errors import (
     ConstraintNotCheckedError,
     EngineError,
@@ -28,7 +28,6 @@ from rayllm.core.errors import (
 )
 from rayllm.core.headers import REQUEST_ID
 from rayllm.engine.guided import ERROR_TYPE
-from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.tool_call_deltas import with_merged_tool_calls
 
 logger = logging.getLogger(__name__)
@@ -147,7 +146,7 @@ class ErrorMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = header(scope, REQUEST_ID)
-        reply = _Reply(scope["path"], request_id, send)
+        reply = _Reply(scope, receive, request_id, send)
         try:
             await self._app(scope, receive, reply.send)
         except Exception as error:
@@ -161,8 +160,8 @@ class ErrorMiddleware:
 class _Reply:
     """One reply. Its start is held back until the first part of the body shows whether it is an error."""
 
-    def __init__(self, path: str, request_id: str, send: Send) -> None:
-        self._path = path
+    def __init__(self, scope: Scope, receive: Receive, request_id: str, send: Send) -> None:
+        self._scope, self._receive, self._path = scope, receive, scope["path"]
         self._request_id = request_id
         self._send = send
         self._start: Message | None = None
@@ -191,7 +190,7 @@ class _Reply:
             body = error_event(error, self._path, self._next_number())
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
         else:
-            await send_error(self._send, error, self._path)
+            await error_response(error, self._path)(self._scope, self._receive, self._send)
         self._send = _swallow
 
     async def _pass_on(self, message: Message) -> None:

@@ -10,16 +10,17 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.config.engine_arguments import request_fields
 from rayllm.core.endpoints import BY_PATH, CHAT, CHAT_BATCH, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import RayLLMError, RequestError
 from rayllm.core.hosted_tools import PATHS as WITH_HOSTED_TOOLS
 from rayllm.core.hosted_tools import refuse_hosted_tools
 from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
-from rayllm.engine.middleware.error_reply import send_error
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.request_plan import RequestPlan
 from rayllm.engine.structured_output import constrained_by
@@ -201,13 +202,12 @@ class RequestRewriter:
         if BY_PATH[path].is_form:
             await self._app(scope, receive, send)
             return
-        raw = await _read(receive)
-        if raw is None:
-            return
         try:
-            raw = await self._rewrite(path, raw)
+            raw = await self._rewrite(path, await Request(scope, receive).body())
+        except ClientDisconnect:
+            return
         except RayLLMError as error:
-            await send_error(send, error, path)
+            await error_response(error, path)(scope, receive, send)
             return
         headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
         scope = {**scope, "headers": [*headers, (b"content-length", str(len(raw)).encode())]}
@@ -217,18 +217,6 @@ class RequestRewriter:
         body = json.loads(raw)  # validated by the router
         rewritten = await self._admit(rewrite_request(path, body, self._plan()))
         return raw if rewritten == body else json.dumps(rewritten).encode()
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The whole body, or None if the client disconnected."""
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.core.endpoints import BY_PATH, ENDPOINTS
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import RequestError
-from rayllm.engine.middleware.error_reply import send_error
 
 
 class TaskMiddleware:
@@ -23,7 +23,7 @@ class TaskMiddleware:
         if scope["path"] in [endpoint.path for endpoint in self._served]:
             await self._app(scope, receive, send)
         else:
-            await send_error(send, self._refusal(scope["path"]), scope["path"])
+            await error_response(self._refusal(scope["path"]), scope["path"])(scope, receive, send)
 
     def _refusal(self, path: str) -> RequestError:
         paths: dict[str, list[str]] = {}

@@ -12,10 +12,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rayllm.access import Caller
 from rayllm.access.oidc import is_token
 from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import AuthenticationError, PermissionDeniedError, RayLLMError
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
-from rayllm.serving.router.http.errors import error_response, path_of
+from rayllm.serving.router.http.errors import path_of
 
 # Tells whether the process lives; load balancers have no keys.
 _OPEN = "/health"

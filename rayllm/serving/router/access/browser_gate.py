@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.config import RouterConfig
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import PermissionDeniedError, RayLLMError
 from rayllm.core.hosts import is_loopback
-from rayllm.serving.router.http.errors import error_response, path_of
+from rayllm.serving.router.http.errors import path_of
 
 _HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([^\[\]:/@\s]+))(?::\d*)?")
 # Methods that change nothing.

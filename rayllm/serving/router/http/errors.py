@@ -7,9 +7,9 @@ import logging
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from rayllm.core.error_shapes import error_body
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import EngineError, MethodNotAllowedError, RayLLMError, RequestError, RouteNotFoundError
 from rayllm.core.logs import printable
 
@@ -20,11 +20,6 @@ def path_of(request: Request) -> str:
     """The request's path below `route_prefix`."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
-
-
-def error_response(error: RayLLMError, path: str) -> Response:
-    """The HTTP reply for an error."""
-    return JSONResponse(error_body(error, path), error.status, headers=error.headers())
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve_client
 from rayllm.config import RouterConfig
+from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import embedded_server
 from rayllm.serving.router.http.connection import CONNECTION, Connection
-from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
 from rayllm.serving.router.listener.listener import KeptListener, LocalListener

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from rayllm.access import caller_of
-from rayllm.core.error_shapes import error_event, event_of
+from rayllm.core.error_shapes import error_event, error_response, event_of
 from rayllm.core.errors import EngineError, RayLLMError
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID, TIMING
 from rayllm.core.logs import printable
@@ -23,7 +23,6 @@ from rayllm.core.request_stats import server_timing
 from rayllm.core.stream_journal import LARGEST_WRITE, JournalFile, StreamJournal
 from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.router.http.connection import CONNECTION, Connection
-from rayllm.serving.router.http.errors import error_response
 from rayllm.serving.router.requests.record import RequestRecord
 
 if TYPE_CHECKING:
