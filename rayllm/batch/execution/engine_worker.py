@@ -49,7 +49,8 @@ class EngineWorker:
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         self._rows = RowLoop()
-        model = _without_stats(model)
+        # Unless the model's file says otherwise: nothing reads the stats here.
+        model = model.model_copy(update={"engine_kwargs": {"disable_log_stats": True, **model.engine_kwargs}})
         self.server = EngineServer(model)
         self._rows.call(self._start(model, workers, Neighbors(engines)))
         self._rows.limit(max_pending or ceil(1.1 * self.server.in_process.max_concurrent))
@@ -101,8 +102,3 @@ class EngineWorker:
             await self.server.check(_HEALTH_CHECK_S)
         except EngineError as error:
             raise BrokenWorkerError(error.message) from None
-
-
-def _without_stats(model: ModelConfig) -> ModelConfig:
-    """The model with `disable_log_stats`, unless its file says otherwise: nothing reads them here."""
-    return model.model_copy(update={"engine_kwargs": {"disable_log_stats": True, **model.engine_kwargs}})

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import uvloop
+
 from rayllm.batch.rows import BrokenWorkerError, Row, failed
 
 T = TypeVar("T")
@@ -17,7 +19,8 @@ class RowLoop:
     """Event loop in its own thread. Batches come from several threads; their rows share one concurrency limit."""
 
     def __init__(self) -> None:
-        self._loop = _new_loop()
+        # An engine's many small messages cost less on it.
+        self._loop = uvloop.new_event_loop()
         self._slots: asyncio.Semaphore
         threading.Thread(target=self._loop.run_forever, name="rows", daemon=True).start()
 
@@ -57,12 +60,3 @@ class RowLoop:
                 raise
             except Exception as error:
                 return failed(row, error)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        # Ray Serve depends on it; an engine's many small messages cost less on it.
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -100,17 +100,14 @@ def _check_of(
         return None
     if (config := engine.vllm_config.structured_outputs_config).reasoning_parser:
         # gpt-oss reasons within its constraints, and so do others where these hold from the start.
-        is_constrained = arguments.get("reasoning_ended") or config.enable_in_reasoning or _is_harmony(engine)
+        is_harmony = engine.model_config.hf_config.model_type == "gpt_oss"
+        is_constrained = arguments.get("reasoning_ended") or config.enable_in_reasoning or is_harmony
         # Strict tools leave the text free.
         if is_constrained or (constraint[0] == "structural_tag" and not gate.forces_calls):
             return None
         return UnendedReasoning(params, engine, arguments.get("reasoning_parser_kwargs") or {})
     is_exact = backend_of(engine)(*constraint) == grammar_backend.GUIDANCE
     return CutAnswers(params, constraint, is_satisfied) if params.stop and is_exact else None
-
-
-def _is_harmony(engine: Any) -> bool:
-    return bool(engine.model_config.hf_config.model_type == "gpt_oss")
 
 
 def _constraint_of(params: Any) -> tuple[str, str] | None:

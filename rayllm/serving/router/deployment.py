@@ -211,7 +211,8 @@ class Router:
 
     async def metrics(self, is_openmetrics: bool) -> list[str]:
         """This router's metrics, for the router that answers a scrape."""
-        return [self._own_metrics(is_openmetrics)]
+        self._telemetry.metrics.update_load()
+        return [self._renderer.page(is_openmetrics)]
 
     async def usage(self, wanted: Wanted) -> list[Sums]:
         """Sums of the usage ledger on this router's node."""
@@ -230,10 +231,6 @@ class Router:
     async def last_requests(self, count: int) -> list[dict[str, Any]]:
         """The last requests of this router, as JSON."""
         return self._telemetry.recent.last(count)
-
-    def _own_metrics(self, is_openmetrics: bool) -> str:
-        self._telemetry.metrics.update_load()
-        return self._renderer.page(is_openmetrics)
 
     async def _ask_routers(self, method: str, argument: Any) -> list[Any]:
         """What all routers that answer in time return, this one included, in one list."""

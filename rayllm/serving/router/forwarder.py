@@ -59,14 +59,8 @@ T = TypeVar("T")
 # A request that has lost its slot so often keeps the next one.
 _MOST_PUT_BACKS = 3
 
-
-# An allow-list: a client could otherwise disable deadlines, or choose replicas, by a header of Ray Serve's.
+# Headers of the client that a replica gets. With others it could disable deadlines, or choose replicas, by Ray Serve's.
 _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
-
-
-def forwarded_headers(request: Request) -> dict[str, str]:
-    """The client's headers for the replica."""
-    return {name: value for name in _FORWARDED if (value := request.headers.get(name))}
 
 
 @dataclass(eq=False)
@@ -242,7 +236,7 @@ class Forwarder:
         request = client.request
         client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter
         routing = payload.routing.with_target(resolved.adapter, request.headers.get(headers.SESSION, ""))
-        replica_headers = forwarded_headers(request)
+        replica_headers = {name: value for name in _FORWARDED if (value := request.headers.get(name))}
         replica_headers |= {
             "content-type": payload.content_type,
             headers.WORK: str(routing.work),

@@ -93,18 +93,14 @@ class Connection:
         if journal:
             with suppress(JournalError):
                 self.complete_write(journal)
+        if event:
+            self._transport.write(http_chunk(b"\n\n" + event) + LAST_CHUNK)
         if not event or not cycle.keep_alive:
-            self._end_with(event)
+            self._transport.close()
             return
-        self._write(event)
         protocol: Any = self._transport.get_protocol()
         protocol.timeout_keep_alive = _LINGER_S
         cycle.on_response()
-
-    def _end_with(self, event: bytes) -> None:
-        if event:
-            self._write(event)
-        self._transport.close()
 
     def write(self, data: bytes) -> None:
         """Write to the connection as it is."""
@@ -121,6 +117,3 @@ class Connection:
             JournalError: the journal does not tell what that is.
         """
         self._transport.write(journal.rest(self.socket))
-
-    def _write(self, event: bytes) -> None:
-        self._transport.write(http_chunk(b"\n\n" + event) + LAST_CHUNK)

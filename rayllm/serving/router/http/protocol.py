@@ -47,14 +47,10 @@ class LimitedProtocol(BoundedHeads):
         self._is_ending = False
 
     @property
-    def has_read_ahead(self) -> bool:
-        """Whether part of the next request was read before the current one is answered."""
-        return self._is_in_head or bool(self.pipeline)
-
-    @property
     def is_receiving(self) -> bool:
         """Whether the client may still send what this connection does not answer."""
-        return self._is_in_body or self.has_read_ahead
+        # Part of the next request may have been read before the current one is answered.
+        return self._is_in_body or self._is_in_head or bool(self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers."""

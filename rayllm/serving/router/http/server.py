@@ -140,7 +140,8 @@ class HttpServer:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, unless too many requests are in progress."""
         if not scope["path"].startswith(f"{self._root_path}/"):
-            await _not_found(scope, receive, send)
+            error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
+            await error_response(error, scope["path"])(scope, receive, send)
         elif scope["path"].removeprefix(self._root_path) == _HEALTH:
             await self._app(scope, receive, send)
         else:
@@ -205,11 +206,6 @@ def _serve_address(client: Any, details: dict[str, Any], app_name: str) -> tuple
                 "`proxy_location: Disabled`, so that Ray Serve's proxies tell them apart."
             )
     return client.http_config.host or "127.0.0.1", client.http_config.port
-
-
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
-    await error_response(error, scope["path"])(scope, receive, send)
 
 
 def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:

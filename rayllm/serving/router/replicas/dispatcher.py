@@ -77,7 +77,9 @@ class Dispatcher:
                 losses = len(search.lost_with)
                 if losses > 2 or (losses == 2 and search.was_only_suspect):
                     raise SuspectError from None
-                await _wait_if_tried(replica, search)
+                if replica.id in search.tried:
+                    # A dying replica does not close all its sockets at once.
+                    await asyncio.sleep(_DYING_S)
             except ReplicaFailedError:
                 failures += 1
                 if failures > 1:
@@ -87,9 +89,3 @@ class Dispatcher:
                     message = f"No replica of the model `{model_id}` could be reached in time (router.queue_timeout_s)."
                     raise UnavailableError(message, "model", retry_after_s=2) from None
             search.tried.append(replica.id)
-
-
-async def _wait_if_tried(replica: Replica, search: ReplicaSearch) -> None:
-    """Wait a moment before sending to the same replica again: a dying one does not close all its sockets at once."""
-    if replica.id in search.tried:
-        await asyncio.sleep(_DYING_S)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from rayllm.core.headers import DRAINING, FULL, LOST, PUT_BACK
+
 
 class ReplicaError(Exception):
     """The replica did not answer; see the subclasses."""
@@ -39,3 +43,18 @@ class ReplicaFailedError(ReplicaError):
 
 class SuspectError(Exception):
     """Replicas died of this request, as far as can be told: each had it, and nothing else was in all of them."""
+
+
+_BY_HEADER = {
+    PUT_BACK: ReplicaPutBackError,
+    FULL: ReplicaFullError,
+    DRAINING: ReplicaDrainingError,
+    LOST: ReplicaLostError,
+}
+
+
+def check_turned_away(reply_headers: Container[str]) -> None:
+    """Raise what the headers of a replica's reply say, if the replica has turned the request away."""
+    for name, error in _BY_HEADER.items():
+        if name in reply_headers:
+            raise error

@@ -12,15 +12,9 @@ from typing import Any
 
 import aiohttp
 
-from rayllm.core.headers import DRAINING, FRAMES, FULL, KEY, LOST, PUT_BACK, STATS
+from rayllm.core.headers import FRAMES, KEY, STATS
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.router.replicas.errors import (
-    ReplicaDrainingError,
-    ReplicaFullError,
-    ReplicaLostError,
-    ReplicaPutBackError,
-    ReplicaUnreachableError,
-)
+from rayllm.serving.router.replicas.errors import ReplicaLostError, ReplicaUnreachableError, check_turned_away
 from rayllm.serving.router.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -85,14 +79,7 @@ class HttpTransport:
             logger.warning("The replica %s broke off: %r", replica.id, error)
             raise ReplicaLostError from None
         try:
-            if PUT_BACK in response.headers:
-                raise ReplicaPutBackError
-            if FULL in response.headers:
-                raise ReplicaFullError
-            if DRAINING in response.headers:
-                raise ReplicaDrainingError
-            if LOST in response.headers:
-                raise ReplicaLostError
+            check_turned_away(response.headers)
             kept = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
             text = response.headers.get(STATS)
             stats = RequestStats.of(json.loads(text)) if text else None

@@ -97,7 +97,9 @@ class ReplicaSet:
             if not replica.candidate.requests:
                 replica.close()
         if not self._queue.is_available:
-            self._fail_queued()
+            # There will be no replica.
+            for ticket in self._waiting.clear():
+                _fail(ticket.value, self._unavailable())
         self._wake()
 
     def search(
@@ -299,11 +301,6 @@ class ReplicaSet:
     @property
     def _has_open(self) -> bool:
         return any(replica.is_open for replica in self._members.values())
-
-    def _fail_queued(self) -> None:
-        """Fail all queued requests: there will be no replica."""
-        for ticket in self._waiting.clear():
-            _fail(ticket.value, self._unavailable())
 
     def _unavailable(self) -> UnavailableError:
         return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)

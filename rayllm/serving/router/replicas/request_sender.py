@@ -20,10 +20,9 @@ from rayllm.serving.router.http.connection import Connection
 from rayllm.serving.router.replicas.errors import (
     ReplicaDrainingError,
     ReplicaFailedError,
-    ReplicaFullError,
     ReplicaLostError,
     ReplicaMovedError,
-    ReplicaPutBackError,
+    check_turned_away,
 )
 from rayllm.serving.router.replicas.http_transport import HttpTransport, Reply
 from rayllm.serving.router.replicas.replica import Replica
@@ -209,14 +208,7 @@ async def _conclude(
 
 def _refusal(model_id: str, message: Message) -> Response:
     status, reply_headers = message.head["status"], message.head["headers"]
-    if headers.PUT_BACK in reply_headers:
-        raise ReplicaPutBackError
-    if headers.FULL in reply_headers:
-        raise ReplicaFullError
-    if headers.DRAINING in reply_headers:
-        raise ReplicaDrainingError
-    if headers.LOST in reply_headers:
-        raise ReplicaLostError
+    check_turned_away(reply_headers)
     _check_refusal(model_id, status, reply_headers.get("content-type", ""), message.body)
     kept = {name: value for name, value in reply_headers.items() if name in ("content-type", "retry-after")}
     return Response(message.body, status, kept)

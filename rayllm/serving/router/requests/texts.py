@@ -61,7 +61,8 @@ def request_texts(body: dict[str, Any]) -> list[str]:
     Raises:
         RequestError: its prompt has token ids or vectors, which a guard cannot read.
     """
-    if _has_numbers(body.get("prompt")):
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and any(not isinstance(each, str) for each in prompt):
         raise RequestError(
             "The requests of this service are checked, so `prompt` must be text, not token ids.", "prompt"
         )
@@ -154,7 +155,3 @@ def _media_in(part: dict[str, Any]) -> str | None:
 def _is_base64(text: str) -> bool:
     content = text.removeprefix(found[0]) if (found := _DATA_URL.match(text)) else text
     return content.isascii() and not content.encode().translate(None, _BASE64)
-
-
-def _has_numbers(prompt: Any) -> bool:
-    return isinstance(prompt, list) and any(not isinstance(each, str) for each in prompt)
