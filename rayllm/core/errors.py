@@ -50,6 +50,8 @@ class RayLLMError(Exception):
     status: int = 500
     type: ClassVar[str] = "server_error"
     default_code: ClassVar[str | None] = None
+    retry_helps: ClassVar[bool] = True
+    """Else a header keeps OpenAI's client from repeating the request, as it does at 408, 409, 429 and 500."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param, code)
@@ -68,7 +70,7 @@ class RayLLMError(Exception):
 
     def headers(self) -> dict[str, str]:
         """HTTP headers of the error reply."""
-        return {}
+        return {} if self.retry_helps else {"x-should-retry": "false"}
 
     def body(self) -> dict[str, dict[str, Any]]:
         """OpenAI's error object, always with all four keys.
@@ -144,10 +146,7 @@ class ConflictError(RequestError):
 
     status = 409
     default_code = "conflict"
-
-    def headers(self) -> dict[str, str]:
-        # OpenAI's client would otherwise retry.
-        return {"x-should-retry": "false"}
+    retry_helps = False
 
 
 class BodyTooLargeError(RequestError):
@@ -166,10 +165,10 @@ class QuotaError(RequestError):
     status = 429
     type = "insufficient_quota"
     default_code = "insufficient_quota"
+    retry_helps = False
 
     def headers(self) -> dict[str, str]:
-        # OpenAI's client would otherwise retry.
-        return {"retry-after": "60", "x-should-retry": "false"}
+        return {"retry-after": "60", **super().headers()}
 
 
 class RateLimitError(RequestError):
@@ -199,6 +198,7 @@ class RefusedError(RequestError):
 
     status = 403
     default_code = "request_refused"
+    retry_helps = False
 
     def __init__(
         self,
@@ -216,10 +216,6 @@ class RefusedError(RequestError):
     @property
     def log_name(self) -> str:
         return self._by
-
-    def headers(self) -> dict[str, str]:
-        # OpenAI's client would otherwise retry at 408, 409 and 429.
-        return {"x-should-retry": "false"}
 
 
 class HookError(RayLLMError):
@@ -269,7 +265,4 @@ class QuarantineError(EngineError):
     """Replicas have died of this request."""
 
     default_code = "request_quarantined"
-
-    def headers(self) -> dict[str, str]:
-        # OpenAI's clients repeat requests that failed with 500.
-        return {"x-should-retry": "false"}
+    retry_helps = False
