@@ -147,4 +147,4 @@ def _list_snapshot(name: AdapterName, store: Store) -> Snapshot:
     if WEIGHTS not in {item.path for item in items} and any(item.path == "adapter_model.bin" for item in items):
         message = f"The adapter `{name}` cannot be used: it holds only pickled weights; save it as safetensors."
         raise RequestError(message, "model", "adapter_broken")
-    return Snapshot(store.uri, tuple(item for item in items if item.path in _FILES), store.commit())
+    return Snapshot(store.uri, tuple(item for item in items if item.path in _FILES), store.commit)

@@ -19,6 +19,9 @@ from rayllm.sources.transfer import DownloadOptions, Progress
 class StoreWithExtras:
     """A store with the extra files that go into the model's folder. They replace its own files of the same path."""
 
+    # Only models in buckets have extra files.
+    commit = ""
+
     def __init__(self, store: Store, source: BucketSource) -> None:
         self._store = store
         self._extras = [(extra, _open(extra, source)) for extra in source.extra_files if extra.is_inside]
@@ -40,10 +43,6 @@ class StoreWithExtras:
     def locate(self, item: Item) -> Location:
         """Ask the item's own store."""
         return self._stores[item].locate(item)
-
-    def commit(self) -> str:
-        """The model's commit."""
-        return self._store.commit()
 
 
 def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:

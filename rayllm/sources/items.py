@@ -80,10 +80,12 @@ class Snapshot:
 class Store(Protocol):
     """A bucket prefix, a hub repository or a local folder. Its methods block and are thread-safe.
 
-    `uri` names the store in messages and in the cache: `s3://bucket/prefix`.
+    `uri` names the store in messages and in the cache: `s3://bucket/prefix`. `commit` is the hub commit that was listed
+    last; empty for other stores.
     """
 
     uri: str
+    commit: str
 
     def files(self) -> list[Item]:
         """List every file, in no particular order.
@@ -100,9 +102,6 @@ class Store(Protocol):
             ChangedError: the item was replaced or deleted.
             SourceError, UnreachableError: as for `files`.
         """
-
-    def commit(self) -> str:
-        """The hub commit that was listed last; empty for other stores."""
 
 
 def checked_path(key: str, uri: str) -> str:

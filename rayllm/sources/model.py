@@ -161,7 +161,7 @@ class _RemoteModel:
             paths |= self._store.extra_paths
         if self._weights and not paths & {CONFIG, MISTRAL_CONFIG}:
             raise ConfigError(f"{uri} is no model: it holds no config.json.")
-        snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit())
+        snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit)
         if self._pinned and self._pinned.snapshot not in ("", snapshot.id):
             raise SourceError(
                 f"{uri} changed since the running replicas loaded it, and replicas of one deployment serve one "

@@ -14,6 +14,8 @@ from rayllm.sources.items import Item, Location, checked_path
 class BucketStore:
     """The objects below one prefix of a bucket. Raises SourceError if credentials or options cannot be used."""
 
+    commit = ""
+
     def __init__(self, source: BucketSource) -> None:
         self.uri = source.bucket_uri.rstrip("/")
         self._prefix = self.uri.split("://", 1)[1].partition("/")[2]
@@ -30,10 +32,6 @@ class BucketStore:
     def locate(self, item: Item) -> Location:
         """See `Store.locate`."""
         return self._bucket.locate(item.key, item.version)
-
-    def commit(self) -> str:
-        """Empty: a bucket has no commits."""
-        return ""
 
     def subfolder(self, name: str) -> Self:
         """A folder below this prefix, sharing the connection."""

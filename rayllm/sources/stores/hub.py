@@ -30,7 +30,8 @@ class HubStore:
     def __init__(self, source: HubSource) -> None:
         self._repo = source.repo_id
         self._revision = source.revision
-        self._commit = ""
+        self._name = f"`{self._repo}`" + (f" at revision `{self._revision}`" if self._revision else "")
+        self.commit = ""
         self.is_gated = False
         """Whether users have to request access; set by `files`."""
         self.uri = f"hf://{source.repo_id}"
@@ -39,12 +40,13 @@ class HubStore:
         """List the repository at the current commit of the revision."""
         from huggingface_hub import HfApi
 
-        info = self._retrying(
+        info = _retrying(
             lambda: HfApi(endpoint=_endpoint()).model_info(
                 self._repo, revision=self._revision, files_metadata=True, timeout=_TIMEOUT_S
-            )
+            ),
+            self._name,
         )
-        self._commit = info.sha or ""
+        self.commit = info.sha or ""
         self.is_gated = bool(info.gated)
         return [
             Item(
@@ -62,17 +64,10 @@ class HubStore:
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        url = hf_hub_url(self._repo, item.key, revision=self._commit, endpoint=_endpoint())
-        metadata = self._retrying(lambda: get_hf_file_metadata(url, timeout=_TIMEOUT_S, endpoint=_endpoint()))
+        url = hf_hub_url(self._repo, item.key, revision=self.commit, endpoint=_endpoint())
+        metadata = _retrying(lambda: get_hf_file_metadata(url, timeout=_TIMEOUT_S, endpoint=_endpoint()), self._name)
         is_hub = urlsplit(metadata.location).netloc == urlsplit(url).netloc
         return Location(metadata.location, {k.lower(): v for k, v in build_hf_headers().items()} if is_hub else {})
-
-    def commit(self) -> str:
-        """The commit that was listed."""
-        return self._commit
-
-    def _retrying(self, call: Callable[[], T]) -> T:
-        return _retrying(call, f"`{self._repo}`" + (f" at revision `{self._revision}`" if self._revision else ""))
 
 
 def find_in_hub_cache(source: HubSource, paths: list[str] | None = None) -> Path | None:

@@ -14,6 +14,8 @@ SCHEME = "file://"
 class LocalStore:
     """The files of a folder, without subfolders. Links that lead out of `root` (default: the folder) are ignored."""
 
+    commit = ""
+
     def __init__(self, folder: Path, root: Path | None = None) -> None:
         self._folder = folder
         self._root = (root or folder).resolve()
@@ -38,10 +40,6 @@ class LocalStore:
         if current != item:
             raise ChangedError(f"{item.key} was replaced while it was copied.")
         return Location(SCHEME + item.key)
-
-    def commit(self) -> str:
-        """Empty: a folder has no commits."""
-        return ""
 
     def _item(self, path: Path) -> Item:
         stat = path.stat()
