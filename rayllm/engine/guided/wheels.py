@@ -6,22 +6,19 @@ the standard library and `packaging` are used.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from rayllm.core.errors import ConfigError
-
-_READ_SIZE = 1 << 20
+from rayllm.sources.cache.locks import exclusive
 
 
 def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
@@ -36,8 +33,7 @@ def unpack(wheels: Sequence[Path], cache: Path, name: str) -> Path:
     check(wheels)
     try:
         folder = cache / "guided" / f"{name}-{_digest(wheels)}"
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(folder.name + ".lock")):
+        with exclusive(folder.with_name(folder.name + ".lock"), lambda waited_s: None):
             if not folder.is_dir():
                 _publish(wheels, folder)
     except OSError as error:
@@ -73,17 +69,8 @@ def _digest(wheels: Sequence[Path]) -> str:
     for wheel in sorted(wheels):
         digest.update(wheel.name.encode())
         with wheel.open("rb") as stream:
-            while block := stream.read(_READ_SIZE):
-                digest.update(block)
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        # Released by the kernel when the file is closed, also if this process dies.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _publish(wheels: Sequence[Path], folder: Path) -> None:
