@@ -20,7 +20,7 @@ from openapi import description, http_page, openapi_json
 from python_api import reference as python_reference
 from vllm_names import vllm_names
 
-from rayllm.serving.cluster import metrics
+from rayllm.serving.cluster.metrics import Series
 from rayllm.serving.replica.metrics import SERIES as REPLICA_SERIES
 from rayllm.serving.router.description import FILE as DESCRIPTION
 from rayllm.serving.router.telemetry.metrics import SERIES as ROUTER_SERIES
@@ -46,8 +46,13 @@ def observability_page() -> str:
     """docs/observability.md with the series of routers and replicas."""
     page = OBSERVABILITY.read_text()
     for name, series in (("routers", ROUTER_SERIES), ("replicas", REPLICA_SERIES)):
-        page = with_table(OBSERVABILITY, name, metrics.reference(series), page)
+        page = with_table(OBSERVABILITY, name, _series_table(series), page)
     return page
+
+
+def _series_table(series: tuple[Series, ...]) -> str:
+    rows = [f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.help} |" for each in series]
+    return "\n".join(["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 def readme() -> str:

@@ -41,7 +41,7 @@ from rayllm.engine.vllm import continuation as vllm_continuation
 from rayllm.engine.vllm import engine as vllm_engine
 from rayllm.engine.vllm import errors as vllm_errors
 from rayllm.engine.vllm import forced_calls as vllm_forced_calls
-from rayllm.engine.vllm import metadata as vllm_metadata
+from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm import per_request as vllm_per_request
 from rayllm.engine.vllm import reply_identity as vllm_reply_identity
 from rayllm.engine.vllm import request_stats as vllm_request_stats
@@ -292,7 +292,7 @@ class EngineServer:
             "labels": [labels[index] for index in sorted(labels)],
             "endpoints": [path for path in BY_PATH if path in vllm_application.paths(self._server)],
             "input_modalities": vllm_engine.input_modalities(self._engine),
-            "vllm_version": vllm_metadata.version(),
+            "vllm_version": str(moved_names.installed_version()),
             "adapters": self.adapter_pool.loaded_adapters if self.adapter_pool else [],
         }
 

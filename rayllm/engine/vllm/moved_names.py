@@ -36,7 +36,7 @@ def module_of(name: str, vllm: Version) -> str | None:
 
 def has(name: str) -> bool:
     """Whether the installed vLLM has a name of the table."""
-    return module_of(name, _installed()) is not None
+    return module_of(name, installed_version()) is not None
 
 
 def load(name: str) -> Any:
@@ -46,13 +46,14 @@ def load(name: str) -> Any:
         LookupError: this version does not have it.
         ImportError: a version that is not in the table has moved it again.
     """
-    module = module_of(name, _installed())
+    module = module_of(name, installed_version())
     if module is None:
-        raise LookupError(f"vLLM {_installed()} has no `{name}`.")
+        raise LookupError(f"vLLM {installed_version()} has no `{name}`.")
     return getattr(importlib.import_module(module), name)
 
 
-def _installed() -> Version:
+def installed_version() -> Version:
+    """The version of the vLLM that is imported."""
     import vllm
 
     return Version(vllm.__version__)

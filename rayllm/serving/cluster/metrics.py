@@ -82,12 +82,6 @@ class _Counter(Collector):
         yield family
 
 
-def reference(series: Sequence[Series]) -> str:
-    """The series as a table for the docs."""
-    rows = [f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.help} |" for each in series]
-    return "\n".join(["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
-
-
 def _tags(series: Series, labels: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(series.labels, labels, strict=True))
 
