@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -111,8 +110,6 @@ def _preload_libraries() -> None:
     late for the fork server: the server imports vLLM at the same time.
     """
     preloaded = os.environ.get("LD_PRELOAD", "")
-    if sys.platform != "linux":
-        return
     torch, vllm = _folder("torch"), _folder("vllm")
     libraries = [preloaded] if preloaded else []
     if torch and not any(name in preloaded for name in ("libomp", "libgomp", "libiomp")):

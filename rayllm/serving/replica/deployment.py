@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.http_server import http_server
 from rayllm.serving.replica.metrics import ReplicaMetrics
-from rayllm.serving.replica.middleware import LogContext, RouterGate, SlotGate
+from rayllm.serving.replica.middleware import RouterGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.usage_meter import UsageMeter
@@ -66,7 +65,6 @@ class ModelReplica:
         self._drain_timeout_s = model.deployment_config.graceful_shutdown_timeout_s
         self._slots = Slots(ServeRequestCount(), self._is_saturated)
         self._key = secrets.token_hex()
-        self._receiver: Receiver | None = None
         self._engine = EngineServer(model, aliases)
         self._weights = ReplicaWeights(model)
         context = serve.get_replica_context()
@@ -115,12 +113,10 @@ class ModelReplica:
     async def _listen(self, host: str) -> None:
         replica_id = serve.get_replica_context().replica_id.unique_id
         self._usage_meter = UsageMeter(self._engine.app, self._model.model_id, replica_id)
-        self._gate = DrainGate(LogContext(SlotGate(self._usage_meter, self._slots)), lambda: self._engine.has_died)
-        # Other platforms lack SOCK_SEQPACKET with file descriptors; there, requests come by HTTP only.
-        if sys.platform == "linux":
-            self._receiver = Receiver(self._gate)
-            self._receiver.start()
-            self._slots.on_slot_freed = self._receiver.notify_slot_free
+        self._gate = DrainGate(SlotGate(self._usage_meter, self._slots), lambda: self._engine.has_died)
+        self._receiver = Receiver(self._gate)
+        self._receiver.start()
+        self._slots.on_slot_freed = self._receiver.notify_slot_free
         # For routers that send requests by HTTP.
         labels = {"model": self._model.model_id, "replica": replica_id}
         app = RouterGate(RelayedReplyMiddleware(self._gate), self._key, self._engine.adapter_pool, labels)
@@ -139,7 +135,7 @@ class ModelReplica:
         return {
             "address": self._address,
             "key": self._key,
-            "socket": str(self._receiver.path) if self._receiver else "",
+            "socket": str(self._receiver.path),
             "node_id": ray.get_runtime_context().get_node_id(),
         }
 

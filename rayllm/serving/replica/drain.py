@@ -48,11 +48,10 @@ class DrainGate:
         await self._app(scope, receive, send_unless_lost)
 
 
-async def drain(gate: DrainGate, receiver: Receiver | None, slots: Slots, timeout_s: float) -> None:
+async def drain(gate: DrainGate, receiver: Receiver, slots: Slots, timeout_s: float) -> None:
     """Turn new requests away, and wait up to `timeout_s` seconds for those in progress."""
     gate.is_draining = True
-    if receiver:
-        receiver.drain()
+    receiver.drain()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await slots.all_free.wait()

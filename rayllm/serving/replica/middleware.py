@@ -36,6 +36,9 @@ class SlotGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI servers run applications in tasks)
+        if request_id := header(scope, headers.REQUEST_ID):
+            # In the log lines of this task, as in the router's.
+            name_request_in_logs(request_id)
         current_tenant.set(tenant := header(scope, headers.TENANT))
         work, priority = header(scope, headers.WORK), header(scope, headers.PRIORITY)
         holder = SlotHolder(
@@ -89,18 +92,6 @@ class _Beginning:
             self._has_begun = self._holder.keeps_slot = True
             await self._send(self._start)
             await self._send(message)
-
-
-class LogContext:
-    """ASGI middleware that adds the request's id to the log lines of its task, as the router does."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if request_id := header(scope, "x-request-id"):
-            name_request_in_logs(request_id)
-        await self._app(scope, receive, send)
 
 
 class RouterGate:

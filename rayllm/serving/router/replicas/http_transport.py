@@ -116,8 +116,6 @@ def _socket(address: Any) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS.items():
-        # Not every platform has all of these.
-        if option := getattr(socket, name, None):
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
+        made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     made.setblocking(False)
     return made
