@@ -1,17 +1,47 @@
-"""Scopes of ASGI requests, and in-process calls of an application."""
+"""Headers and forms of ASGI requests, and in-process calls of an application."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Scope
+
+from rayllm.core.errors import RequestError, UnavailableError
+
+logger = logging.getLogger(__name__)
 
 
 def header(scope: Scope, name: str) -> str:
     """The value of a header, "" if absent. Routers and replicas encode theirs as UTF-8."""
     return next((value.decode(errors="replace") for key, value in scope["headers"] if key == name.encode()), "")
+
+
+async def read_form(request: Request, **limits: int) -> FormData:
+    """Parse a request's multipart form; the caller must close it. `limits` are those of `Request.form`.
+
+    Raises:
+        RequestError: it is no multipart form.
+        UnavailableError: there is no room for its files in the folder for temporary files.
+    """
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise RequestError("The request body must be a multipart form (multipart/form-data).")
+    try:
+        return await request.form(**limits)
+    except (HTTPException, MultiPartException) as error:
+        # Which one it is depends on whether Starlette finds its application in the scope.
+        detail = error.detail if isinstance(error, HTTPException) else error.message
+        raise RequestError(f"The request body is no multipart form: {detail}") from None
+    except OSError as error:
+        logger.error("A form cannot be kept in %s: %s", tempfile.gettempdir(), error)
+        raise UnavailableError("The server has no room for uploads; try again later.", None, None, 10) from None
 
 
 @dataclass

@@ -29,6 +29,7 @@ class BoundedHeads(HttpToolsProtocol):
         # Between a chunk's size and its first byte; the last chunk has none, so that trailers follow.
         self._is_in_trailer = False
         self._head_bytes = 0
+        self._hosts = 0
         self._has_only_head = True
         self._head_timer: TimerHandle | None = None
 
@@ -81,11 +82,14 @@ class BoundedHeads(HttpToolsProtocol):
         """Count a header, or drop a trailer."""
         self._count(len(name) + len(value))
         if self._is_in_head:
+            self._hosts += name.lower() == b"host"
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is complete: cancel its timer."""
         self._end_head()
+        if self._hosts != 1 and self.parser.get_http_version() == "1.1":
+            raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -105,7 +109,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def _begin_head(self) -> None:
         self._end_head()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._hosts = True, 0, 0
         self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_timed_out)
 
     def _end_head(self) -> None:

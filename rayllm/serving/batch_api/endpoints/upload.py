@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message
 
-from rayllm.core.errors import BodyTooLargeError, RequestError, UnavailableError
+from rayllm.core import asgi
+from rayllm.core.errors import BodyTooLargeError, RequestError
 from rayllm.serving.batch_api.objects import CLIENTS_PURPOSES, Expiry
-
-logger = logging.getLogger(__name__)
 
 # Allowance for the other fields of the form, and its boundaries.
 _FORM_BYTES = 65536
@@ -74,8 +69,6 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
         BodyTooLargeError: too large; raised as early as possible.
         UnavailableError: there is no room for it in the folder for temporary files.
     """
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise RequestError("The request body must be a multipart form (multipart/form-data).")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit + _FORM_BYTES:
         raise _too_large(limit)
@@ -91,16 +84,8 @@ async def read_form(request: Request, limit: int, grow: Callable[[int], None]) -
         grow(more)
         return message
 
-    try:
-        form = Request(request.scope, receive).form(max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FORM_BYTES)
-        return await form
-    except (HTTPException, MultiPartException) as error:
-        # Starlette raises the one or the other, depending on whether its application is in the scope.
-        detail = error.detail if isinstance(error, HTTPException) else error.message
-        raise RequestError(f"The request body is no multipart form: {detail}") from None
-    except OSError as error:
-        logger.error("An upload cannot be kept in %s: %s", tempfile.gettempdir(), error)
-        raise UnavailableError("The server has no room for uploads; try again later.", None, None, 10) from None
+    counted = Request(request.scope, receive)
+    return await asgi.read_form(counted, max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FORM_BYTES)
 
 
 def _lifetime(form: FormData) -> int | None:

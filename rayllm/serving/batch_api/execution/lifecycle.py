@@ -8,15 +8,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
+from rayllm.batch.files.jsonl import Fault
 from rayllm.core.errors import RayLLMError, StorageError
 from rayllm.serving.batch_api.objects import FILE, Batch, BatchError, Errors, RequestCounts, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
 from rayllm.serving.batch_api.storage.file_store import FileStore
+
+if TYPE_CHECKING:
+    from rayllm.batch.files.job import Job
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +37,6 @@ MAX_ATTEMPTS = 3
 _EXPIRED = BatchError(
     code="batch_expired", message="This request could not be executed before the completion window expired."
 )
-
-
-class Job(Protocol):
-    """The execution of a batch's requests; see `rayllm.batch.files.job.Job`."""
-
-    counts: Any
-    """`total`, `completed` and `failed`; `total` is set by `validate`."""
-
-    def validate(self) -> Sequence[Any]:
-        """Errors in the input, with `code`, `message`, `line` and `param`."""
-
-    def run(self, on_progress: Callable[[Any], None]) -> None:
-        """Answer all unanswered requests. `on_progress` is called with the counts."""
-
-    def stop(self) -> None:
-        """Make `run` return soon."""
-
-    def finish(self, unfinished: Any = None) -> Any:
-        """Write the answers to files; unanswered requests get the error `unfinished`. Returns the counts."""
 
 
 @dataclass(eq=False)
@@ -136,7 +121,8 @@ class BatchLifecycle:
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
         batch.output_file_id, batch.error_file_id = output, errors
         self.batches.save(batch)
-        batch.request_counts = RequestCounts.model_validate(job.finish(unfinished), from_attributes=True)
+        fault = Fault(unfinished.code, unfinished.message) if unfinished else None
+        batch.request_counts = RequestCounts.model_validate(job.finish(fault), from_attributes=True)
         batch.output_file_id, batch.error_file_id = self._keep(OUTPUT, output), self._keep(ERRORS, errors)
 
     def _keep(self, name: str, file_id: str) -> str | None:

@@ -132,11 +132,7 @@ class AdapterRegistry:
         try:
             async with asyncio.timeout(timeout_s):
                 # It blocks on Ray.
-                actor = await asyncio.to_thread(_actor)
+                actor = await asyncio.to_thread(detached_actor, AdapterRegistryActor, _ACTOR)
                 return await getattr(actor, method).remote(self._app, *args)
         except (RayError, TimeoutError):
             raise UnavailableError("The registry of loaded adapters does not answer.", None, None, 5) from None
-
-
-def _actor() -> Any:
-    return detached_actor(AdapterRegistryActor, _ACTOR)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from starlette.types import Scope
 
 from rayllm.config import RouterConfig
-from rayllm.core.errors import RayLLMError, RequestError
+from rayllm.core.errors import RayLLMError
 from rayllm.serving.http.bounded_heads import BoundedHeads
 from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
@@ -38,7 +38,6 @@ class LimitedProtocol(BoundedHeads):
         super().__init__(limits=limits, **options)
         self._opened = opened
         self._refused = refused
-        self._hosts = 0
         self._send_timer: TimerHandle | None = None
         self._is_in_body = False
         self._body_bytes = 0
@@ -64,22 +63,10 @@ class LimitedProtocol(BoundedHeads):
         if self._is_in_body and self._body_timer is None:
             self._body_timer = self.loop.call_later(self._limits().body_timeout_s, self._check_body)
 
-    def on_message_begin(self) -> None:
-        """Count the Host headers of the next request."""
-        self._hosts = 0
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a Host header."""
-        self._hosts += name.lower() == b"host"
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Register the request before the application runs."""
-        if self._hosts != 1 and self.parser.get_http_version() == "1.1":
-            raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
-        self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
         super().on_headers_complete()
+        self._is_in_body, self._body_bytes, self._body_started_at = True, 0, self.loop.time()
         self.cycle.transport = GentleTransport(self)  # type: ignore[assignment]
         scope: Any = self.scope
         # What is left of the body is then read for a while only.

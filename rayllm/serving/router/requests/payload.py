@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,19 +11,15 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from rayllm.core.errors import RequestError, UnavailableError
+from rayllm.core.asgi import read_form
 from rayllm.core.hosted_tools import HostedTool
 from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.body_summary import Summary, checked_model
 from rayllm.serving.router.requests.demand import Demand, demand_of_form
 from rayllm.serving.router.requests.tools import Tools
-
-logger = logging.getLogger(__name__)
 
 # More fields than any real request has.
 _MAX_FIELDS = 100
@@ -111,8 +105,6 @@ class FormPayload(Payload):
             RequestError: not a multipart form, or without a model.
         """
         content_type = request.headers.get("content-type", "")
-        if not content_type.startswith("multipart/form-data"):
-            raise RequestError("The request body must be a multipart form (multipart/form-data).")
         async with _form(raw, request.scope) as form:
             items = form.multi_items()
             fields = tuple((name, value) for name, value in items if isinstance(value, str))
@@ -142,26 +134,13 @@ class FormPayload(Payload):
 
 @asynccontextmanager
 async def _form(raw: bytes, scope: Scope) -> AsyncIterator[FormData]:
-    """A multipart body's fields and files, which are closed at the end.
-
-    Raises:
-        RequestError: it is no multipart form.
-        UnavailableError: there is no room for its files in the folder for temporary files.
-    """
+    """A multipart body's fields and files, which are closed at the end; raises as `read_form`."""
     slices = _slices(raw)
 
     async def receive() -> Message:
         return await anext(slices)
 
-    try:
-        form = await Request(scope, receive).form(max_files=_MAX_FIELDS, max_fields=_MAX_FIELDS)
-    except (HTTPException, MultiPartException) as error:
-        # Which one it is depends on whether Starlette finds its application in the scope.
-        detail = error.detail if isinstance(error, HTTPException) else error.message
-        raise RequestError(f"The request body is no multipart form: {detail}") from None
-    except OSError as error:
-        logger.error("A form cannot be kept in %s: %s", tempfile.gettempdir(), error)
-        raise UnavailableError("The server has no room for uploads; try again later.", None, None, 10) from None
+    form = await read_form(Request(scope, receive), max_files=_MAX_FIELDS, max_fields=_MAX_FIELDS)
     try:
         yield form
     finally:

@@ -49,7 +49,7 @@ class Actor:
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Actor:
     found = Actor()
-    monkeypatch.setattr(adapter_registry, "_actor", lambda: found)
+    monkeypatch.setattr(adapter_registry, "detached_actor", lambda *_: found)
     monkeypatch.setattr(adapter_registry, "_MAX_AGE_S", 0.0)
     return found
 
