@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from rayllm.routing.bounded_load import within_bound
-from rayllm.routing.candidate import Candidate
+from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.policies.base import Policy
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.rendezvous import hash_name, rank_by_hash

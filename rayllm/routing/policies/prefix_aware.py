@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 
-from rayllm.routing.bounded_load import within_bound
-from rayllm.routing.candidate import Candidate
+from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.prefix_cache.index import PrefixIndex
 from rayllm.routing.rendezvous import owner_of
