@@ -18,7 +18,7 @@ from rayllm.engine.guided import PROCESSOR
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
 from rayllm.engine.guided.serving_hooks import install
-from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.guided.worker_messages import WorkerEnvironment
 from rayllm.engine.vllm import moved_names
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
@@ -140,7 +140,7 @@ def parameters(backend: str | None, **fields: Any) -> Any:
     """The sampling parameters of a completion with `fields`, as the replica makes them."""
     from vllm import SamplingParams
 
-    from rayllm.engine.guided.envelope import KEY, Envelope
+    from rayllm.engine.guided.worker_messages import KEY, Envelope
 
     if backend is None:
         return SamplingParams()

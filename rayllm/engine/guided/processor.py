@@ -26,9 +26,8 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from rayllm.engine.guided.backend import Backends
-from rayllm.engine.guided.envelope import KEY, Envelope
 from rayllm.engine.guided.failure_reports import report
-from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.guided.worker_messages import KEY, Envelope, WorkerEnvironment
 from rayllm.engine.vllm import import_shims
 
 logger = logging.getLogger(__name__)

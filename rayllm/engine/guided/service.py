@@ -13,7 +13,7 @@ from rayllm.core.errors import ConfigError
 from rayllm.engine.guided.backend import Backends
 from rayllm.engine.guided.failure_reports import Failures
 from rayllm.engine.guided.serving_hooks import install
-from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.guided.worker_messages import WorkerEnvironment
 from rayllm.engine.vllm import import_shims
 
 logger = logging.getLogger(__name__)

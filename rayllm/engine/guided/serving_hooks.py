@@ -17,8 +17,8 @@ from typing import Any
 
 from rayllm.core.errors import RequestError
 from rayllm.engine.guided.backend import FIELD, Backend, Backends
-from rayllm.engine.guided.envelope import KEY, Envelope
 from rayllm.engine.guided.failure_reports import Failures, Ticket
+from rayllm.engine.guided.worker_messages import KEY, Envelope
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,16 @@
-"""Environment variables for the engine's workers, which inherit or are given the replica's environment.
+"""What the engine's workers are told: environment variables, and for each guided request an entry of its `extra_args`.
 
-The names begin with `_`: they are internal, unlike those in `rayllm.core.settings`.
+The variables are inherited or copied from the replica. Their names begin with `_`: they are internal, unlike those in
+`rayllm.core.settings`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rayllm.core.errors import ConfigError
 
@@ -46,3 +49,30 @@ class WorkerEnvironment:
         except KeyError as error:
             raise ConfigError(f"Guided decoding: the variable {error} did not reach the engine's worker.") from None
         return cls(Path(folder), Path(cache), report)
+
+
+# Key in a request's `vllm_xargs`; clients may not set it.
+KEY = "rayllm_guided"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The backend's name, the kind of request ("chat" or "completion"), its JSON, and the ticket's id."""
+
+    backend: str
+    type: str
+    request: dict[str, Any]
+    ticket: str
+
+    def pack(self) -> str:
+        """The JSON text."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def unpack(cls, text: str) -> Envelope:
+        """Parse the JSON text.
+
+        Raises:
+            ValueError, TypeError: not an envelope.
+        """
+        return cls(**json.loads(text))

@@ -8,8 +8,7 @@ import pytest
 
 from rayllm.core.errors import ConfigError
 from rayllm.core.settings import Settings
-from rayllm.engine.guided.envelope import Envelope
-from rayllm.engine.guided.worker_environment import WorkerEnvironment
+from rayllm.engine.guided.worker_messages import Envelope, WorkerEnvironment
 
 
 def test_a_worker_reads_what_the_replica_set(tmp_path: Path) -> None:
