@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
 from ray.exceptions import RayError
 
 from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
 
-logger = logging.getLogger(__name__)
-
 _PREFIX = "rayllm-starting/"
 # Downloads report every chunk, more often than is read.
 _PERIOD_S = 1.0
+# A start must not fail because its progress cannot be published.
+_UNPUBLISHED = (RayError, RuntimeError, ConnectionError)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class StartProgress:
             yield
         finally:
             self._start = None
-            _ignore_errors(lambda: kv_delete(self._key))
+            with suppress(*_UNPUBLISHED):
+                kv_delete(self._key)
 
     def fetched(self, done: int, size: int) -> None:
         """Publish the progress of a download. Later downloads, of adapters, are not part of the start."""
@@ -75,7 +75,8 @@ class StartProgress:
 
     def _publish(self, start: Start) -> None:
         self._start, self._published_at = start, time.monotonic()
-        _ignore_errors(lambda: kv_put(self._key, json.dumps(asdict(start))))
+        with suppress(*_UNPUBLISHED):
+            kv_put(self._key, json.dumps(asdict(start)))
 
 
 def starts(replica_ids: Iterable[str]) -> dict[str, Start]:
@@ -89,11 +90,3 @@ def starts_of(application: str) -> dict[str, Start]:
     values = (kv_get(key) for key in kv_keys(_PREFIX))
     found = [Start(**json.loads(value)) for value in values if value]
     return {start.model_id: start for start in found if start.application == application}
-
-
-def _ignore_errors(call: Callable[[], object]) -> None:
-    """Call it; a start must not fail because its progress cannot be published."""
-    try:
-        call()
-    except (RayError, RuntimeError, ConnectionError) as error:
-        logger.debug("The progress of the start cannot be published: %r", error)
