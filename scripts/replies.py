@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -22,8 +23,8 @@ from rayllm.core.endpoints import (
     RESPONSES,
     TOKENIZE,
 )
+from rayllm.core.priority import PriorityName
 from rayllm.serving.batch_api.objects import Batch, File
-from rayllm.serving.router.access.keys_api import KeyDescription
 from rayllm.serving.router.description import PATH as OPENAPI
 from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
@@ -43,6 +44,25 @@ class Reply(NamedTuple):
     body: Any = None
     events: Any = None
     others: tuple[str, ...] = ()
+
+
+class KeyDescription(BaseModel):
+    """A key as administrators see it; for the meaning of the fields see `rayllm.access.key.Key`."""
+
+    object: Literal["key"] = "key"
+    name: str
+    tenant: str
+    status: Literal["active", "expired"]
+    models: tuple[str, ...] | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    tokens_per_day: int | None
+    max_concurrent: int | None
+    priority: PriorityName
+    expires: datetime | None
+    labels: dict[str, str]
+    admin: bool
+    scrape: bool
 
 
 class ModelCard(BaseModel):

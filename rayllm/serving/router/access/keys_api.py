@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Literal
+from typing import Any
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rayllm.access import Keyring, caller_of
 from rayllm.access.key import Key
 from rayllm.core.errors import RequestError
-from rayllm.core.priority import PriorityName
 from rayllm.serving.batch_api.page import limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
@@ -21,30 +18,11 @@ _MOST_LISTED = 1000
 _PARAMETERS = ("limit", "after")
 
 
-class KeyDescription(BaseModel):
-    """A key as administrators see it; for the meaning of the fields see `rayllm.access.key.Key`."""
-
-    object: Literal["key"] = "key"
-    name: str
-    tenant: str
-    status: Literal["active", "expired"]
-    models: tuple[str, ...] | None
-    requests_per_minute: int | None
-    tokens_per_minute: int | None
-    tokens_per_day: int | None
-    max_concurrent: int | None
-    priority: PriorityName
-    expires: datetime | None
-    labels: dict[str, str]
-    admin: bool
-    scrape: bool
-
-    @classmethod
-    def of(cls, key: Key) -> KeyDescription:
-        """Describe a key. Its hash is not told."""
-        status = "expired" if key.has_expired else "active"
-        kept = {name: value for name, value in key if name != "hash"}
-        return cls.model_validate({**kept, "tenant": key.tenant or key.name, "status": status})
+def described(key: Key) -> dict[str, Any]:
+    """A key as administrators see it: all but its hash, and whether it has expired."""
+    status = "expired" if key.has_expired else "active"
+    known = key.model_dump(mode="json", exclude={"hash"})
+    return {"object": "key", **known, "tenant": key.tenant or key.name, "status": status}
 
 
 async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, request: Request) -> Response:
@@ -67,7 +45,7 @@ async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, reque
     return JSONResponse(
         {
             "object": "list",
-            "data": [KeyDescription.of(key).model_dump(mode="json") for key in page],
+            "data": [described(key) for key in page],
             "first_id": page[0].name if page else None,
             "last_id": page[-1].name if page else None,
             "has_more": len(keys) > start + limit,
