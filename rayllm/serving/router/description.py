@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+from rayllm.serving.router.http.static_file import StaticFile
 
 PATH = "/openapi.json"
 FILE = Path(__file__).with_name("openapi.json")
@@ -17,15 +18,9 @@ FILE = Path(__file__).with_name("openapi.json")
 
 async def describe(request: Request) -> Response:
     """Answer `GET` with the description, compressed if the client accepts gzip."""
-    body, headers = await asyncio.to_thread(_compressed), {"vary": "accept-encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["content-encoding"] = "gzip"
-    else:
-        body = gzip.decompress(body)
-    return Response(body, headers=headers, media_type="application/json")
+    return await (await asyncio.to_thread(_file)).answer(request)
 
 
 @cache
-def _compressed() -> bytes:
-    # Half a megabyte uncompressed.
-    return gzip.compress(FILE.read_bytes(), mtime=0)
+def _file() -> StaticFile:
+    return StaticFile(FILE, {"content-type": "application/json"})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import cache
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+
+from rayllm.serving.router.http.static_file import StaticFile
 
 PATH = "/ui"
 STATIC = Path(__file__).parent / "static"
@@ -28,7 +29,6 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "vary": "accept-encoding",
 }
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -39,21 +39,10 @@ _MEDIA_TYPES = {
 _INDEX = "index.html"
 
 
-class _File:
-    """A file of the page, in memory: as it is, and compressed."""
-
-    def __init__(self, path: Path) -> None:
-        self._body = path.read_bytes()
-        self._compressed = gzip.compress(self._body, mtime=0)
-        # The names of all but the index change with their content.
-        caching = "no-cache" if path.name == _INDEX else "public, max-age=31536000, immutable"
-        self._headers = _HEADERS | {"content-type": _MEDIA_TYPES[path.suffix], "cache-control": caching}
-
-    async def answer(self, request: Request) -> Response:
-        """Answer `GET` with the file, compressed where the browser takes it."""
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(self._compressed, headers=self._headers | {"content-encoding": "gzip"})
-        return Response(self._body, headers=self._headers)
+def _file(path: Path) -> StaticFile:
+    # The names of all but the index change with their content.
+    caching = "no-cache" if path.name == _INDEX else "public, max-age=31536000, immutable"
+    return StaticFile(path, _HEADERS | {"content-type": _MEDIA_TYPES[path.suffix], "cache-control": caching})
 
 
 async def _to_the_page(request: Request) -> Response:
@@ -64,7 +53,7 @@ async def _to_the_page(request: Request) -> Response:
 @cache
 def page_routes() -> tuple[Route, ...]:
     """A route for the page and for each of its files. Reads them when it is first called."""
-    files = {path.name: _File(path) for path in sorted(STATIC.iterdir()) if path.suffix in _MEDIA_TYPES}
+    files = {path.name: _file(path) for path in sorted(STATIC.iterdir()) if path.suffix in _MEDIA_TYPES}
     return (
         Route(PATH, files.pop(_INDEX).answer),
         Route(f"{PATH}/", _to_the_page),
