@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -39,30 +39,25 @@ _CACHED_REQUESTS = 256
 _PLACEHOLDER_PROMPT = [0]
 
 
+@dataclass(eq=False)
 class InProcessClient:
     """A client of one engine, a vLLM AsyncLLM; `admit` refuses constraints that are unsafe for it."""
 
-    def __init__(
-        self,
-        engine: Any,
-        model: ModelConfig,
-        plan: RequestPlan,
-        admit: Callable[[Body], Awaitable[Body]],
-        adapter_pool: AdapterPool | None,
-    ) -> None:
-        self._engine = engine
-        self._model = model
-        self._plan = plan
-        self._admit = admit
-        self._adapter_pool = adapter_pool
+    engine: Any
+    model: ModelConfig
+    plan: RequestPlan
+    admit: Callable[[Body], Awaitable[Body]]
+    adapter_pool: AdapterPool | None
+
+    def __post_init__(self) -> None:
         self._ids = count()
-        # Most rows of a job have the same parameters. The plan is kept because its id is in the key.
+        # Most rows of a job have the same parameters. The self.plan is kept because its id is in the key.
         self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
 
     @property
     def max_concurrent(self) -> int:
         """Sequences that the engine processes at once, over all pipeline stages."""
-        config = self._engine.vllm_config
+        config = self.engine.vllm_config
         return int(config.scheduler_config.max_num_seqs * config.parallel_config.pipeline_parallel_size)
 
     async def generate(self, prompt: Prompt, sampling: Body, model: str | None, detokenize: bool) -> Any:
@@ -78,9 +73,7 @@ class InProcessClient:
         """
         async with self._using(model) as lora:
             request = await self._request(sampling)
-            return await generation.generate(
-                self._engine, self._with_bos(prompt), request, self._id(), lora, detokenize
-            )
+            return await generation.generate(self.engine, self._with_bos(prompt), request, self._id(), lora, detokenize)
 
     async def pool(self, task: str, prompt: Prompt, pooling: Body, model: str | None) -> tuple[list[float], int]:
         """Pool one prompt; returns a vector or probabilities, and the number of prompt tokens.
@@ -95,31 +88,31 @@ class InProcessClient:
             hint = did_you_mean(name, _POOLING) or f"; use {' or '.join(_POOLING)}."
             raise RequestError(f"`pooling_params.{name}` is not a supported parameter{hint}", "pooling_params")
         async with self._using(model) as lora:
-            return await generation.pool(self._engine, self._with_bos(prompt), task, pooling, self._id(), lora)
+            return await generation.pool(self.engine, self._with_bos(prompt), task, pooling, self._id(), lora)
 
     def labels(self) -> dict[int, str]:
         """Names of the classes by index, if the model has any."""
-        named = getattr(self._engine.model_config.hf_config, "id2label", None) or {}
+        named = getattr(self.engine.model_config.hf_config, "id2label", None) or {}
         return {int(index): str(label) for index, label in named.items()}
 
     @asynccontextmanager
     async def _using(self, model: str | None) -> AsyncIterator[Any]:
-        adapter = resolve_adapter(self._model, model)
+        adapter = resolve_adapter(self.model, model)
         if adapter is None:
             yield None
             return
-        assert self._adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
-        async with use_adapter(self._adapter_pool, adapter, None, str(adapter)) as loaded:
+        assert self.adapter_pool is not None  # noqa: S101  (it has a `lora_config`)
+        async with use_adapter(self.adapter_pool, adapter, None, str(adapter)) as loaded:
             yield loaded.lora_request
 
     def _with_bos(self, prompt: Prompt) -> Prompt:
         """Add exactly one BOS to a text that no chat template has rendered."""
         if prompt.token_ids is not None or prompt.is_rendered:
             return prompt
-        return replace(prompt, text=with_one_bos(prompt.text, adapter_plan() or self._plan))
+        return replace(prompt, text=with_one_bos(prompt.text, adapter_plan() or self.plan))
 
     async def _request(self, sampling: Body) -> Any:
-        plan = adapter_plan() or self._plan
+        plan = adapter_plan() or self.plan
         key = json.dumps([sampling, id(plan)], sort_keys=True, default=str)
         if (cached := self._parsed.get(key)) is None:
             cached = self._parsed[key] = await self._parse(sampling, plan), plan
@@ -129,7 +122,7 @@ class InProcessClient:
 
     async def _parse(self, sampling: Body, plan: RequestPlan) -> Any:
         body = _normalize(sampling)
-        rewritten = await self._admit(rewrite_request(COMPLETIONS, {"prompt": _PLACEHOLDER_PROMPT, **body}, plan))
+        rewritten = await self.admit(rewrite_request(COMPLETIONS, {"prompt": _PLACEHOLDER_PROMPT, **body}, plan))
         return generation.completion_request(rewritten)
 
     def _id(self) -> str:

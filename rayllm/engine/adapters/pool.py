@@ -47,6 +47,7 @@ class LoadedAdapter:
     checked_at: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class AdapterPool:
     """The adapters in the engine.
 
@@ -55,21 +56,14 @@ class AdapterPool:
     with settings of its own.
     """
 
-    def __init__(
-        self,
-        store: AdapterStore,
-        engine: AdapterSlots,
-        plan: Callable[[AdapterName, AdapterFiles], RequestPlan | None],
-        capacity: int,
-        refresh_s: float = 30.0,
-        forget_s: float = 5.0,
-    ) -> None:
-        self._store = store
-        self._engine = engine
-        self._plan = plan
-        self._capacity = capacity
-        self._refresh_s = refresh_s
-        self._forget_s = forget_s
+    store: AdapterStore
+    engine: AdapterSlots
+    plan: Callable[[AdapterName, AdapterFiles], RequestPlan | None]
+    capacity: int
+    refresh_s: float = 30.0
+    forget_s: float = 5.0
+
+    def __post_init__(self) -> None:
         self._adapters: OrderedDict[str, LoadedAdapter] = OrderedDict()
         self._loading: dict[tuple[str, str | None], asyncio.Task[LoadedAdapter]] = {}
         self._failures: OrderedDict[tuple[str, str | None], tuple[RayLLMError, float]] = OrderedDict()
@@ -88,13 +82,11 @@ class AdapterPool:
         Raises:
             SourceError: they cannot be listed.
         """
-        return await asyncio.to_thread(self._store.names)
+        return await asyncio.to_thread(self.store.names)
 
     async def missing(self, adapters: Sequence[str]) -> list[str]:
         """Those of `adapters`, named without the base, that do not exist. Nothing is loaded."""
-        are_missing = await asyncio.gather(
-            *(self._is_missing(AdapterName(self._store.base, name)) for name in adapters)
-        )
+        are_missing = await asyncio.gather(*(self._is_missing(AdapterName(self.store.base, name)) for name in adapters))
         return [adapter for adapter, is_missing in zip(adapters, are_missing, strict=True) if is_missing]
 
     async def _is_missing(self, name: AdapterName) -> bool:
@@ -104,7 +96,7 @@ class AdapterPool:
         if failure := self._failure(key):
             return isinstance(failure, ModelNotFoundError)
         try:
-            return not await asyncio.get_running_loop().run_in_executor(self._lookups, self._store.exists, name)
+            return not await asyncio.get_running_loop().run_in_executor(self._lookups, self.store.exists, name)
         except SourceError:
             # A request for it gets the error, or this node's copy.
             return False
@@ -135,7 +127,7 @@ class AdapterPool:
             loaded = await self._ready(name, path)
         loaded.users += 1
         loaded.is_reserved_until = 0.0
-        self._engine.serve_as(model, loaded.lora_request)
+        self.engine.serve_as(model, loaded.lora_request)
         self._evict()
         try:
             yield loaded
@@ -163,7 +155,7 @@ class AdapterPool:
         loaded = self._adapters.get(str(name))
         if loaded is not None and loaded.path == path:
             self._adapters.move_to_end(str(name))
-            if time.monotonic() - loaded.checked_at > self._refresh_s:
+            if time.monotonic() - loaded.checked_at > self.refresh_s:
                 # The request does not wait: it uses the loaded version.
                 loaded.checked_at = time.monotonic()
                 self._load_once(name, path)
@@ -182,15 +174,15 @@ class AdapterPool:
         return self._loading[key]
 
     async def _load(self, name: AdapterName, path: str | None) -> LoadedAdapter:
-        files = await asyncio.to_thread(self._store.fetch, name, path)
+        files = await asyncio.to_thread(self.store.fetch, name, path)
         current = self._adapters.get(str(name))
         if current is not None and current.path == path and current.files.version == files.version:
             node_cache().release(files.entry)
             current.checked_at = time.monotonic()
             return current
         try:
-            plan = self._plan(name, files)
-            loaded = await self._engine.add(str(name), f"{name}@{files.version}", files.folder)
+            plan = self.plan(name, files)
+            loaded = await self.engine.add(str(name), f"{name}@{files.version}", files.folder)
         except BaseException:
             node_cache().release(files.entry)
             raise
@@ -219,10 +211,10 @@ class AdapterPool:
 
     def _failure(self, key: tuple[str, str | None]) -> RayLLMError | None:
         error, at = self._failures.get(key, (None, 0.0))
-        return error if time.monotonic() - at < self._forget_s else None
+        return error if time.monotonic() - at < self.forget_s else None
 
     def _evict(self) -> None:
-        excess = len(self._adapters) - self._capacity
+        excess = len(self._adapters) - self.capacity
         now = time.monotonic()
         idle = [name for name, r in self._adapters.items() if not r.users and r.is_reserved_until < now]
         for name in idle[: max(0, excess)]:
@@ -235,7 +227,7 @@ class AdapterPool:
 
     def _unload(self, loaded: LoadedAdapter) -> None:
         async def unload() -> None:
-            await self._engine.remove(loaded.lora_request)
+            await self.engine.remove(loaded.lora_request)
             node_cache().release(loaded.files.entry)
 
         task = asyncio.create_task(unload())
