@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import ray
@@ -46,6 +47,7 @@ def executor(concurrency: int, caller: Caller = ANYONE, **target: Any) -> Execut
     return RequestProcessorConfig(max_pending_requests=concurrency, show_progress=False, caller=caller, **target)
 
 
+@dataclass(eq=False)
 class Job:
     """One file of requests.
 
@@ -57,25 +59,19 @@ class Job:
         longest_line: most bytes of a request.
     """
 
-    def __init__(
-        self,
-        lines: str,
-        folder: str,
-        executor: Executor,
-        endpoint: str | None = None,
-        max_requests: int | None = None,
-        longest_line: int = LONGEST_LINE,
-    ) -> None:
-        self._lines = lines
-        self._folder = Folder(folder)
-        self._executor = executor
-        self._endpoint = endpoint
-        self._max_requests = max_requests
-        self._longest_line = longest_line
+    lines: str
+    folder: str
+    executor: Executor
+    endpoint: str | None = None
+    max_requests: int | None = None
+    longest_line: int = LONGEST_LINE
+
+    def __post_init__(self) -> None:
+        self._folder = Folder(self.folder)
         path = self._folder.address(_CHECKPOINTS)
         checkpoint = Checkpoint(path=path, id_column="custom_id", delete_on_success=False)
         # A failed request is a result too: it goes into the error file.
-        config = executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
+        config = self.executor.model_copy(update={"checkpoint": checkpoint, "on_error": "column"})
         self._processor = RequestProcessor(config, preprocess_fn=_request)
         self._is_done, self._is_stopped = threading.Event(), threading.Event()
         self.counts = Counts()
@@ -88,8 +84,8 @@ class Job:
             ConfigError: the file cannot be read.
         """
         with self._open() as lines:
-            bounded_lines = bounded(lines, self._longest_line)
-            self.counts.total, faults = check(bounded_lines, self._endpoint, self._max_requests, self._longest_line)
+            bounded_lines = bounded(lines, self.longest_line)
+            self.counts.total, faults = check(bounded_lines, self.endpoint, self.max_requests, self.longest_line)
         return faults
 
     def run(self, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
@@ -101,12 +97,12 @@ class Job:
         Raises:
             RayLLMError: the job cannot run, or was interrupted.
         """
-        if self._executor.app_name is not None and self.counts.total <= _FEW:
-            self._run_here(self._executor.app_name, on_progress)
+        if self.executor.app_name is not None and self.counts.total <= _FEW:
+            self._run_here(self.executor.app_name, on_progress)
             return
         reporter = threading.Thread(target=self._report, args=(on_progress,), daemon=True)
         try:
-            dataset = self._processor(ray.data.read_datasource(LineSource(self._lines, _rows)))
+            dataset = self._processor(ray.data.read_datasource(LineSource(self.lines, _rows)))
             # The caller reports progress.
             dataset.context.enable_progress_bars = False
             dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpu_limit())
@@ -141,8 +137,8 @@ class Job:
         return self.counts
 
     def _run_here(self, app_name: str, on_progress: Callable[[Counts], None]) -> None:
-        pending = self._executor.max_pending_requests or DEFAULT_MAX_PENDING
-        stage = DeployedRequestStage(app_name, pending, self._executor.caller)
+        pending = self.executor.max_pending_requests or DEFAULT_MAX_PENDING
+        stage = DeployedRequestStage(app_name, pending, self.executor.caller)
         done = answered(self._folder)
         requests = {
             stage.start({"url": line.url, "body": line.body}): {"custom_id": line.custom_id, "line": line.number}
@@ -160,9 +156,9 @@ class Job:
 
     def _open(self) -> BinaryIO:
         try:
-            return open_lines(self._lines)
+            return open_lines(self.lines)
         except OSError as error:
-            raise ConfigError(f"{self._lines}: cannot be read: {error.strerror or error}.") from None
+            raise ConfigError(f"{self.lines}: cannot be read: {error.strerror or error}.") from None
 
     def _requests(self) -> Iterator[Line]:
         with self._open() as lines:

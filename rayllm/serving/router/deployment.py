@@ -164,7 +164,7 @@ class Router:
                 self._current, self._name, config.router, self._telemetry.metrics.refuse
             )
         else:
-            self._http_server.set_limits(config.router)
+            self._http_server.limits = config.router
 
     def _prepare(self, config: AppConfig) -> None:
         """Reach the actors that the first requests need, so that these need not wait for them."""

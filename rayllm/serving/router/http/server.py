@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,37 +34,29 @@ _ID = REQUEST_ID.encode()
 _HEALTH = "/health"
 
 
+@dataclass(eq=False)
 class HttpServer:
     """An HTTP server in the router's process.
 
     Args:
         root_path: the application's route prefix, "" for none.
+        limits: those of requests from now on; they may be set.
         refused: called with the error of each request that the application never sees.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        listener: LocalListener,
-        root_path: str,
-        limits: RouterConfig,
-        refused: Callable[[RayLLMError], None] = lambda error: None,
-    ) -> None:
-        self._listener = listener
+    app: ASGIApp
+    listener: LocalListener
+    root_path: str
+    limits: RouterConfig
+    refused: Callable[[RayLLMError], None] = lambda error: None
+
+    def __post_init__(self) -> None:
         self._in_progress = 0
-        self._limits = limits
-        self._app = app
-        self._root_path = root_path
-        self._refused = refused
-        protocol = partial(LimitedProtocol, limits=lambda: self._limits, opened=self._opened, refused=refused)
+        protocol = partial(LimitedProtocol, limits=lambda: self.limits, opened=self._opened, refused=self.refused)
         self._server = embedded_server(
             self._serve, protocol, interface="asgi3", server_header=False, date_header=False, timeout_keep_alive=90
         )
         self._serving: asyncio.Task[None] | None = None
-
-    def set_limits(self, limits: RouterConfig) -> None:
-        """Apply new limits from now on."""
-        self._limits = limits
 
     async def start(self) -> None:
         """Start to listen.
@@ -77,7 +70,7 @@ class HttpServer:
                 await self._serving
             await asyncio.sleep(0.005)
         try:
-            await self._listener.start(self._accepted)
+            await self.listener.start(self._accepted)
         except BaseException:
             await self.stop(0)
             raise
@@ -92,7 +85,7 @@ class HttpServer:
         if self._serving is None:
             return
         deadline = time.monotonic() + timeout_s
-        await self._listener.stop(is_deleted)
+        await self.listener.stop(is_deleted)
         connections: Any = self._server.server_state.connections
         # A client that has connected may be about to send its first request, or the next one.
         while not is_deleted and connections and time.monotonic() < deadline:
@@ -108,14 +101,14 @@ class HttpServer:
         await asyncio.get_running_loop().connect_accepted_socket(self._server.new_protocol, connection)
 
     def _opened(self, scope: Scope, cycle: Any, transport: asyncio.Transport) -> None:
-        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self._limits.send_timeout_s)}
+        scope["extensions"] = {CONNECTION: Connection(cycle, transport, self.limits.send_timeout_s)}
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Assign the request its id, and log one line about it."""
         request_id = _request_id(scope)
         name_request_in_logs(request_id)
         scope["headers"] = [h for h in scope["headers"] if h[0] != _ID] + [(_ID, request_id.encode("latin-1"))]
-        scope["root_path"] = self._root_path
+        scope["root_path"] = self.root_path
         connection: Connection = scope["extensions"][CONNECTION]
         connection.reply_headers[REQUEST_ID] = request_id
         began, status = time.perf_counter(), 0
@@ -139,11 +132,11 @@ class HttpServer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, unless too many requests are in progress."""
-        if not scope["path"].startswith(f"{self._root_path}/"):
+        if not scope["path"].startswith(f"{self.root_path}/"):
             error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
             await error_response(error, scope["path"])(scope, receive, send)
-        elif scope["path"].removeprefix(self._root_path) == _HEALTH:
-            await self._app(scope, receive, send)
+        elif scope["path"].removeprefix(self.root_path) == _HEALTH:
+            await self.app(scope, receive, send)
         else:
             await self._answer_limited(scope, receive, send)
 
@@ -153,19 +146,19 @@ class HttpServer:
         def arrived() -> None:
             # Uploads in progress do not count, so that they do not displace complete requests.
             nonlocal is_counted
-            if self._in_progress >= self._limits.max_ongoing_requests:
+            if self._in_progress >= self.limits.max_ongoing_requests:
                 raise UnavailableError("This service has too many requests in progress (router.max_ongoing_requests).")
             is_counted = True
             self._in_progress += 1
 
-        body = BodyWithDeadline(receive, scope, self._limits, arrived)
+        body = BodyWithDeadline(receive, scope, self.limits, arrived)
         try:
-            if self._in_progress >= self._limits.max_ongoing_requests:
+            if self._in_progress >= self.limits.max_ongoing_requests:
                 arrived()
             body.begin()
-            await self._app(scope, body, send)
+            await self.app(scope, body, send)
         except UnavailableError as error:
-            self._refused(error)
+            self.refused(error)
             await error_response(error, scope["path"])(scope, receive, send)
         finally:
             self._in_progress -= is_counted

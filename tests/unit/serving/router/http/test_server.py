@@ -86,7 +86,7 @@ async def test_too_many_at_once_are_503_until_there_may_be_more() -> None:
             "overloaded",
             "1",
         )
-        front.set_limits(RouterConfig(max_ongoing_requests=3))
+        front.limits = RouterConfig(max_ongoing_requests=3)
         held.append(asyncio.create_task(client.get("/x")))
         await asyncio.sleep(0.05)
         app.open.set()
