@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from typing import Any
 
 from benchmarks.fleet import BLOCK, Turn
-from rayllm.routing.request import routing_request
+from rayllm.routing import routing_request
 
 _WORDS_A_BLOCK = BLOCK
 

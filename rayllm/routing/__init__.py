@@ -7,7 +7,8 @@ from rayllm.routing.policies.adapter_affinity import AdapterAffinity
 from rayllm.routing.policies.base import Policy
 from rayllm.routing.policies.least_loaded import LeastLoaded, SessionAffinity
 from rayllm.routing.policies.prefix_aware import PrefixAware
-from rayllm.routing.request import RoutingRequest, routing_request
+from rayllm.routing.prefix_cache.prompt import routing_request
+from rayllm.routing.request import RoutingRequest
 
 __all__ = ["POLICIES", "Candidate", "Policy", "RoutingRequest", "create_policy", "routing_request"]
 

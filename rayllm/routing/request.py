@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
-
-from rayllm.routing.prefix_cache.prompt import digest_prompt
-
-# Tokens assumed for an answer: clients often set limits far above what is then generated.
-_TYPICAL_ANSWER = 256
-_BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -68,24 +60,3 @@ class _Salt:
         salted = self._hash.copy()
         salted.update(digest.to_bytes(8, "big"))
         return int.from_bytes(salted.digest(), "big") if digest else 0
-
-
-def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: int | None = None) -> RoutingRequest:
-    """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
-
-    Args:
-        body: the request's JSON object, empty for a form.
-        prompt_bytes: bytes of its prompts.
-        answer_limit: most tokens of an answer; None if the request does not say.
-    """
-    prompt = digest_prompt(body)
-    answer = _TYPICAL_ANSWER if answer_limit is None else min(answer_limit, _TYPICAL_ANSWER)
-    return RoutingRequest(
-        prefix_digests=prompt.digests,
-        prefix_tokens=tuple(size // _BYTES_PER_TOKEN for size in prompt.sizes),
-        affinity_key=prompt.affinity_key,
-        affinity_tokens=prompt.affinity_size // _BYTES_PER_TOKEN,
-        group_key=prompt.group_key,
-        is_follow_up=prompt.is_follow_up,
-        work=1 + max(0, prompt_bytes) // _BYTES_PER_TOKEN + answer,
-    )

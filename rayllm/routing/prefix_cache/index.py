@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rayllm.routing.request import RoutingRequest
+from rayllm.routing.request import RoutingRequest
 
 # Prefixes remembered, least recently used dropped: about 16 MB, or 5,000 conversations.
 _MAX_PREFIXES = 64 * 1024

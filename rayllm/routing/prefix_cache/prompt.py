@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from rayllm.routing.prefix_cache.digest_chain import DigestChain
+from rayllm.routing.request import RoutingRequest
 
 # Fields that precede the turns of a prompt, and those that hold the turns, in the order in which models read them.
 _OPENINGS = ("system", "instructions")
@@ -24,22 +24,19 @@ _GROUP = 8192
 _MAX_VALUES = 2048
 _SMALL_MESSAGE = 8
 _END: Any = object()
+# Tokens assumed for an answer: clients often set limits far above what is then generated.
+_TYPICAL_ANSWER = 256
+_BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True)
-class PromptDigests:
-    """Digests of a prompt; see `RoutingRequest`. Sizes are in bytes."""
+def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: int | None = None) -> RoutingRequest:
+    """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
 
-    digests: tuple[int, ...]
-    sizes: tuple[int, ...]
-    affinity_key: int
-    affinity_size: int
-    group_key: int
-    is_follow_up: bool
-
-
-def digest_prompt(body: Mapping[str, Any]) -> PromptDigests:
-    """Digest the prompt of a JSON request of any endpoint."""
+    Args:
+        body: the request's JSON object, empty for a form.
+        prompt_bytes: bytes of its prompts.
+        answer_limit: most tokens of an answer; None if the request does not say.
+    """
     openings, turns = _openings(body), _turns(body)
     leading = list(takewhile(_is_opening, turns))
     openings += leading
@@ -50,13 +47,15 @@ def digest_prompt(body: Mapping[str, Any]) -> PromptDigests:
     chain.mark()
     group_key = chain.digests[-1] if chain.size >= _GROUP else 0
     affinity_key, affinity_size = _add_turns(chain, turns, values)
-    return PromptDigests(
-        tuple(chain.digests),
-        tuple(chain.sizes),
-        affinity_key,
-        affinity_size,
-        group_key,
-        any(_is_answer(turn) for turn in turns[1:_FIRST_TURNS]),
+    answer = _TYPICAL_ANSWER if answer_limit is None else min(answer_limit, _TYPICAL_ANSWER)
+    return RoutingRequest(
+        prefix_digests=tuple(chain.digests),
+        prefix_tokens=tuple(size // _BYTES_PER_TOKEN for size in chain.sizes),
+        affinity_key=affinity_key,
+        affinity_tokens=affinity_size // _BYTES_PER_TOKEN,
+        group_key=group_key,
+        is_follow_up=any(_is_answer(turn) for turn in turns[1:_FIRST_TURNS]),
+        work=1 + max(0, prompt_bytes) // _BYTES_PER_TOKEN + answer,
     )
 
 

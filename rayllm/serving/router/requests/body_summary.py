@@ -8,7 +8,7 @@ from typing import Any
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import ModelNotFoundError, RequestError
 from rayllm.core.json_body import parse_body
-from rayllm.routing.request import RoutingRequest, routing_request
+from rayllm.routing import RoutingRequest, routing_request
 from rayllm.serving.router.requests.demand import Demand, demand_of
 from rayllm.serving.router.requests.tools import Tools
 
