@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -12,6 +12,8 @@ from rayllm.config.scaling import DeploymentConfig
 
 ROLLING = frozenset({"ray_actor_options"})
 """Keys of `deployment_config` whose change restarts replicas."""
+_Model = tuple[dict[str, Any], dict[str, Any]]
+"""A model's configuration, and the part of it that its processes depend on."""
 
 
 def process_part(model: ModelConfig) -> ModelConfig:
@@ -77,27 +79,20 @@ def different(old: Any, new: Any, prefix: str = "") -> tuple[str, ...]:
 
 
 def _change(model_id: str, old: _Model, new: _Model) -> Change:
-    keys = different(old.whole, new.whole)
-    if old.process != new.process:
+    (whole, process), (new_whole, new_process) = old, new
+    keys = different(whole, new_whole)
+    if process != new_process:
         return Change(model_id, Effect.ROLLED, keys)
     return Change(model_id, Effect.IN_PLACE if keys else Effect.UNTOUCHED, keys)
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A model's configuration, and the part of it that its processes depend on."""
-
-    whole: dict[str, Any]
-    process: dict[str, Any]
-
-
 def _models(config: AppConfig | None) -> dict[str, _Model]:
-    return dict(_each(config)) if config else {}
-
-
-def _each(config: AppConfig) -> Iterator[tuple[str, _Model]]:
+    models: dict[str, _Model] = {}
+    if config is None:
+        return models
     for model in config.models:
         aliases = sorted(name for name, target in config.router.model_aliases.items() if target == model.model_id)
         named = {"router": {"model_aliases": aliases}}
-        part = process_part(model).model_dump(mode="json")
-        yield model.model_id, _Model(model.model_dump(mode="json") | named, part | named)
+        whole, process = (each.model_dump(mode="json") | named for each in (model, process_part(model)))
+        models[model.model_id] = whole, process
+    return models
