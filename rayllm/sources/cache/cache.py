@@ -9,8 +9,8 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -60,7 +60,8 @@ class Cache:
             return None
         with self._lock:
             if entry.root not in self._descriptors:
-                self._descriptors[entry.root] = self._share(entry)
+                with self._writing():
+                    self._descriptors[entry.root] = locks.share(entry.use_lock)
             self._users[entry.root] += 1
         if entry.is_complete():
             return entry
@@ -121,7 +122,8 @@ class Cache:
     ) -> Entry:
         folder = self._store_folder(snapshot.uri)
         staging = folder / f"{selection}{_PART}"
-        self._create(folder)
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
         with locks.exclusive(_download_lock(staging), _WaitLog(snapshot, options)):
             if entry := self.acquire(snapshot.uri, snapshot.id):
                 return entry
@@ -199,20 +201,13 @@ class Cache:
         manifests = self._root.glob("*/*/manifest.json")
         return [Entry(manifest.parent) for manifest in manifests if "." not in manifest.parent.name]
 
-    def _share(self, entry: Entry) -> int:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            return locks.share(entry.use_lock)
+            yield
         except OSError as error:
-            raise self._not_writable(error) from None
-
-    def _create(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from None
-
-    def _not_writable(self, error: OSError) -> SourceError:
-        return SourceError(f"the cache {self._root} cannot be written: {error.strerror}; see RAYLLM_CACHE_DIR.")
+            message = f"the cache {self._root} cannot be written: {error.strerror}; see RAYLLM_CACHE_DIR."
+            raise SourceError(message) from None
 
     def _write_error(self, error: OSError, snapshot: Snapshot, staging: Path) -> SourceError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
