@@ -35,7 +35,8 @@ from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.forking import ForkContext
 from rayllm.engine.process.watchdog import busy_seconds
 from rayllm.engine.request_plan import RequestPlan, plan_requests
-from rayllm.engine.structured_output import ConstraintGate, Sandbox
+from rayllm.engine.structured_output.gate import ConstraintGate
+from rayllm.engine.structured_output.sandbox import Sandbox
 from rayllm.engine.vllm import application as vllm_application
 from rayllm.engine.vllm import continuation as vllm_continuation
 from rayllm.engine.vllm import engine as vllm_engine

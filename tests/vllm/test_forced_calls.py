@@ -17,7 +17,7 @@ from vllm.v1.structured_output.request import get_structured_output_key
 
 from rayllm.config.vllm_versions import PINNED, current_series
 from rayllm.core.errors import RequestError
-from rayllm.engine.structured_output import Options
+from rayllm.engine.structured_output.gate import Options
 from rayllm.engine.vllm.forced_calls import enforce_arguments
 from tests.vllm.test_schema_corpus import Compilers
 from tests.vllm.test_shipped_parsers import MODELS, ROOT, tokenizer

@@ -11,7 +11,7 @@ import pytest
 from vllm.sampling_params import RequestOutputKind
 
 from rayllm.core.errors import RayLLMError, RequestError, UnavailableError
-from rayllm.engine.structured_output import Options
+from rayllm.engine.structured_output.gate import Options
 from rayllm.engine.vllm import moved_names
 from rayllm.engine.vllm.application import pass_anthropic_errors
 from rayllm.engine.vllm.errors import error_object

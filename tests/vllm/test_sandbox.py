@@ -16,7 +16,8 @@ import pytest
 
 from rayllm.core.errors import EngineError, RequestError, UnavailableError
 from rayllm.engine.process.forking import ForkContext
-from rayllm.engine.structured_output import Constraint, Sandbox
+from rayllm.engine.structured_output.constraint import Constraint
+from rayllm.engine.structured_output.sandbox import Sandbox
 
 WEIGHTS = Path(__file__).parents[2] / "models" / "rayllm-demo" / "weights"
 EXPLODES = "(.*)*" * 60

@@ -14,7 +14,9 @@ from transformers import AutoTokenizer
 from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.structured_output import Constraint, ConstraintGate, Options, check_limits
+from rayllm.engine.structured_output.constraint import Constraint
+from rayllm.engine.structured_output.gate import ConstraintGate, Options
+from rayllm.engine.structured_output.limits import check_limits
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
 from rayllm.engine.vllm.grammar_backend import _joint_backend, backend_of
 from tests.vllm.sampler import Sampler

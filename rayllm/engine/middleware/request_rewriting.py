@@ -23,7 +23,7 @@ from rayllm.engine.middleware.anthropic_content import with_texts_of_documents
 from rayllm.engine.middleware.deprecated_fields import replace_deprecated
 from rayllm.engine.middleware.request_limits import check_limits
 from rayllm.engine.request_plan import RequestPlan
-from rayllm.engine.structured_output import constrained_by
+from rayllm.engine.structured_output.constraint import constrained_by
 
 Body = dict[str, Any]
 Admit = Callable[[Body], Awaitable[Body]]

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Any
 
 from rayllm.core.errors import RayLLMError, RequestError
-from rayllm.engine.structured_output import ConstraintGate, Options
+from rayllm.engine.structured_output.gate import ConstraintGate, Options
 from rayllm.engine.vllm import grammar_backend, moved_names
 from rayllm.engine.vllm.answer_checks import CutAnswers, IsSatisfied, UnendedReasoning
 from rayllm.engine.vllm.environment import max_stop_strings

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.structured_output import (
-    Constraint,
-    ConstraintGate,
-    Options,
-    check_limits,
-    constraints_in,
-    needs_sandbox,
-)
-from rayllm.engine.structured_output.constraint import forced_parameters
+from rayllm.engine.structured_output.constraint import Constraint, constraints_in, forced_parameters
+from rayllm.engine.structured_output.gate import ConstraintGate, Options
+from rayllm.engine.structured_output.limits import check_limits, needs_sandbox
 from rayllm.engine.structured_output.schema_rewriting import COMPACT
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayllm.core.errors import RequestError
-from rayllm.engine.structured_output import Constraint, ConstraintGate, Options, check_limits
+from rayllm.engine.structured_output.constraint import Constraint
 from rayllm.engine.structured_output.embedded_schemas import enforce_tag
+from rayllm.engine.structured_output.gate import ConstraintGate, Options
+from rayllm.engine.structured_output.limits import check_limits
 from rayllm.engine.structured_output.malformed import find_malformed
 from rayllm.engine.structured_output.schema_nodes import ASSERTIONS
 
