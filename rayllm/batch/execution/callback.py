@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 
 from rayllm.batch.config import ProcessorConfig
 from rayllm.batch.execution.checkpoints import keep_checkpoints
-from rayllm.batch.execution.progress import Display, JobProgress, Totals
+from rayllm.batch.execution.progress import Display, Totals
 from rayllm.cluster import nodes
 from rayllm.core.errors import ClusterError, RayLLMError
 from rayllm.core.settings import settings
@@ -38,11 +38,6 @@ def stop(execution_id: str) -> None:
     _stopped.add(execution_id)
 
 
-def start_progress() -> Any:
-    """Start a `JobProgress` actor for one processor; returns its handle."""
-    return ray.remote(JobProgress).options(num_cpus=0).remote()
-
-
 def prepare(
     dataset: Dataset,
     config: ProcessorConfig,
@@ -54,7 +49,7 @@ def prepare(
     """Configure the execution of a processor's output.
 
     Args:
-        progress: from `start_progress`.
+        progress: handle of a `JobProgress` actor.
         release: called when an execution has ended.
         execution_id: the id for `stop`.
 
@@ -113,7 +108,7 @@ class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
 
     Args:
         shown: label and total of the progress bar; None shows none.
-        progress: from `start_progress`.
+        progress: handle of a `JobProgress` actor.
         release: called when the execution has ended.
         execution_id: the id for `stop`.
     """

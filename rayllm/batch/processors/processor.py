@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
+import ray
 from ray.data import Dataset
 
 from rayllm.batch.config import Concurrency, ProcessorConfig
-from rayllm.batch.execution.callback import prepare, start_progress
+from rayllm.batch.execution.callback import prepare
 from rayllm.batch.execution.checkpoints import SkipWritten
 from rayllm.batch.execution.placement import EnginePlacement
+from rayllm.batch.execution.progress import JobProgress
 from rayllm.batch.processors.user_functions import Postprocess, Preprocess, UserFunction
 from rayllm.batch.rows import Row
 from rayllm.batch.stages.stage import Stage
@@ -83,7 +85,7 @@ class Processor(Generic[Config]):
             self.placement.check()
         stop_at_error = self.config.on_error == "raise"
         column = self.data_column
-        progress = self.progress = start_progress()
+        progress = self.progress = ray.remote(JobProgress).options(num_cpus=0).remote()
         if self.config.checkpoint is not None:
             dataset = dataset.map_batches(SkipWritten(self.config.checkpoint), batch_format="pyarrow", batch_size=None)
         preprocess = Preprocess(self._preprocess, self.takes, column, stop_at_error)

@@ -49,11 +49,6 @@ class SlotHolder:
     is_put_back: bool = False
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put_back(self) -> None:
-        """Stop it. Nothing may have been sent to its client."""
-        self.is_put_back = True
-        self.stop()
-
 
 class Slots:
     """The slots of one replica.
@@ -181,7 +176,8 @@ class Slots:
         if not victims:
             return False
         victim = max(reversed(victims), key=lambda other: other.priority)
-        victim.put_back()
+        victim.is_put_back = True
+        victim.stop()
         self._promised += 1
         try:
             async with asyncio.timeout(_STOP_S):

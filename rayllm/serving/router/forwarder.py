@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -272,7 +272,8 @@ class Forwarder:
             client.stop_heartbeat()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
             wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
-            request = replica_request.with_headers(*(name for name, is_wanted in wanted.items() if is_wanted))
+            marks = {name: "1" for name, is_wanted in wanted.items() if is_wanted}
+            request = replace(replica_request, headers={**replica_request.headers, **marks})
             try:
                 replica.on_reply(await self.sender.send(client, request, deadline, replica))
             except UnavailableError:

@@ -49,7 +49,8 @@ class ModelRegistry:
         self._aliases = dict(config.router.model_aliases)
         self._fallbacks = config.router.fallbacks
         self._created = int(time.time())
-        self._lora_models = [model.model_id for model in config.models if model.lora_config]
+        self.lora_models = [model.model_id for model in config.models if model.lora_config]
+        """Ids of the models that take adapters."""
         self._modules = {
             module.name: AdapterName(model.model_id, module.name)
             for model in config.models
@@ -64,18 +65,13 @@ class ModelRegistry:
         return [*self._models, *self._aliases]
 
     @property
-    def lora_models(self) -> list[str]:
-        """Ids of the models that take adapters."""
-        return self._lora_models
-
-    @property
     def modules(self) -> list[AdapterName]:
         """The adapters listed in the configuration."""
         return list(self._modules.values())
 
     def parse_adapter(self, name: str) -> AdapterName | None:
         """Parse `<base>:<adapter>`; None if it names no adapter of these models."""
-        return parse_name(name, self._lora_models)
+        return parse_name(name, self.lora_models)
 
     @property
     def models(self) -> list[ModelConfig]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import aiohttp
 from starlette.requests import ClientDisconnect
@@ -40,10 +40,6 @@ class ReplicaRequest:
     model_id: str
     payload: Payload
     headers: Mapping[str, str]
-
-    def with_headers(self, *names: str) -> ReplicaRequest:
-        """The same request with some headers set."""
-        return replace(self, headers={**self.headers, **dict.fromkeys(names, "1")})
 
 
 class RequestSender:
