@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import state
+from ray.experimental import internal_kv
 
 _WORKER_COUNT = "worker processes have been started on node"
 
 
 def autoscaler_limits() -> Any:
     """The most resources that Ray's own autoscaler may add; empty where it reports none."""
-    from ray._private import state
-
     return state.state.get_max_resources_from_cluster_config()
 
 
@@ -79,31 +79,23 @@ def name_request_in_logs(request_id: str) -> None:
 
 def kv_get(key: str) -> bytes | None:
     """The value of a key in the cluster's key-value store."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    value: bytes | None = _internal_kv_get(key)
+    value: bytes | None = internal_kv._internal_kv_get(key)
     return value
 
 
 def kv_keys(prefix: str) -> list[str]:
     """The keys in the cluster's key-value store that begin with `prefix`."""
-    from ray.experimental.internal_kv import _internal_kv_list
-
-    return [key.decode() for key in _internal_kv_list(prefix)]
+    return [key.decode() for key in internal_kv._internal_kv_list(prefix)]
 
 
 def kv_put(key: str, value: str) -> None:
     """Set a key in the cluster's key-value store."""
-    from ray.experimental.internal_kv import _internal_kv_put
-
-    _internal_kv_put(key, value, overwrite=True)
+    internal_kv._internal_kv_put(key, value, overwrite=True)
 
 
 def kv_delete(key: str) -> None:
     """Delete a key from the cluster's key-value store."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
-    _internal_kv_del(key)
+    internal_kv._internal_kv_del(key)
 
 
 def raylet_pid() -> int:

@@ -23,7 +23,7 @@ from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
 from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
-from rayllm.engine.cpu import check_cpu_limits, threads_text, with_cpu_defaults
+from rayllm.engine.cpu import threads_text, with_cpu_defaults
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
 from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
@@ -76,14 +76,6 @@ class EngineServer:
         self.adapter_pool: AdapterPool | None = None
         self.app: ASGIApp
         self.in_process: InProcessClient
-
-    def check_cpu_limits(self) -> None:
-        """Check that this machine has the cores and the memory that the model's file wants for an engine on the CPU.
-
-        Raises:
-            ConfigError: it has not.
-        """
-        check_cpu_limits(self._model)
 
     async def start(
         self,
@@ -241,11 +233,6 @@ class EngineServer:
     def has_died(self) -> bool:
         """Whether the engine's process has ended. vLLM notices within milliseconds."""
         return self._engine is not None and bool(self._engine.errored)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the engine has unfinished requests."""
-        return self.unfinished_requests() > 0
 
     async def ping(self) -> None:
         """Wait for a response from the engine's process, which responds between two steps."""

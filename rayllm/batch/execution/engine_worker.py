@@ -15,6 +15,7 @@ from rayllm.core.logs import set_up_logging
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
 from rayllm.engine.arguments import Workers
+from rayllm.engine.cpu import check_cpu_limits
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.plan.cores import Neighbors
@@ -57,7 +58,7 @@ class EngineWorker:
 
     async def _start(self, model: ModelConfig, workers: Workers, neighbors: Neighbors) -> None:
         if workers == "cpu":
-            self.server.check_cpu_limits()
+            check_cpu_limits(model)
         loading = model.model_loading_config
         is_distributed = workers == "ray"
         weights = model.streamed_from

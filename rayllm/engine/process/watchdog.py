@@ -32,7 +32,7 @@ async def wait_until_lost(engine: EngineServer, stall_s: float) -> str:
     try:
         while not engine.has_died:
             if ping is None or ping.done():
-                ping = asyncio.create_task(engine.ping()) if engine.is_busy else None
+                ping = asyncio.create_task(engine.ping()) if engine.unfinished_requests() else None
                 window = None
             elif window is None:
                 window = _Window(engine)

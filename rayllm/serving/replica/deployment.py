@@ -20,6 +20,7 @@ from rayllm.core.errors import EngineError, SourceError, UnavailableError
 from rayllm.core.logs import set_up_logging
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.setup import MAX_STOPS
+from rayllm.engine.cpu import check_cpu_limits
 from rayllm.engine.process.watchdog import wait_until_lost
 from rayllm.engine.server import EngineServer
 from rayllm.engine.vllm.environment import prepare_environment
@@ -97,7 +98,7 @@ class ModelReplica:
         metrics = self._metrics
         host = ray.util.get_node_ip_address()
         if not gpu_share:
-            self._engine.check_cpu_limits()
+            check_cpu_limits(self._model)
         with metrics.phase("fetch"):
             folder, tokenizer = await self._weights.fetch(metrics.new_progress(), on_other_nodes=bool(gpu_share))
         with metrics.phase("load"):

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
@@ -19,6 +18,7 @@ from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
 from rayllm.core.errors import UnavailableError
 from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.detached_actor import DetachedActor, detached_actor
+from rayllm.sources.transfer.journal import boot_id
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ _SILENT_S = 10.0
 # Seconds that a request waits for the actor, which may be restarting. On a busy machine that takes Ray more than ten.
 _TIMEOUT_S = 30.0
 _RETRY_S = 0.1
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Key = tuple[str, str]
 
@@ -62,15 +61,15 @@ class Instant:
     @classmethod
     def now(cls) -> Instant:
         """This moment."""
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
-        return cls(time.time(), time.monotonic(), boot)
+        return cls(time.time(), time.monotonic(), boot_id())
 
     @property
     def age_s(self) -> float:
         """Seconds since then. On another machine or after a reboot, clocks have to be right for that."""
         now = Instant.now()
-        is_same = bool(self.boot) and self.boot == now.boot
-        return max(0.0, now.monotonic_s - self.monotonic_s if is_same else now.epoch_s - self.epoch_s)
+        if self.boot == now.boot:
+            return max(0.0, now.monotonic_s - self.monotonic_s)
+        return max(0.0, now.epoch_s - self.epoch_s)
 
 
 class QuotaActor(DetachedActor):

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from rayllm.core import headers
@@ -143,6 +143,4 @@ def question_headers(client: ClientRequest) -> dict[str, str]:
 
 def as_guard_caller(client: ClientRequest) -> GuardCaller:
     """The sender of questions that count as the client's own."""
-    caller = client.caller
-    own = {each.name: getattr(caller, each.name) for each in fields(caller)}
-    return GuardCaller(**{**own, "priority": client.priority})
+    return GuardCaller(**{**vars(client.caller), "priority": client.priority})

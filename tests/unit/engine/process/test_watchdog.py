@@ -22,13 +22,16 @@ class Engine:
 
     def __init__(self) -> None:
         self.has_died = False
-        self.is_busy = True
+        self.unfinished = 1
         self.answers = asyncio.Event()
         self.answers.set()
         self.used: float | None = 0.0
         self.used_per_look = 0.0
         self.pings = 0
         self.looks = 0
+
+    def unfinished_requests(self) -> int:
+        return self.unfinished
 
     def busy_seconds(self) -> float | None:
         self.looks += 1
@@ -83,7 +86,7 @@ async def test_an_engine_in_a_long_step_is_left_alone(used: float) -> None:
 
 async def test_an_engine_without_requests_is_not_asked() -> None:
     engine = Engine()
-    engine.is_busy = False
+    engine.unfinished = 0
     engine.answers.clear()
     task = await still_watching(engine)
     assert engine.pings == 0
