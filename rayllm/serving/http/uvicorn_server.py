@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from rayllm.config import RouterConfig
+from rayllm.serving.http.bounded_heads import BoundedHeads
+
+# Routers pass on parts of heads that are within their own limit, with headers of theirs.
+_LIMITS = RouterConfig(max_header_bytes=256 * 1024, header_timeout_s=30)
 
 
 def embedded_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol], **options: Any) -> EmbeddedServer:
@@ -26,6 +33,13 @@ def embedded_server(app: ASGIApp, protocol: Callable[..., asyncio.Protocol], **o
         **options,
     )
     return EmbeddedServer(config)
+
+
+def replica_server(app: ASGIApp, host: str) -> EmbeddedServer:
+    """The server of a replica, on a free port, for routers that reach the replica by the network only."""
+    protocol = partial(BoundedHeads, limits=lambda: _LIMITS)
+    # Routers keep their connections open; draining decides when they end.
+    return embedded_server(app, protocol, host=host, port=0, timeout_keep_alive=3600)
 
 
 class EmbeddedServer(uvicorn.Server):

@@ -28,8 +28,8 @@ from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.start_progress import StartProgress
 from rayllm.serving.handover import Receiver
+from rayllm.serving.http.uvicorn_server import replica_server
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
-from rayllm.serving.replica.http_server import http_server
 from rayllm.serving.replica.metrics import ReplicaMetrics
 from rayllm.serving.replica.middleware import RouterGate, SlotGate
 from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
@@ -121,7 +121,7 @@ class ModelReplica:
         # For routers that send requests by HTTP.
         labels = {"model": self._model.model_id, "replica": replica_id}
         app = RouterGate(RelayedReplyMiddleware(self._gate), self._key, self._engine.adapter_pool, labels)
-        self._http = http_server(app, host)
+        self._http = replica_server(app, host)
         self._serving = asyncio.create_task(self._http.serve())
         while not self._http.started:
             if self._serving.done():

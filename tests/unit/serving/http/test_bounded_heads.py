@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from rayllm.config import RouterConfig
-from rayllm.serving.replica.http_server import http_server
+from rayllm.serving.http.uvicorn_server import replica_server
 from rayllm.serving.router.http.server import HttpServer
 from rayllm.serving.router.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
@@ -45,7 +45,7 @@ async def router() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def replica() -> AsyncIterator[int]:
-    server = http_server(application, "127.0.0.1")
+    server = replica_server(application, "127.0.0.1")
     serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.001)
