@@ -121,7 +121,9 @@ def _translated(error: Exception, name: str) -> SourceError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status and status < 500 and status != 429:
         return SourceError(f"{name}: the HuggingFace hub answered {status}: {str(error).splitlines()[0]}")
-    if status or isinstance(error, OSError) or _is_network_error(error):
+    # By name, since the client's HTTP library differs between its releases.
+    is_network_error = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
+    if status or isinstance(error, OSError) or is_network_error:
         return UnreachableError(f"{name}: the HuggingFace hub cannot be reached ({status or type(error).__name__})")
     return SourceError(f"{name} cannot be read: {type(error).__name__}: {error}")
 
@@ -129,11 +131,6 @@ def _translated(error: Exception, name: str) -> SourceError:
 def _endpoint() -> str | None:
     """The hub's URL now. The client itself reads the variable once, at import."""
     return os.environ.get("HF_ENDPOINT") or None
-
-
-def _is_network_error(error: Exception) -> bool:
-    # By name, since the client's HTTP library differs between its releases.
-    return any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
 
 
 def _is_offline(error: Exception) -> bool:
