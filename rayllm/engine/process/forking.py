@@ -32,19 +32,8 @@ _START_S = 120.0
 _EXIT_CODE_S = 5.0
 # Variables that differ between engines and that no import depends on, by name and by prefix.
 _PER_ENGINE = {
-    *(
-        "COLUMNS",
-        "LINES",
-        "MAKEFLAGS",
-        "MAKELEVEL",
-        "MFLAGS",
-        "OLDPWD",
-        "PWD",
-        "PYTEST_CURRENT_TEST",
-        "SHLVL",
-        "TERM",
-        "_",
-    ),
+    *("COLUMNS", "LINES", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "OLDPWD", "PWD", "SHLVL", "TERM", "_"),
+    "PYTEST_CURRENT_TEST",
     *("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_MAX_STOP_STRINGS"),
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY",
 }

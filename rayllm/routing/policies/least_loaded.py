@@ -6,11 +6,12 @@ import random
 from collections.abc import Sequence
 
 from rayllm.routing.candidate import Candidate, within_bound
+from rayllm.routing.policies.base import Policy
 from rayllm.routing.rendezvous import hash_name, rank_by_hash
 from rayllm.routing.request import RoutingRequest
 
 
-class LeastLoaded:
+class LeastLoaded(Policy):
     """Ranks candidates by outstanding tokens, ties at random."""
 
     def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -20,12 +21,6 @@ class LeastLoaded:
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         """This policy has one reason: the load."""
         return "it is the least loaded"
-
-    def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
-        """Nothing to record."""
-
-    def on_removed(self, candidate_id: str) -> None:
-        """Nothing to forget."""
 
 
 class SessionAffinity(LeastLoaded):

@@ -38,15 +38,8 @@ class FilesApi:
             form = await read_form(request, self._max_file_bytes, grow)
             try:
                 upload = Upload.of(form, self._max_file_bytes)
-                file = await in_thread(
-                    self._files.put,
-                    upload.content,
-                    upload.size,
-                    upload.filename,
-                    upload.purpose,
-                    upload.lifetime_s,
-                    tenant=caller_of(request.scope).tenant,
-                )
+                tenant = caller_of(request.scope).tenant
+                file = await in_thread(self._files.put, **vars(upload), tenant=tenant)
             finally:
                 await form.close()
         return JSONResponse(file.public())

@@ -44,13 +44,10 @@ class BatchStore:
         """Create a batch of the caller's. The input file is not validated."""
         created_at, lifetime = int(self.now()), request.output_expires_after
         batch = Batch(
+            **request.model_dump(exclude={"output_expires_after"}),
             id=new_id(BATCH),
-            endpoint=request.endpoint,
-            input_file_id=request.input_file_id,
-            completion_window=request.completion_window,
             created_at=created_at,
             expires_at=created_at + request.window_s,
-            metadata=request.metadata,
             output_lifetime_s=lifetime.seconds if lifetime else None,
             tenant=caller.tenant,
             key=caller.name if caller.tenant else "",

@@ -16,28 +16,19 @@ _LLAMA_GUARD = {
     "S2": "illicit",
     "S3": "sexual",
     "S4": "sexual/minors",
-    "S5": "",
-    "S6": "",
-    "S7": "",
-    "S8": "",
     "S9": "illicit/violent",
     "S10": "hate",
     "S11": "self-harm",
     "S12": "sexual",
-    "S13": "",
-    "S14": "",
+    **dict.fromkeys(("S5", "S6", "S7", "S8", "S13", "S14"), ""),
 }
 # Source: https://github.com/QwenLM/Qwen3Guard
 _QWEN3_GUARD = {
     "Violent": "violence",
     "Non-violent Illegal Acts": "illicit",
     "Sexual Content or Sexual Acts": "sexual",
-    "PII": "",
     "Suicide & Self-Harm": "self-harm",
-    "Unethical Acts": "",
-    "Politically Sensitive Topics": "",
-    "Copyright Violation": "",
-    "Jailbreak": "",
+    **dict.fromkeys(("PII", "Unethical Acts", "Politically Sensitive Topics", "Copyright Violation", "Jailbreak"), ""),
 }
 _CATEGORIES = {"llama_guard": _LLAMA_GUARD, "qwen3_guard": _QWEN3_GUARD}
 # Source: https://platform.openai.com/docs/api-reference/moderations/object

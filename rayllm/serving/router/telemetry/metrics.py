@@ -17,8 +17,13 @@ from rayllm.serving.router.requests.record import RequestRecord
 _MAX_ADAPTERS = 2000
 _OTHER = "other"
 _WORK = ("model", "adapter", "endpoint")
-_TIMED = ("model", "endpoint")
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+def _timed(name: str, meaning: str, *buckets: tuple[float, ...]) -> Series:
+    """Seconds of requests, by model and endpoint."""
+    return Series(name, "histogram", ("model", "endpoint"), meaning, *buckets)
+
 
 REQUESTS = Series(
     "rayllm_requests_total",
@@ -57,28 +62,18 @@ CONTINUATIONS = Series(
     "Times that another replica went on with a stream, because the one that wrote it was lost or had to end.",
 )
 FALLBACKS = Series("rayllm_fallbacks_total", "counter", ("model",), "Requests that a fallback of their model answered.")
-DURATION = Series("rayllm_request_seconds", "histogram", _TIMED, "From a request's headers to the end of its reply.")
-FIRST_BYTE = Series(
-    "rayllm_time_to_first_byte_seconds", "histogram", _TIMED, "From a request's headers to the first byte of its reply."
+DURATION = _timed("rayllm_request_seconds", "From a request's headers to the end of its reply.")
+FIRST_BYTE = _timed("rayllm_time_to_first_byte_seconds", "From a request's headers to the first byte of its reply.")
+FIRST_TOKEN = _timed("rayllm_time_to_first_token_seconds", "From a request's headers to the first token.")
+BETWEEN_TOKENS = _timed(
+    "rayllm_time_between_tokens_seconds", "Mean time between two tokens of a request.", _TOKEN_BUCKETS
 )
-FIRST_TOKEN = Series(
-    "rayllm_time_to_first_token_seconds", "histogram", _TIMED, "From a request's headers to the first token."
-)
-BETWEEN_TOKENS = Series(
-    "rayllm_time_between_tokens_seconds",
-    "histogram",
-    _TIMED,
-    "Mean time between two tokens of a request.",
-    _TOKEN_BUCKETS,
-)
-ROUTER = Series(
-    "rayllm_router_seconds", "histogram", _TIMED, "The router's own work: reading the request and choosing its model."
-)
-WAIT = Series("rayllm_wait_seconds", "histogram", _TIMED, "Waiting for a replica with a free slot.")
-ADAPTER = Series("rayllm_adapter_seconds", "histogram", _TIMED, "Loading the adapter, of requests that have one.")
-ENGINE_QUEUE = Series("rayllm_engine_queue_seconds", "histogram", _TIMED, "In the engine's queue.")
-PREFILL = Series("rayllm_prefill_seconds", "histogram", _TIMED, "From the engine's queue to the first token.")
-DECODE = Series("rayllm_decode_seconds", "histogram", _TIMED, "From the first token to the last.")
+ROUTER = _timed("rayllm_router_seconds", "The router's own work: reading the request and choosing its model.")
+WAIT = _timed("rayllm_wait_seconds", "Waiting for a replica with a free slot.")
+ADAPTER = _timed("rayllm_adapter_seconds", "Loading the adapter, of requests that have one.")
+ENGINE_QUEUE = _timed("rayllm_engine_queue_seconds", "In the engine's queue.")
+PREFILL = _timed("rayllm_prefill_seconds", "From the engine's queue to the first token.")
+DECODE = _timed("rayllm_decode_seconds", "From the first token to the last.")
 WAITING = Series("rayllm_requests_waiting", "gauge", ("model",), "Requests that wait for a replica.")
 IN_HAND = Series("rayllm_requests_in_hand", "gauge", ("model",), "Requests that replicas have from this router.")
 REPLICAS = Series(
