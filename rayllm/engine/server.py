@@ -21,7 +21,7 @@ from rayllm.core.endpoints import BY_PATH
 from rayllm.core.errors import ConfigError, EngineError
 from rayllm.core.settings import settings
 from rayllm.engine.adapters.pool import AdapterPool
-from rayllm.engine.adapters.setup import adapter_pool_of, load_modules
+from rayllm.engine.adapters.setup import adapter_pool_of
 from rayllm.engine.arguments import VllmArguments, Workers, vllm_arguments
 from rayllm.engine.cpu import threads_text, with_cpu_defaults
 from rayllm.engine.guided import PROCESSOR, GuidedService, chosen_folder
@@ -49,6 +49,7 @@ from rayllm.engine.vllm import request_stats as vllm_request_stats
 from rayllm.engine.vllm import sampling_limits as vllm_sampling_limits
 from rayllm.engine.vllm import structured_output as vllm_structured_output
 from rayllm.engine.vllm.constraint_compiler import ConstraintCompiler
+from rayllm.lora import AdapterName
 from rayllm.plan.consistency import find_contradiction
 from rayllm.plan.cores import ALONE, Neighbors
 from rayllm.sources import LoggedProgress, Progress
@@ -173,7 +174,9 @@ class EngineServer:
             vllm_per_request.vary_templates(
                 server, lambda: override.chat_template if (override := adapter_plan()) else None
             )
-            await load_modules(self.adapter_pool, self._model)
+            # The replica must not start without them.
+            for module in self._model.lora_config.lora_modules if self._model.lora_config else ():
+                await self.adapter_pool.load(AdapterName(self._model.model_id, module.name))
 
     def _plan(self, model: ModelConfig) -> RequestPlan:
         """The request plan for a configuration of the model, its own or one changed by an adapter."""

@@ -40,16 +40,6 @@ def adapter_pool_of(
     )
 
 
-async def load_modules(adapter_pool: AdapterPool, model: ModelConfig) -> None:
-    """Load the adapters listed in the configuration.
-
-    Raises:
-        RayLLMError: one cannot be loaded; the replica must not start without it.
-    """
-    for module in model.lora_config.lora_modules if model.lora_config else ():
-        await adapter_pool.load(AdapterName(model.model_id, module.name))
-
-
 def adapter_store(model: ModelConfig, max_rank: int, progress: Callable[[], Progress]) -> AdapterStore:
     """The adapter store of `model`, which must have a `lora_config`."""
     lora = model.lora_config

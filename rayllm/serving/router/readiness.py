@@ -48,14 +48,14 @@ class Readiness:
     second, and concurrent requests share the answer.
 
     Args:
-        has_replicas: whether a model has a replica that takes requests, by model id.
+        is_running: whether a model has a replica that takes requests, by model id.
         ask: gets the statuses from the controller; blocks.
         max_age_s: seconds for which statuses are cached.
     """
 
     config: AppConfig
     names: Mapping[str, str]
-    has_replicas: Callable[[str], bool]
+    is_running: Callable[[str], bool]
     ask: Callable[[], Deployments]
     max_age_s: float = 1.0
 
@@ -68,10 +68,6 @@ class Readiness:
         self._deployments: Deployments | None = None
         self._good_until = float("-inf")
         self._asking: asyncio.Task[None] | None = None
-
-    def is_running(self, model_id: str) -> bool:
-        """Whether a replica of the model takes requests."""
-        return self.has_replicas(model_id)
 
     async def phase(self, model_id: str) -> str:
         """What the model is doing.

@@ -102,12 +102,9 @@ class Connection:
         protocol.timeout_keep_alive = _LINGER_S
         cycle.on_response()
 
-    def write(self, data: bytes) -> None:
-        """Write to the connection as it is."""
+    async def write(self, data: bytes) -> None:
+        """Write to the connection as it is, and wait until the client has read enough for more."""
         self._transport.write(data)
-
-    async def drain(self) -> None:
-        """Wait until the client has read enough for more."""
         await self._cycle.flow.drain()
 
     def complete_write(self, journal: StreamJournal) -> None:

@@ -70,14 +70,11 @@ class StreamRelay:
             elif kind is Frame.STATS:
                 self.client.record.stats = RequestStats.of(json.loads(content))
             elif kind is Frame.END:
-                self._end()
+                if self.journal:
+                    self.journal.unsent(b"", is_last=True)
+                self._is_whole = True
             elif self.journal:
                 _record(self.journal, kind, content)
-
-    def _end(self) -> None:
-        if self.journal:
-            self.journal.unsent(b"", is_last=True)
-        self._is_whole = True
 
     async def _break_off(self) -> None:
         if self.journal and self.journal.is_continuable:

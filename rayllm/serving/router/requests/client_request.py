@@ -114,8 +114,7 @@ class ClientRequest:
         data = http_chunk(chunk) + (LAST_CHUNK if is_last else b"")
         if self._relayed:
             self._relayed.before_write(data, chunk, is_last)
-        self._interrupted.write(data)
-        await self._interrupted.drain()
+        await self._interrupted.write(data)
         if is_last:
             self._interrupted.answered()
 
