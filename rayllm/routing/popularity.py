@@ -28,14 +28,11 @@ class Popularity:
         if len(self._work) > _MAX_KEYS:
             self._work.popitem(last=False)
         if self._requests >= _HALF_LIFE:
-            self._decay()
+            self._requests //= 2
+            self._total /= 2
+            for each in self._work:
+                self._work[each] /= 2
 
     def share(self, key: int) -> float:
         """The key's share of all work, 0 to 1; 1 before any work was counted."""
         return self._work.get(key, 0.0) / self._total if self._total else 1.0
-
-    def _decay(self) -> None:
-        self._requests //= 2
-        self._total /= 2
-        for key in self._work:
-            self._work[key] /= 2

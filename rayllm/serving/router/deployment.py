@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -128,7 +127,11 @@ class Router:
         if self._batch_service:
             self._batch_service.stop()
         await self._credentials.configure(config.router)
-        self._prepare(config)
+        # Reach the actors that the first requests need, so that these need not wait for them.
+        if self._credentials.have_limits:
+            self._limiter.prepare()
+        if any(model.lora_config for model in config.models):
+            in_background(self._adapter_registry.prepare())
         await self._hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
@@ -158,20 +161,16 @@ class Router:
         if self._exporting is None:
             self._exporting = asyncio.create_task(self._export_load())
         self._batch_service.start()
-        self._remove_all_but(names)
+        for deployment in self._replica_sets.keys() - set(names.values()):
+            unsubscribe(self._name, deployment)
+            # Replicas with requests in progress are closed when these end.
+            self._replica_sets.pop(deployment).update([])
         if self._http_server is None:
             self._http_server = await open_http_server(
                 self._current, self._name, config.router, self._telemetry.metrics.refuse
             )
         else:
             self._http_server.limits = config.router
-
-    def _prepare(self, config: AppConfig) -> None:
-        """Reach the actors that the first requests need, so that these need not wait for them."""
-        if self._credentials.have_limits:
-            self._limiter.prepare()
-        if any(model.lora_config for model in config.models):
-            in_background(self._adapter_registry.prepare())
 
     async def answer(
         self,
@@ -288,12 +287,6 @@ class Router:
             )
         replica_set.configure(config.router.routing_of(model_id), config.router.queue_timeout_s)
         return replica_set
-
-    def _remove_all_but(self, names: Mapping[str, str]) -> None:
-        for deployment in self._replica_sets.keys() - set(names.values()):
-            unsubscribe(self._name, deployment)
-            # Replicas with requests in progress are closed when these end.
-            self._replica_sets.pop(deployment).update([])
 
     async def _is_deleted(self) -> bool:
         """Whether the application has been deleted, so that no other router will follow."""

@@ -80,7 +80,11 @@ class RequestSender:
         method, raw = client.request.method, replica_request.payload.raw
         replica_headers, journal = {**replica_request.headers, headers.FRAMES: "1"}, None
         if replica_request.payload.wants_stream and not client.reply_guard:
-            journal = _relay_journal(client)
+            try:
+                journal = client.relay_journal()
+            except JournalError as error:
+                logger.error("A stream cannot be continued: %s.", error)
+                raise EngineError("The model's replica broke off in the middle of its answer.") from None
         if journal:
             tokens = journal.token_bytes()
             replica_headers[headers.JOURNAL] = json.dumps({**journal.description, "token_bytes": len(tokens)})
@@ -96,14 +100,6 @@ class RequestSender:
             deadline.reschedule(None)
             client.record.began()
             return await _send(client, reply, first, journal)
-
-
-def _relay_journal(client: ClientRequest) -> StreamJournal | None:
-    try:
-        return client.relay_journal()
-    except JournalError as error:
-        logger.error("A stream cannot be continued: %s.", error)
-        raise EngineError("The model's replica broke off in the middle of its answer.") from None
 
 
 def _start_handover(
