@@ -89,7 +89,11 @@ class Settings:
                 continue
             if name not in declared:
                 raise ConfigError(f"{name}: unknown environment variable; known are {', '.join(sorted(declared))}.")
-            values[declared[name].name] = _parse(name, text, type(declared[name].default))
+            kind: Any = type(declared[name].default)
+            try:
+                values[declared[name].name] = kind(text)
+            except ValueError:
+                raise ConfigError(f"{name}: {text!r} is not a {kind.__name__}.") from None
         settings = cls(**values)  # type: ignore[arg-type]
         if settings.resource_check not in ("auto", "always", "never"):
             raise ConfigError("RAYLLM_RESOURCE_CHECK: must be auto, always or never.")
@@ -102,13 +106,6 @@ class Settings:
         if settings.log_level not in _LOG_LEVELS:
             raise ConfigError(f"RAYLLM_LOG_LEVEL: must be one of {', '.join(_LOG_LEVELS)}.")
         return settings
-
-
-def _parse(name: str, text: str, kind: type) -> object:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{name}: {text!r} is not a {kind.__name__}.") from None
 
 
 @cache

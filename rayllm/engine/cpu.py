@@ -13,7 +13,7 @@ from rayllm.config import LocalSource, ModelConfig
 from rayllm.core.errors import ConfigError, SourceError
 from rayllm.core.settings import settings
 from rayllm.plan.cores import ALONE, BINDING, THREADS, Cores, Neighbors, core_share, this_machine
-from rayllm.plan.cpu import Cpu, cpu_dtype, slow_dtype, this_cpu
+from rayllm.plan.cpu import cpu_dtype, slow_dtype, this_cpu
 from rayllm.plan.cpu_cache import cache_bytes, free_memory
 from rayllm.plan.gpus import GIB
 from rayllm.plan.measure import Measured, measure
@@ -172,7 +172,9 @@ def _dtype(model: ModelConfig, weights: Path) -> dict[str, Any]:
         return {}
     configured = str(model.engine_kwargs.get("dtype", "auto"))
     if configured != "auto":
-        _warn_if_slow(model.model_id, configured, cpu)
+        if slow_dtype(configured, cpu):
+            said = "Model `%s` computes in %s, as its `engine_kwargs.dtype` says. %s would be faster: %s."
+            logger.warning(said, model.model_id, configured, cpu.dtype, cpu.reason)
         return {}
     chosen = cpu_dtype(_read_config(weights), model.task, cpu)
     if chosen is None:
@@ -180,17 +182,6 @@ def _dtype(model: ModelConfig, weights: Path) -> dict[str, Any]:
     reason = cpu.reason if chosen == cpu.dtype else "its weights are stored in it"
     logger.info("Model `%s` computes in %s: %s.", model.model_id, chosen, reason)
     return {"dtype": chosen}
-
-
-def _warn_if_slow(model_id: str, configured: str, cpu: Cpu) -> None:
-    if slow_dtype(configured, cpu):
-        logger.warning(
-            "Model `%s` computes in %s, as its `engine_kwargs.dtype` says. %s would be faster: %s.",
-            model_id,
-            configured,
-            cpu.dtype,
-            cpu.reason,
-        )
 
 
 def _cache(model: ModelConfig, weights: Path, neighbors: Neighbors) -> dict[str, Any]:

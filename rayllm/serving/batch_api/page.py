@@ -10,9 +10,10 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from rayllm.access import Caller
 from rayllm.core.errors import RequestError
-from rayllm.serving.batch_api.objects import is_id
+from rayllm.serving.batch_api.objects import Batch, File, is_id
 
 T = TypeVar("T")
+Entry = TypeVar("Entry", File, Batch)
 
 # Reading sequentially from a bucket would take minutes.
 _READERS = ThreadPoolExecutor(16, thread_name_prefix="batch-lists")
@@ -71,10 +72,18 @@ class Owners:
         """An entry is a tenant's."""
         self._tenants[name] = tenant
 
-    def visible(self, ids: Sequence[str], caller: Caller) -> list[str]:
-        """The ids of entries that may be the caller's, of all that there are."""
-        known = self._tenants = {name: self._tenants[name] for name in ids if name in self._tenants}
-        return [name for name in ids if name not in known or caller.owns(known[name])]
+    def page(
+        self, names: Sequence[str], cursor: Cursor, caller: Caller, find: Callable[[str], Entry | None]
+    ) -> Page[Entry]:
+        """A page of the list of the caller's entries, of all whose files have these names."""
+        ids = [name.removesuffix(".json") for name in names]
+        known = self._tenants = {each: self._tenants[each] for each in ids if each in self._tenants}
+
+        def read(entry_id: str) -> Entry | None:
+            entry = find(entry_id)
+            return entry if entry is not None and caller.owns(entry.tenant) else None
+
+        return Page.read([each for each in ids if each not in known or caller.owns(known[each])], cursor, read)
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,7 @@ class BatchStore:
 
     def page(self, cursor: Cursor, caller: Caller = ANYONE) -> Page[Batch]:
         """A page of the list of the caller's batches."""
-
-        def read(batch_id: str) -> Batch | None:
-            batch = self._find(batch_id)
-            return batch if batch is not None and caller.owns(batch.tenant) else None
-
-        ids = [name.removesuffix(".json") for name in self._folder.names("batches")]
-        return Page.read(self._owners.visible(ids, caller), cursor, read)
+        return self._owners.page(self._folder.names("batches"), cursor, caller, self._find)
 
     def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
         """Request the cancellation of a batch, which its runner carries out soon.

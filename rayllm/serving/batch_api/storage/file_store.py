@@ -108,14 +108,11 @@ class FileStore:
     def page(self, cursor: Cursor, purpose: str | None, caller: Caller = ANYONE) -> Page[File]:
         """A page of the list of the caller's files, optionally for one purpose."""
 
-        def read(file_id: str) -> File | None:
+        def find(file_id: str) -> File | None:
             file = self._find(file_id)
-            if file is None or purpose not in (None, file.purpose):
-                return None
-            return file if caller.owns(file.tenant) else None
+            return file if file is not None and purpose in (None, file.purpose) else None
 
-        ids = [name.removesuffix(".json") for name in self._folder.names("files")]
-        return Page.read(self._owners.visible(ids, caller), cursor, read)
+        return self._owners.page(self._folder.names("files"), cursor, caller, find)
 
     def delete(self, file_id: str) -> None:
         """Delete a file.
@@ -127,7 +124,10 @@ class FileStore:
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:
         """Delete expired files, except those with an id in `used()`, and unfinished uploads."""
-        self._delete_unfinished()
+        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
+        described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
+        for name in set(old) - described:
+            self._folder.delete(f"contents/{name}")
         due = [name for name in self._folder.names("expiring") if int(name.partition(".")[0]) <= self._now()]
         kept = used() if due else ()
         for name in due:
@@ -143,12 +143,6 @@ class FileStore:
             return None
         self._owners.note(file_id, file.tenant)
         return None if file.expires_at is not None and file.expires_at <= self._now() else file
-
-    def _delete_unfinished(self) -> None:
-        old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
-        described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
-        for name in set(old) - described:
-            self._folder.delete(f"contents/{name}")
 
     def _delete(self, file_id: str) -> None:
         self._folder.delete(f"files/{file_id}.json")

@@ -159,14 +159,12 @@ class RequestRecord:
             *stats.parts,
         ]
 
-    def _phases(self) -> dict[str, float]:
-        """The request's time in five phases, in seconds, which add up to the whole."""
-        parts = defaultdict(float, self.parts())
-        return {phase: sum(parts[name] for name in names) for phase, names in _PHASES.items()}
-
     def as_json(self) -> dict[str, Any]:
         """The record for logs: nothing of what the client wrote or was answered."""
         stats = self.stats or _NO_STATS
+        parts, first_token_s = defaultdict(float, self.parts()), self.first_token_s
+        # They add up to the whole.
+        phases = {f"{phase}_s": sum(parts[name] for name in names) for phase, names in _PHASES.items()}
         return {
             "id": self.request_id,
             "created": round(self.created, 3),
@@ -178,9 +176,9 @@ class RequestRecord:
             "status": self.status,
             "error": self.refusal,
             "finish_reason": stats.finish_reason,
-            **{f"{name}_s": round(seconds, 6) for name, seconds in self._phases().items()},
+            **{name: round(seconds, 6) for name, seconds in phases.items()},
             "total_s": round(self.total_s, 6),
-            "first_token_s": _rounded(self.first_token_s),
+            "first_token_s": None if first_token_s is None else round(first_token_s, 6),
             "parts": {name: round(seconds, 6) for name, seconds in self.parts() if seconds},
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.cached_tokens,
@@ -195,7 +193,3 @@ class RequestRecord:
             "fallbacks": self.fallbacks,
             "continuations": self.continuations,
         }
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
