@@ -22,13 +22,17 @@ class VLLMEngineStage:
 
     def __init__(self, model: ModelConfig, task: str, detokenize: bool = True, **options: Any) -> None:
         self._worker = EngineWorker(model, **options)
-        self._server, self.close = self._worker.server, self._worker.close
+        self._server = self._worker.server
         self._model = model
         self._detokenize = detokenize
         self._work = getattr(self, f"_{task}")
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._worker.map(self._work, rows)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._worker.close()
 
     async def _generate(self, row: Row) -> Row:
         sampling = _parameters(row, "sampling_params", "pooling_params")

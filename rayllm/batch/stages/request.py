@@ -36,10 +36,13 @@ class EngineRequestStage:
         self._model = model
         self._caller = caller
         self._worker = EngineWorker(model, **options)
-        self.close = self._worker.close
 
     def __call__(self, rows: list[Row]) -> list[Row]:
         return self._worker.map(self._request, rows)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._worker.close()
 
     async def _request(self, row: Row) -> Row:
         body = _encoded_body(row)

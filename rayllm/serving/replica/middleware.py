@@ -116,17 +116,15 @@ class RouterGate:
         if not hmac.compare_digest(header(scope, headers.KEY).encode(), self._key.encode()):
             await send_empty(send, 403, [])
         elif scope["path"] == headers.ADAPTERS_PATH:
-            await JSONResponse({"missing": await self._missing(Request(scope, receive))})(scope, receive, send)
+            names = (await Request(scope, receive).json())["names"]
+            missing = await self._adapter_pool.missing(names) if self._adapter_pool else names
+            await JSONResponse({"missing": missing})(scope, receive, send)
         elif scope["path"] == headers.METRICS_PATH:
             is_openmetrics = wants_openmetrics(header(scope, "accept"))
             page = self._renderer.page(is_openmetrics)
             await Response(page, media_type=content_type(is_openmetrics))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    async def _missing(self, request: Request) -> list[str]:
-        names: list[str] = (await request.json())["names"]
-        return await self._adapter_pool.missing(names) if self._adapter_pool else names
 
 
 async def send_empty(send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
