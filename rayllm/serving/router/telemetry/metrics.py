@@ -15,7 +15,6 @@ from rayllm.serving.router.requests.record import RequestRecord
 
 # Adapters with a label of their own: the names are clients', as long as the folder of adapters has them.
 _MAX_ADAPTERS = 2000
-_OTHER = "other"
 _WORK = ("model", "adapter", "endpoint")
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -174,6 +173,6 @@ class RouterMetrics:
         if not record.stats:
             return ""
         if len(self._adapters) >= _MAX_ADAPTERS:
-            return _OTHER
+            return "other"
         self._adapters.add(record.adapter)
         return record.adapter
