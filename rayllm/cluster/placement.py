@@ -65,21 +65,15 @@ def cpu_neighbors(models: Sequence[ModelConfig], placements: Mapping[str, Placem
     """
     on_cpu = {model.model_id: model for model in models if not placements[model.model_id].gpu_share}
     configured = {name: configured_threads(model) for name, model in on_cpu.items()}
-    reserved = sum((configured[name] or 0) * _replicas(model) for name, model in on_cpu.items())
-    sharing = {name: _replicas(model) for name, model in on_cpu.items() if configured[name] is None}
+    least = {name: max(1, model.deployment_config.fewest_replicas) for name, model in on_cpu.items()}
+    reserved = sum((configured[name] or 0) * count for name, count in least.items())
+    sharing = {name: count for name, count in least.items() if configured[name] is None}
     engines, index = max(1, sum(sharing.values())), 0
     neighbors = {model.model_id: Neighbors() for model in models}
     for name, replicas in sharing.items():
         neighbors[name] = Neighbors(engines, index, reserved)
         index += replicas
     return neighbors
-
-
-def _replicas(model: ModelConfig) -> int:
-    """The smallest number of replicas, but at least 1."""
-    options = model.deployment_config
-    least = options.autoscaling_config.min_replicas if options.autoscaling_config else options.num_replicas
-    return max(1, least or 1)
 
 
 def _with_accelerator(bundle: Bundle, accelerator_type: str | None) -> Bundle:

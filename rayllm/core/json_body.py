@@ -1,4 +1,4 @@
-"""Parsing of JSON objects that strangers send, within bounds.
+"""Reading of bodies and parsing of JSON objects that strangers send, within bounds.
 
 Every step is linear in the size of the text, and runs in C.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from math import isfinite
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rayllm.core.errors import RequestError
+from rayllm.core.errors import BodyTooLargeError, RequestError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 MAX_DEPTH = 64
 # Field names are not counted. Far above real requests (a million token ids exceed the context of any model, and 100,000
@@ -28,6 +32,33 @@ _LIGHT_TEXT_BYTES = 4 * 1024 * 1024
 _LIGHT_MARKS = 20_000
 _WHITE_SPACE = b" \t\r\n"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+async def read_body(request: Request, limit: int, take: Callable[[int], None] = lambda _: None) -> bytes:
+    """Read the whole body.
+
+    Args:
+        take: called with the size of each part; may raise to stop reading.
+
+    Raises:
+        BodyTooLargeError: it is longer than `limit`; raised as early as possible.
+        ClientDisconnect: the client disconnected.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        raise _too_large(limit)
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        take(len(part))
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"The request body is larger than {limit} bytes (router.max_body_bytes).")
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from rayllm.batch.files.datasource import LineSource, open_lines
 from rayllm.batch.files.jsonl import LONGEST_LINE, Fault, Line, bounded, check, read
 from rayllm.batch.files.results import PARTS, Counts, ResultCounter, answered, write_part, write_results
 from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
-from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages.request import DeployedRequestStage
 from rayllm.core.errors import ClusterError, ConfigError, RayLLMError, StorageError
 from rayllm.sources.storage import Folder, open_folder
@@ -149,7 +148,7 @@ class Job:
         while waiting and not self._is_stopped.is_set():
             finished, waiting = wait(waiting, timeout=_PERIOD_S)
             if finished:
-                write_part(self._folder, [{**requests[each], **_result(each.result())} for each in finished])
+                write_part(self._folder, [{**requests[each], **each.result()} for each in finished])
                 on_progress(self.progress())
         for each in waiting:
             each.cancel()
@@ -193,10 +192,6 @@ def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:
     return {"url": row["url"], "body": json.loads(row["body"])}
-
-
-def _result(row: Row) -> Row:
-    return {name: row.get(name) for name in ("status_code", ERROR)} | {"response": json.dumps(row.get("response"))}
 
 
 def _root_cause(error: BaseException) -> RayLLMError:

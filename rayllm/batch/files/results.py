@@ -37,7 +37,8 @@ class Counts:
 def write_part(folder: Folder, rows: list[dict[str, Any]]) -> None:
     """Keep results: rows with `custom_id`, `line`, and a `status_code` and `response` or an error."""
     schema = {"custom_id": pa.string(), "line": pa.int64(), "status_code": pa.int64(), "response": pa.string()}
-    table = pa.Table.from_pylist(rows, pa.schema({**schema, ERROR: pa.string()}))
+    texts = [{**row, "response": json.dumps(row.get("response"))} for row in rows]
+    table = pa.Table.from_pylist(texts, pa.schema({**schema, ERROR: pa.string()}))
     with io.BytesIO() as content:
         pq.write_table(table, content)
         folder.write(f"{PARTS}/{uuid.uuid4().hex}.parquet", content.getvalue())

@@ -78,10 +78,6 @@ def _variable(variable: object) -> str:
     return _option("--env", f"{name}={value}") if value is not None else ""
 
 
-def _password(secret: object) -> str:
-    return _option("--redis-password", f"{at(secret).get('name')}:{at(secret).get('key')}")
-
-
 def _labels(of: str, labels: object) -> str:
     schemes = {scheme["label"]: name for name, scheme in node_labels().items()}
     known = [_option("--node-labels", schemes[key]) for key in at(labels) if key in schemes]
@@ -147,7 +143,8 @@ def _template(of: str) -> Mapping:
     return {"spec": pod}
 
 
-_REDIS = {"redisAddress": "--redis", "redisPassword": {"valueFrom": {"secretKeyRef": _password}}}
+_SECRET = {"secretKeyRef": lambda of: _option("--redis-password", f"{at(of).get('name')}:{at(of).get('key')}")}
+_REDIS = {"redisAddress": "--redis", "redisPassword": {"valueFrom": _SECRET}}
 _CLUSTER = {
     "gcsFaultToleranceOptions": _REDIS,
     "headGroupSpec": {"template": _template("head")},

@@ -27,7 +27,7 @@ from rayllm.core.errors import (
     UnavailableError,
 )
 from rayllm.core.hosted_tools import PATHS
-from rayllm.core.json_body import is_light
+from rayllm.core.json_body import is_light, read_body
 from rayllm.core.logs import printable
 from rayllm.core.shares import Shares
 from rayllm.lora import AdapterName
@@ -46,7 +46,6 @@ from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
-from rayllm.serving.router.requests.body import read_body
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.demand import Demand

@@ -9,12 +9,11 @@ from starlette.responses import JSONResponse, Response
 
 from rayllm.access import Caller, caller_of
 from rayllm.core.errors import ObjectNotFoundError, RequestError
-from rayllm.core.json_body import parse_body
+from rayllm.core.json_body import parse_body, read_body
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.quota import StorageQuota
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
-from rayllm.serving.router.requests.body import read_body
 
 _MAX_BYTES = 65536
 _PAGE, _LARGEST_PAGE = 20, 100

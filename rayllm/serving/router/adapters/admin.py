@@ -22,7 +22,7 @@ from rayllm.core.errors import (
     UnavailableError,
 )
 from rayllm.core.headers import ADAPTER_RELOAD
-from rayllm.core.json_body import parse_body
+from rayllm.core.json_body import parse_body, read_body
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, RegisteredAdapter
@@ -32,7 +32,6 @@ from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
-from rayllm.serving.router.requests.body import read_body
 
 _MAX_BYTES = 65536
 _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}

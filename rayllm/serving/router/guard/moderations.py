@@ -17,13 +17,12 @@ from starlette.types import Receive, Scope, Send
 from rayllm.core import headers
 from rayllm.core.endpoints import MODERATIONS
 from rayllm.core.errors import GuardError, RequestError, RouteNotFoundError
-from rayllm.core.json_body import parse_body
+from rayllm.core.json_body import parse_body, read_body
 from rayllm.serving.router.guard.guard import Guard
 from rayllm.serving.router.guard.guards import as_guard_caller, question_headers
 from rayllm.serving.router.guard.verdict import Verdict, as_moderation
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.model_registry import ModelRegistry
-from rayllm.serving.router.requests.body import read_body
 from rayllm.serving.router.requests.body_summary import summarize
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import JsonPayload, Payload

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from rayllm.core.errors import ClusterError
@@ -34,20 +33,6 @@ _JOIN_S = 5.0
 _POLL_S = 0.05
 _BACKLOG = 4096
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-@dataclass(frozen=True)
-class _Service:
-    """What routers belong to: the raylet that starts them, and their application."""
-
-    raylet: int
-    app: str
-
-    @property
-    def name(self) -> str:
-        """A name that no other service of this machine has, in whatever container it runs."""
-        pids = os.stat("/proc/self/ns/pid").st_ino
-        return f"{pids}-{self.raylet}-{_digest(self.app)}"
 
 
 class LocalListener:
@@ -128,7 +113,7 @@ class KeptListener(LocalListener):
 
     def __init__(self, host: str, port: int, raylet: int, app: str) -> None:
         super().__init__(host, port)
-        self._service = _Service(raylet, app)
+        self._service = (raylet, _service(raylet, app))
         self._keeper: socket.socket | None = None
         self._following: asyncio.Task[None] | None = None
         self._joining: asyncio.Future[tuple[socket.socket, socket.socket]] | None = None
@@ -225,14 +210,14 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _join(
-    host: str, port: int, service: _Service, own: socket.socket | None = None
+    host: str, port: int, service: tuple[int, str], own: socket.socket | None = None
 ) -> tuple[socket.socket, socket.socket]:
     """Connect to the keeper of an address, started if there is none.
 
     Args:
         host: the address.
         port: the port.
-        service: what the routers belong to.
+        service: what the routers belong to: their raylet, and a name.
         own: the listening socket, if this router has it already.
 
     Returns:
@@ -251,9 +236,9 @@ def _join(
             try:
                 keeper.connect(f"\0{name}")
             except ConnectionRefusedError:
-                _start(name, service, own.dup() if own else listen(host, port))
+                _start(name, *service, own.dup() if own else listen(host, port))
                 keeper.connect(f"\0{name}")
-            return keeper, _receive_socket(keeper, service)
+            return keeper, _receive_socket(keeper, service[1])
         except (OSError, ClusterError) as error:
             keeper.close()
             if isinstance(error, TimeoutError):
@@ -263,7 +248,7 @@ def _join(
         time.sleep(_POLL_S)
 
 
-def _receive_socket(keeper: socket.socket, service: _Service) -> socket.socket:
+def _receive_socket(keeper: socket.socket, service: str) -> socket.socket:
     """Get the listening socket from its keeper. One that hangs is killed.
 
     Raises:
@@ -274,7 +259,7 @@ def _receive_socket(keeper: socket.socket, service: _Service) -> socket.socket:
     if uid != os.getuid():
         raise ClusterError(f"Process {pid} of user {uid} pretends to be a router's of user {os.getuid()}.")
     try:
-        keeper.send(service.name.encode())
+        keeper.send(service.encode())
         said, files, _, _ = socket.recv_fds(keeper, 16, 1, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError:
         # Routers have the socket that it keeps, or open it again. 0 is a process that this one cannot see.
@@ -292,14 +277,14 @@ def _receive_socket(keeper: socket.socket, service: _Service) -> socket.socket:
     return listening
 
 
-def _start(name: str, service: _Service, listening: socket.socket) -> None:
+def _start(name: str, raylet: int, service: str, listening: socket.socket) -> None:
     """Start a keeper of a socket; returns when the keeper listens.
 
     Raises:
         ClusterError: it does not start. Another one may have started meanwhile.
     """
     with listening:
-        arguments = [name, str(listening.fileno()), str(service.raylet), service.name]
+        arguments = [name, str(listening.fileno()), str(raylet), service]
         result = subprocess.run(
             [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments],
             pass_fds=[listening.fileno()],
@@ -311,6 +296,11 @@ def _start(name: str, service: _Service, listening: socket.socket) -> None:
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or [f"exit status {result.returncode}"])[-1]
         raise ClusterError(f"The process that keeps the listening socket open does not start: {reason}")
+
+
+def _service(raylet: int, app: str) -> str:
+    """A name that no other service of this machine has, in whatever container it runs."""
+    return f"{os.stat('/proc/self/ns/pid').st_ino}-{raylet}-{_digest(app)}"
 
 
 def _prefix(port: int) -> str:

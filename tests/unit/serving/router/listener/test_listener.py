@@ -369,7 +369,7 @@ os.setuid(65534)
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
     asking.connect("\\0{name}")
     try:
-        asking.send({listener_module._Service(os.getpid(), "app").name.encode()!r})
+        asking.send({listener_module._service(os.getpid(), "app").encode()!r})
         print(asking.recv(16))
     except ConnectionError:
         print(b"")
@@ -381,9 +381,9 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
 async def test_a_keeper_that_a_router_started_before_it_died_is_not_replaced() -> None:
     port = free_port()
     name = listener_module._prefix(port) + listener_module._digest("127.0.0.1")
-    service = listener_module._Service(os.getpid(), "app")
+    service = listener_module._service(os.getpid(), "app")
     with listen("127.0.0.1", port) as listening:
-        arguments = [name, str(listening.fileno()), str(os.getpid()), service.name]
+        arguments = [name, str(listening.fileno()), str(os.getpid()), service]
         command = [sys.executable, "-I", "-S", socket_keeper.__file__, *arguments]
         assert subprocess.run(command, pass_fds=[listening.fileno()], check=False).returncode == 0
     listener = KeptListener("127.0.0.1", port, os.getpid(), "app")
