@@ -129,7 +129,7 @@ def with_arguments(folder: Path, share: float = 1, **arguments: Any) -> str:
         ("kv_cache_dtype", "nonsense", "kv_cache_dtype: `nonsense` is not supported here; use auto, bfloat16"),
         ("gpu_memory_utilization", "lots", "gpu_memory_utilization: must be a number above 0, not 'lots'"),
         ("gpu_memory_utilization", 92, "gpu_memory_utilization: must be at most 1"),
-        ("max_num_batched_tokens", -1, "max_num_batched_tokens: must be a number above 0"),
+        ("max_num_batched_tokens", -1, "`max_num_batched_tokens` must be at least 1, not -1"),
         ("max_lora_rank", [], "max_lora_rank: must be a number above 0"),
     ],
 )
