@@ -34,7 +34,7 @@ from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.autoscaling import serve_scaling
 from rayllm.serving.cluster.deployment.code_version import versioned
 from rayllm.serving.cluster.deployment.diff import process_part
-from rayllm.serving.cluster.request_router import WatchingRouter
+from rayllm.serving.cluster.request_router import NearestRouter, WatchingRouter
 from rayllm.serving.replica.deployment import ModelReplica
 from rayllm.serving.router.deployment import ROUTER, Router
 from rayllm.serving.router.hooks.process import check_hooks
@@ -97,6 +97,7 @@ def _router(config: AppConfig, names: dict[str, str], replicas: Sequence[Applica
         name=ROUTER,
         num_replicas=config.router.num_replicas or min(_MAX_ROUTERS, by_cpus),
         max_ongoing_requests=config.router.max_ongoing_requests,
+        request_router_config=RequestRouterConfig(request_router_class=NearestRouter),
         # A router only moves bytes, and must fit on a node whose CPUs the models use.
         ray_actor_options={"num_cpus": 0},
         max_queued_requests=config.router.max_queued_requests,

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def vocabulary() -> str:
 @pytest.fixture
 async def sandbox(fork_context: ForkContext, vocabulary: str) -> AsyncIterator[Sandbox]:
     sandbox = Sandbox(vocabulary, any_whitespace=False, context=fork_context)
-    await sandbox.start()
+    await sandbox._child()
     yield sandbox
     await sandbox.stop()
 
@@ -53,10 +54,15 @@ async def fault(sandbox: Sandbox, kind: str, spec: Any) -> str | None:
         return None
 
 
+def process_of(sandbox: Sandbox) -> BaseProcess:
+    """The sandbox's process, which has started."""
+    assert sandbox._starting is not None
+    return sandbox._starting.result().process
+
+
 def processor_time(sandbox: Sandbox) -> float:
     """Seconds that the sandbox and the compilations in it have taken of the processor."""
-    assert sandbox.process is not None
-    return sum(psutil.Process(sandbox.process.pid).cpu_times()[:4])
+    return sum(psutil.Process(process_of(sandbox).pid).cpu_times()[:4])
 
 
 async def test_sound_and_broken_constraints(sandbox: Sandbox) -> None:
@@ -96,8 +102,7 @@ async def test_what_only_the_engines_options_refuse_is_refused(sandbox: Sandbox)
 
 async def test_what_a_busy_machine_does_not_compile_is_not_remembered_as_a_fault(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.check(Constraint("here", "regex", EXPLODES)))
-    assert sandbox.process is not None
-    while not (forks := psutil.Process(sandbox.process.pid).children()):
+    while not (forks := psutil.Process(process_of(sandbox).pid).children()):
         assert not running.done()
         await asyncio.sleep(0.01)
     # The end of its time.
@@ -120,8 +125,7 @@ async def test_one_that_runs_away_is_stopped_and_holds_up_nobody(sandbox: Sandbo
 
 
 async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox) -> None:
-    process = sandbox.process
-    assert process is not None
+    process = process_of(sandbox)
     process.kill()
     await asyncio.to_thread(process.join)
     assert await fault(sandbox, "regex", "a|b") is None
@@ -130,8 +134,7 @@ async def test_the_process_is_started_anew_where_it_was_killed(sandbox: Sandbox)
 async def test_what_is_being_compiled_is_refused_where_the_process_ends(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.check(Constraint("here", "regex", EXPLODES)))
     await asyncio.sleep(0.2)
-    process = sandbox.process
-    assert process is not None
+    process = process_of(sandbox)
     process.kill()
     await asyncio.to_thread(process.join)
     # Its fork keeps the connection open for as long as it runs.
@@ -156,14 +159,14 @@ class Failing(SpawnContext):
 async def test_a_process_that_did_not_start_is_started_by_the_next_constraint(vocabulary: str) -> None:
     sandbox = Sandbox(vocabulary, context=Failing(1))
     with pytest.raises(EngineError, match="no more processes"):
-        await sandbox.start()
+        await sandbox._child()
     assert await fault(sandbox, "regex", "a|b") is None
     await sandbox.stop()
 
 
 async def test_a_start_outlives_the_request_that_needed_it(vocabulary: str) -> None:
     sandbox = Sandbox(vocabulary)
-    cancelled = asyncio.create_task(sandbox.start())
+    cancelled = asyncio.create_task(sandbox._child())
     await asyncio.sleep(0.1)
     cancelled.cancel()
     assert await fault(sandbox, "regex", "a|b") is None
@@ -172,30 +175,27 @@ async def test_a_start_outlives_the_request_that_needed_it(vocabulary: str) -> N
 
 async def test_what_is_stopped_while_it_starts_ends(vocabulary: str) -> None:
     sandbox = Sandbox(vocabulary)
-    starting = asyncio.create_task(sandbox.start())
+    starting = asyncio.create_task(sandbox._child())
     await asyncio.sleep(0.1)
     await sandbox.stop()
     await starting
-    assert sandbox.process is not None
-    await asyncio.to_thread(sandbox.process.join, 30)
-    assert not sandbox.process.is_alive()
+    await asyncio.to_thread(process_of(sandbox).join, 30)
+    assert not process_of(sandbox).is_alive()
 
 
 async def test_it_is_forked_where_engines_are(sandbox: Sandbox) -> None:
-    assert sandbox.process is not None
-    parent = psutil.Process(sandbox.process.pid).parent()
+    parent = psutil.Process(process_of(sandbox).pid).parent()
     assert parent is not None
     assert parent.name().startswith("rayllm::ForkSer")
     await sandbox.stop()
-    await asyncio.to_thread(sandbox.process.join, 30)
-    assert not sandbox.process.is_alive()
+    await asyncio.to_thread(process_of(sandbox).join, 30)
+    assert not process_of(sandbox).is_alive()
 
 
 async def test_it_is_spawned_elsewhere(vocabulary: str) -> None:
     sandbox = Sandbox(vocabulary)
-    await sandbox.start()
+    await sandbox._child()
     assert await fault(sandbox, "regex", r"\d+") is None
     assert "parenthesis" in str(await fault(sandbox, "regex", "("))
-    assert sandbox.process is not None
-    assert psutil.Process(sandbox.process.pid).ppid() == os.getpid()
+    assert psutil.Process(process_of(sandbox).pid).ppid() == os.getpid()
     await sandbox.stop()

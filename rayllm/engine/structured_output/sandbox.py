@@ -41,13 +41,6 @@ class Sandbox:
         self._ids = itertools.count()
         self._starting: asyncio.Task[_Child] | None = None
 
-    @property
-    def process(self) -> BaseProcess | None:
-        """The process, if it has started."""
-        if self._starting is None or not self._starting.done() or self._starting.exception() is not None:
-            return None
-        return self._starting.result().process
-
     async def check(self, constraint: Constraint) -> None:
         """Refuse a constraint that is invalid or too expensive to compile.
 
@@ -57,14 +50,6 @@ class Sandbox:
         """
         if (fault := await self._faults.answer(constraint.kind, constraint.text)) is not None:
             raise refusal(constraint, fault)
-
-    async def start(self) -> None:
-        """Start the process, which takes seconds if it is spawned; `check` does so if necessary.
-
-        Raises:
-            EngineError: it did not start.
-        """
-        await self._child()
 
     async def stop(self) -> None:
         """Kill the process. One that is being started is killed when it has started."""

@@ -1,7 +1,7 @@
-"""Ray Serve's request router of a model, which publishes the list of replicas in this process.
+"""Ray Serve's request routers: how proxies choose among our routers, and handles among a model's replicas.
 
-Clients' requests do not pass through it (see `ReplicaSet`), only handle calls of operators and of the router itself.
-Serve pickles the class with a copy of this module, so this module may hold no state.
+Clients' requests do not pass through a model's (see `ReplicaSet`), only handle calls of operators and of routers.
+Serve pickles the classes with a copy of this module, so this module may hold no state.
 """
 
 from __future__ import annotations
@@ -15,17 +15,26 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, publish
 
 
-class WatchingRouter(RequestRouter):  # type: ignore[misc]
-    """Picks two replicas at random, of which Serve takes the less busy, and publishes changes."""
+class NearestRouter(RequestRouter):  # type: ignore[misc]
+    """Picks two replicas of this node at random, or of any node if this one has none; Serve takes the less busy.
+
+    Serve's own leaves the node if its replica does not say at once how busy it is. What a proxy gets from a router of
+    another machine ends with that machine, and nobody can go on with it.
+    """
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Two replicas at random."""
+        """Two replicas at random, near ones if there are any."""
         if pending_request is not None:
             # Without backing off, Serve would ask again at once, for the same result.
             pending_request.routing_context.should_backoff = True
-        return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
+        near = [each for each in candidate_replicas if each.node_id == self._self_node_id] or candidate_replicas
+        return [random.sample(near, min(2, len(near)))]
+
+
+class WatchingRouter(NearestRouter):
+    """Publishes changes of a model's replicas in this process."""
 
     def update_replicas(self, replicas: Sequence[RunningReplica]) -> None:
         """Called by Ray Serve with the running replicas."""
