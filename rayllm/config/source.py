@@ -9,12 +9,13 @@ from pydantic import AfterValidator, BeforeValidator, field_validator, model_val
 
 from rayllm.config.base import Frozen, matching
 
-_GGUF = re.compile(r"[.-]gguf/?$|:([\w-]+-)?(I?Q\d|TQ\d|MXFP\d|B?F16|F32)\w*$", re.IGNORECASE)
+# A file, a repository, or a repository on the hub with the name of a quantization.
+_GGUF = re.compile(r".*[.-]gguf/?|[\w.-]+/[\w.-]+:([\w-]+-)?(I?Q\d|TQ\d|MXFP\d|B?F16|F32)\w*", re.IGNORECASE)
 
 
 def not_gguf(value: str) -> str:
     """`value`, the name of a source; raises ValueError if it is one of GGUF."""
-    if _GGUF.search(value):
+    if _GGUF.fullmatch(value):
         raise ValueError(
             f"`{value}` is GGUF, which RayLLM does not load; name a source with safetensors, such as the original "
             "model, or one quantized as AWQ, GPTQ or FP8"

@@ -145,13 +145,15 @@ class Job:
             if line.number not in done
         }
         waiting = set(requests)
-        while waiting and not self._is_stopped.is_set():
-            finished, waiting = wait(waiting, timeout=_PERIOD_S)
-            if finished:
-                write_part(self._folder, [{**requests[each], **each.result()} for each in finished])
-                on_progress(self.progress())
-        for each in waiting:
-            each.cancel()
+        try:
+            while waiting and not self._is_stopped.is_set():
+                finished, waiting = wait(waiting, timeout=_PERIOD_S)
+                if finished:
+                    write_part(self._folder, [{**requests[each], **each.result()} for each in finished])
+                    on_progress(self.progress())
+        finally:
+            for each in waiting:
+                each.cancel()
 
     def _open(self) -> BinaryIO:
         try:

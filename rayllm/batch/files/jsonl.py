@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, BinaryIO
 
 from rayllm.core.endpoints import BY_PATH
@@ -47,14 +48,14 @@ class Line:
 
 def bounded(file: BinaryIO, longest: int) -> Iterator[bytes]:
     """The lines of a file, and of one that is longer than `longest` bytes its beginning, which is longer too."""
-    while line := file.readline(longest + 1):
+    while line := file.readline(longest + 2):
         rest = line
         while rest and not rest.endswith(b"\n"):
-            rest = file.readline(longest + 1)
+            rest = file.readline(longest + 2)
         yield line
 
 
-def read(lines: Iterable[bytes], longest: int = LONGEST_LINE) -> Iterator[Line | Fault]:
+def read(lines: Iterable[bytes], longest: float = inf) -> Iterator[Line | Fault]:
     """Parse the lines of a file to requests, or to faults where they are invalid. Blank lines are skipped."""
     for number, raw in enumerate(lines, 1):
         if raw.strip():
@@ -98,8 +99,8 @@ def response_line(custom_id: str, status: int | None, body: Any, error: Fault | 
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _line(number: int, raw: bytes, longest: int) -> Line | Fault:
-    if len(raw) > longest:
+def _line(number: int, raw: bytes, longest: float) -> Line | Fault:
+    if len(raw.removesuffix(b"\n").removesuffix(b"\r")) > longest:
         return Fault("request_too_large", f"a request may have at most {longest} bytes.", number)
     try:
         entry = parse_body(raw)

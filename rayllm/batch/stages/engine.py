@@ -98,11 +98,9 @@ def _parameters(row: Row, own: str, other: str) -> dict[str, Any]:
     parameters = row.get(own) or {}
     if not isinstance(parameters, Mapping):
         raise RequestError(f"`{own}` must be a mapping, not {type(parameters).__name__}.")
-    return {name: _plain(value) for name, value in parameters.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+    # A dataset has arrays in place of lists.
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in given.items()}
 
 
 def _choice(output: Any, has_text: bool) -> Row:

@@ -88,7 +88,8 @@ class HTTPRequestStage:
             problem, retry_after = "", None
             try:
                 status, headers, text = await self._send(body)
-                if not _is_transient(status) or attempts > self.retry_policy.retries:
+                is_transient = status in (408, 425, 429) or status >= 500
+                if not is_transient or attempts > self.retry_policy.retries:
                     return self._result(status, text, attempts)
                 retry_after = headers.get("Retry-After")
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -124,11 +125,6 @@ def _body(row: Row) -> Any:
     fields = dict(row)
     sampling = fields.pop("sampling_params", None) or {}
     return {name: value for name, value in {**fields, **sampling}.items() if value is not None}
-
-
-def _is_transient(status: int) -> bool:
-    """Whether a retry may help."""
-    return status in (408, 425, 429) or status >= 500
 
 
 def _generated(response: Row) -> Row:

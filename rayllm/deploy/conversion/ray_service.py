@@ -68,12 +68,13 @@ def _image(image: object) -> str:
 
 
 def _variable(variable: object) -> str:
-    name, value, secret = at(variable).get("name"), at(variable).get("value"), at(variable, "valueFrom", "secretKeyRef")
+    name, secret = at(variable).get("name"), at(variable, "valueFrom", "secretKeyRef")
+    value = None if (found := at(variable).get("value")) is None else str(found)
     if secret:
         is_whole = secret.get("key") == name
         why = f"`--env-secret` takes all of a Secret: give `{secret.get('name')}` the key `{name}`"
         return _option("--env-secret", secret.get("name")) if is_whole else why
-    if isinstance(value, str) and (is_secret(str(name), value) or secrets_in(value)):
+    if value is not None and (is_secret(str(name), value) or secrets_in(value)):
         return f"it holds a secret: put it into a Secret, and name that with `{_COMMAND} --env-secret`"
     return _option("--env", f"{name}={value}") if value is not None else ""
 
@@ -104,7 +105,7 @@ def _volumes(volumes: object) -> str:
 
 def _resources(of: str, resources: object) -> str:
     """CPUs and memory, of workers per GPU."""
-    amounts = at(resources, "limits") | at(resources, "requests")
+    amounts = {str(name): amount for name, amount in (at(resources, "limits") | at(resources, "requests")).items()}
     device = next((name for name in amounts if name.endswith("gpu") or "/mig-" in name), None)
     gpus = max(1, math.ceil(_number(amounts.get(device or ""))))
     options = [_option("--gpus-per-node", gpus)] if device else []

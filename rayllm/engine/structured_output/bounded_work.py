@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from rayllm.core.errors import ConstraintNotCheckedError
@@ -17,6 +18,7 @@ _CACHE_SIZE = 1024
 # Leaves the other cores free under a flood of expensive constraints.
 _MAX_CONCURRENT = 2
 _QUEUE_TIMEOUT_S = 20.0
+_BUSY = "Too many structured-output constraints are waiting to be checked."
 
 
 class BoundedWork(Generic[T]):
@@ -27,7 +29,7 @@ class BoundedWork(Generic[T]):
         self._cache: OrderedDict[bytes, T] = OrderedDict()
         # By tenant, too: nobody waits for the turn of another one.
         self._running: dict[tuple[str, bytes], asyncio.Task[T]] = {}
-        self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, _busy)
+        self._turns = Turns(_MAX_CONCURRENT, _QUEUE_TIMEOUT_S, partial(ConstraintNotCheckedError, _BUSY))
 
     async def answer(self, *texts: str) -> T:
         """The result of `work` for `texts`.
@@ -57,7 +59,3 @@ class BoundedWork(Generic[T]):
         if len(self._cache) > _CACHE_SIZE:
             self._cache.popitem(last=False)
         return result
-
-
-def _busy() -> ConstraintNotCheckedError:
-    return ConstraintNotCheckedError("Too many structured-output constraints are waiting to be checked.")

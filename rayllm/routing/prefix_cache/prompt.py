@@ -38,7 +38,7 @@ def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: in
         answer_limit: most tokens of an answer; None if the request does not say.
     """
     openings, turns = _openings(body), _turns(body)
-    leading = list(takewhile(_is_opening, turns))
+    leading = list(takewhile(lambda turn: _role(turn) in _OPENING_ROLES, turns))
     openings += leading
     del turns[: len(leading)]
     chain, values = DigestChain(), iter(range(_MAX_VALUES))
@@ -54,7 +54,7 @@ def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: in
         affinity_key=affinity_key,
         affinity_tokens=affinity_size // _BYTES_PER_TOKEN,
         group_key=group_key,
-        is_follow_up=any(_is_answer(turn) for turn in turns[1:_FIRST_TURNS]),
+        is_follow_up=any(_role(turn) == "assistant" for turn in turns[1:_FIRST_TURNS]),
         work=1 + max(0, prompt_bytes) // _BYTES_PER_TOKEN + answer,
     )
 
@@ -86,12 +86,8 @@ def _turns(body: Mapping[str, Any]) -> list[Any]:
     return turns
 
 
-def _is_opening(turn: Any) -> bool:
-    return isinstance(turn, dict) and turn.get("role") in _OPENING_ROLES
-
-
-def _is_answer(turn: Any) -> bool:
-    return isinstance(turn, dict) and turn.get("role") == "assistant"
+def _role(turn: Any) -> Any:
+    return turn.get("role") if isinstance(turn, dict) else None
 
 
 def _add_turns(chain: DigestChain, turns: list[Any], values: Iterator[int]) -> tuple[int, int]:

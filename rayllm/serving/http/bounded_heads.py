@@ -47,7 +47,6 @@ class BoundedHeads(HttpToolsProtocol):
         """Parse data, enforce the limit on the head, and answer malformed requests with 400."""
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         counted, self._has_only_head = self._head_bytes, True
         try:
             self.parser.feed_data(data)
@@ -70,6 +69,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start the timer for the head of the next request."""
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         self._begin_head()
 

@@ -121,6 +121,7 @@ class RouterApplication:
                 credentials=credentials,
                 admin_keys=admin_keys,
                 refused=refused,
+                open_requests=self._forwarder.open_requests,
                 open_paths=["/ready", *router.open_paths, *(route.path for route in open_routes)],
             )
         elif not router.allow_anyone:

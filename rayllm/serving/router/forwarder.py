@@ -85,7 +85,7 @@ class Forwarder:
         name, limit = "request bodies in memory", self.config.max_pending_body_bytes
         self._pending = Shares(name, "router.max_pending_body_bytes", limit, self.config.max_body_bytes)
         limit = self.config.max_ongoing_requests
-        self._open = Shares("requests in progress", "router.max_ongoing_requests", limit, 1)
+        self.open_requests = Shares("requests in progress", "router.max_ongoing_requests", limit, 1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -96,7 +96,7 @@ class Forwarder:
                 # A question to a guard is part of a request that has its share.
                 is_own = not _is_question(client)
                 tenant = client.caller.tenant if is_own else ""
-                with self._pending.holding(tenant) as take, self._open.holding(tenant) as enter:
+                with self._pending.holding(tenant) as take, self.open_requests.holding(tenant) as enter:
                     raw = await read_body(client.request, self.config.max_body_bytes, take)
                     enter(1 if is_own else 0)
                     payload = await self._read(client, raw)

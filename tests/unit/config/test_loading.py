@@ -253,6 +253,11 @@ def test_gguf_is_refused_by_name(source: str | None) -> None:
     assert f"`{source or 'org/x-GGUF'}` is GGUF, which RayLLM does not load; name a source with safetensors" in message
 
 
+@pytest.mark.parametrize("source", ["/data/run:bf16", "/models/C:F32x", "s3://b/x:F16", "gs://b/m:Q4"])
+def test_paths_with_a_colon_are_no_gguf(source: str) -> None:
+    assert model_from({"model_loading_config": {"model_id": "m", "model_source": source}}, "m", ()).source
+
+
 def test_a_length_may_be_left_to_vllm() -> None:
     assert model(engine_kwargs={"max_model_len": -1, "max_num_batched_tokens": "8k"}).engine_kwargs
 

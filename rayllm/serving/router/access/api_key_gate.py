@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
@@ -11,9 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.access import Caller
 from rayllm.access.oidc import is_token
-from rayllm.core.endpoints import COUNT_TOKENS, MESSAGES
+from rayllm.core.endpoints import BY_PATH, COUNT_TOKENS, MESSAGES
 from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import AuthenticationError, PermissionDeniedError, RayLLMError
+from rayllm.core.shares import Shares
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import path_of
@@ -33,6 +35,7 @@ class ApiKeyGate:
 
     Args:
         refused: called with the error of each request that is not admitted.
+        open_requests: shares of what is in progress, in which the forwarder counts those to models.
         open_paths: further paths that need no key, but may say more to who has one.
     """
 
@@ -40,21 +43,23 @@ class ApiKeyGate:
     credentials: Credentials
     admin_keys: AdminKeys
     refused: Callable[[RayLLMError], None]
+    open_requests: Shares
     open_paths: Collection[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Calls in process have a user already.
-        if scope["type"] == "http" and "user" not in scope:
-            path = path_of(Request(scope))
-            if path != _OPEN:
+        with ExitStack() as held:
+            if scope["type"] == "http" and "user" not in scope and (path := path_of(Request(scope))) != _OPEN:
                 try:
-                    scope["user"] = await self._caller(scope, path)
+                    scope["user"] = caller = await self._caller(scope, path)
+                    if path not in BY_PATH:
+                        held.enter_context(self.open_requests.holding(caller.tenant))(1)
                 except RayLLMError as error:
                     if path not in self.open_paths:
                         self.refused(error)
                         await error_response(error, path)(scope, receive, send)
                         return
-        await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
 
     async def _caller(self, scope: Scope, path: str) -> Caller:
         headers = Headers(scope=scope)

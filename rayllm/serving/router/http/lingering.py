@@ -72,8 +72,9 @@ class GentleTransport:
         return getattr(self._protocol.transport, name)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; requests that it has read ahead are not answered."""
         if self._protocol.is_receiving:
+            self._protocol.pipeline.clear()
             close_gently(self._protocol.transport)
         else:
             self._protocol.transport.close()

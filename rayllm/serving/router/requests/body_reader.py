@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from rayllm.core.endpoints import CHAT
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 # Leaves the other cores free under a flood of large bodies.
 _MAX_PROCESSES = 2
+_BUSY = "Too many large request bodies are waiting to be read."
 _QUEUE_S = 20.0
 # Includes the start of the process, which takes seconds under load.
 _TIMEOUT_S = 60.0
@@ -33,7 +35,7 @@ class BodyReader:
     """Parses the JSON bodies of one event loop."""
 
     def __init__(self) -> None:
-        self._turns = Turns(_MAX_PROCESSES, _QUEUE_S, _busy)
+        self._turns = Turns(_MAX_PROCESSES, _QUEUE_S, partial(UnavailableError, _BUSY, None, None, 5))
 
     async def read(self, raw: bytes, path: str = CHAT, tenant: str = "") -> Summary:
         """Parse a body, which a tenant has sent to a path.
@@ -58,10 +60,6 @@ class BodyReader:
             return parse(raw, *arguments)
         async with self._turns.turn(tenant):
             return await _in_subprocess(parse, raw, *arguments)
-
-
-def _busy() -> UnavailableError:
-    return UnavailableError("Too many large request bodies are waiting to be read.", None, None, 5)
 
 
 async def _in_subprocess(parse: Callable[..., T], raw: bytes, *arguments: str) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rayllm.core.errors import RequestError
@@ -126,13 +127,19 @@ def _collect(
         for key, item in value.items():
             if key not in ignored:
                 found.append(("", key))
-                _collect(found, item, key or "-", _place_in(value, key, place, media), ignored)
+                # The model's own JSON, in which any name is the client's.
+                names = ignored if key != "input" else frozenset[str]()
+                _collect(found, item, key or "-", _place_in(value, key, place, media), names)
     elif isinstance(value, list):
         for item in value:
             _collect(found, item, name, place, ignored)
     elif isinstance(value, str):
         if place != _BINARY or not _is_base64(value):
             found.append((name, value))
+        if name == "arguments" and "\\" in value:
+            # Engines and clients read it as JSON, whose escapes hide a text.
+            with suppress(RequestError):
+                _collect(found, parse_body(value.encode(errors="replace")))
     elif value is not None and not isinstance(value, bool):
         found.append((name, value))
     return found

@@ -13,8 +13,9 @@ import pytest
 
 from rayllm.batch.files import job as job_module
 from rayllm.batch.files.job import Job, executor
-from rayllm.batch.files.jsonl import Fault
+from rayllm.batch.files.jsonl import LONGEST_LINE, Fault
 from rayllm.batch.rows import ERROR, Row
+from rayllm.core.errors import StorageError
 
 PATH = "/v1/embeddings"
 
@@ -115,3 +116,32 @@ def test_a_few_requests_that_were_interrupted_go_on_with_what_is_missing(
     job.run()
     assert [row["body"]["input"] for row in second.started] == ["b"]
     assert job.finish().completed == 3
+
+
+def test_results_that_cannot_be_kept_leave_no_request_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "_PERIOD_S", 0.01)
+    monkeypatch.setattr(job_module, "DeployedRequestStage", application := Application("b"))
+
+    def fail(*arguments: Any) -> None:
+        raise StorageError("The disk is full.")
+
+    monkeypatch.setattr(job_module, "write_part", fail)
+    with pytest.raises(StorageError):
+        job_of(tmp_path, "a", "b").run()
+    assert application.futures[1].cancelled()
+
+
+def test_long_requests_are_kept_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "DeployedRequestStage", application := Application())
+    job_of(tmp_path, "a")
+    text = json.dumps({"custom_id": "b", "url": PATH, "body": {"model": "m", "input": "x" * (LONGEST_LINE + 1)}})
+    (tmp_path / "in.jsonl").write_text(text)
+    job = Job(
+        str(tmp_path / "in.jsonl"), str(tmp_path / "job"), executor(1, app_name="app"), PATH, None, 2 * LONGEST_LINE
+    )
+    assert job.validate() == []
+    job.run()
+    assert len(application.started) == 1
+    assert job.finish().completed == 1

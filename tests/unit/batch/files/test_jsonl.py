@@ -45,7 +45,15 @@ def test_a_line_that_is_too_long_is_refused_without_being_kept(end: bytes) -> No
     found = [(fault.code, fault.line) for fault in faults]
     assert found == [("request_too_large", 2), ("duplicate_custom_id", 3), ("request_too_large", 4)]
     assert "at most 1000 bytes" in faults[0].message
-    assert file.longest == 1001
+    assert file.longest == 1002
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize(("more", "expected"), [(0, []), (1, ["request_too_large"])])
+def test_the_end_of_a_line_does_not_count(end: bytes, more: int, expected: list[str]) -> None:
+    line = lines(request("a"))[0].removesuffix(b"\n")
+    count, faults = check(bounded(io.BytesIO(line + end), len(line) - more), None, None, len(line) - more)
+    assert (count, [fault.code for fault in faults]) == (1, expected)
 
 
 def test_a_sound_file_has_no_faults() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from rayllm.access.key import key_hash
 from rayllm.core import asgi
 from rayllm.core.endpoints import CHAT, COUNT_TOKENS, MESSAGES
 from rayllm.core.errors import RayLLMError, UnavailableError
+from rayllm.core.shares import Shares
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -35,10 +37,11 @@ class Gate:
 
     issuer = None
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 100) -> None:
         self.refused: list[RayLLMError] = []
+        self.shares = Shares("requests", "setting", most, 1)
         admins = AdminKeys([key_hash("sk-admin", SALT)], SALT)
-        self.app = ApiKeyGate(application, cast(Credentials, self), admins, self.refused.append)
+        self.app = ApiKeyGate(application, cast(Credentials, self), admins, self.refused.append, self.shares)
 
     @property
     def keyring(self) -> Keyring:
@@ -141,3 +144,15 @@ def test_what_is_for_administrators() -> None:
     admins.check(Request({"type": "http", "headers": [], "user": Caller("root", is_admin=True)}))
     with pytest.raises(match="`alice`"):
         admins.check(Request({"type": "http", "headers": [], "user": Caller("alice")}))
+
+
+async def test_a_tenant_holds_no_more_than_its_share_at_paths_without_a_model() -> None:
+    gate = Gate(4)
+    with gate.shares.holding("alice") as enter:
+        enter(2)
+        answer = await gate.ask("/v1/files", authorization="Bearer sk-alice")
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert (await gate.ask("/v1/files", authorization="Bearer sk-root")).status == 200
+        # The forwarder counts those that have arrived.
+        assert (await gate.ask(CHAT, authorization="Bearer sk-alice")).status == 200
+        assert gate.shares.held == {"alice": 2}

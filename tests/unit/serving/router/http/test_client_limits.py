@@ -255,6 +255,29 @@ def send_all_and_read(port: int, sent: bytes) -> bytes:
         return received
 
 
+async def test_a_request_behind_a_body_that_nobody_reads_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async with server() as found:
+        found.hold.clear()
+        behind = POST + b"content-length: 2\r\n\r\n{}"
+        reader, writer = await found.connect(b"GET /held HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nxx" + behind)
+        await asyncio.sleep(0.05)
+        found.hold.set()
+        reply = await reader.read()
+        assert reply.count(b"HTTP/1.1 200 ") == reply.count(b"HTTP/1.1 ") == 1
+        writer.close()
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_empty_line_does_not_keep_a_connection_open() -> None:
+    async with server() as found:
+        found.front._server.config.timeout_keep_alive = 0.2
+        reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}")
+        await reader.readuntil(b'{"size":2}')
+        writer.write(b"\r\n")
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+
+
 CLOSING = b"POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
 
 

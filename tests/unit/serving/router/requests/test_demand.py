@@ -32,6 +32,9 @@ FIRST = {"role": "user", "content": "Why is the sky blue?"}
         (CHAT, {"max_tokens": "8000.0"}, 8000),
         (CHAT, {"max_tokens": True}, 1),
         (CHAT, {"max_tokens": -1}, 0),
+        # No engine takes as many.
+        (CHAT, {"max_tokens": "9" * 310}, 2**31),
+        (CHAT, {"max_tokens": 10**400}, 2**31),
         # These it refuses.
         (CHAT, {"max_tokens": "many"}, None),
         (CHAT, {"max_tokens": 0.5}, None),

@@ -49,6 +49,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
             {"tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "a"}}]},
             ["x", "f", "a"],
         ),
+        # Engines read arguments as JSON.
+        (
+            {"tool_calls": [{"function": {"arguments": '{"\\u0068ow": "\\u0074o"}'}}]},
+            ['{"\\u0068ow": "\\u0074o"}', "how", "to"],
+        ),
+        ({"tool_calls": [{"function": {"arguments": "\\d{"}}]}, ["\\d{"]),
         ({"reasoning": "a", "content": None}, ["a"]),
     ],
 )
@@ -119,6 +125,10 @@ def test_token_ids_cannot_be_read(prompt: Any) -> None:
         ),
         ({"type": "message", "content": [{"type": "thinking", "thinking": "a", "signature": "s"}]}, ["a"]),
         ({"content": [{"type": "tool_use", "id": "x", "name": "f", "input": {"how to": 1}}]}, ["f\nhow to"]),
+        *(
+            ({"content": [{"type": "tool_use", "id": "x", "name": "f", "input": {name: "a"}}]}, [said])
+            for name, said in (("id", "f\na"), ("signature", "f\nsignature\na"), ("logprobs", "f\nlogprobs\na"))
+        ),
         ({"error": {"message": "a"}}, []),
     ],
 )

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from rayllm.access import Keyring
+from rayllm.core.shares import Shares
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys
@@ -124,7 +125,8 @@ class NoKeys:
 
 
 def gated(open_paths: list[str]) -> ApiKeyGate:
-    return ApiKeyGate(router(), cast(Credentials, NoKeys()), AdminKeys([]), lambda error: None, open_paths)
+    shares = Shares("requests", "setting", 100, 1)
+    return ApiKeyGate(router(), cast(Credentials, NoKeys()), AdminKeys([]), print, shares, open_paths)
 
 
 async def test_with_keys_the_page_needs_none_and_everything_else_does() -> None:
