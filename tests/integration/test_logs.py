@@ -38,6 +38,6 @@ def test_log_files_are_complete_and_routers_stay_as_large_as_they_are(service: S
     grown = router.memory_info().rss - before
     assert grown < MOST_BYTES_A_REQUEST * REQUESTS
     # A line is written when its reply has left.
-    assert within(60, lambda: f" counted-{REQUESTS - 1} GET" in routers_log())
-    lines = re.findall(r" counted-(\d+) GET /v1/models/counted 404 ", routers_log())
+    assert within(60, lambda: f" counted-{REQUESTS - 1} 127.0.0.1 GET" in routers_log())
+    lines = re.findall(r" counted-(\d+) 127\.0\.0\.1 GET /v1/models/counted 404 ", routers_log())
     assert [int(number) for number in lines] == list(range(REQUESTS))

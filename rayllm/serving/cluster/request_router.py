@@ -10,12 +10,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import LocalityMixin, PendingRequest, RequestRouter, RunningReplica
 
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, publish
 
 
-class NearestRouter(RequestRouter):  # type: ignore[misc]
+class NearestRouter(LocalityMixin, RequestRouter):  # type: ignore[misc]
     """Picks two replicas of this node at random, or of any node if this one has none; Serve takes the less busy.
 
     Serve's own leaves the node if its replica does not say at once how busy it is. What a proxy gets from a router of

@@ -6,10 +6,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.serve._private.common import RequestMetadata
-from ray.serve.request_router import PendingRequest
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from rayllm.serving.cluster.request_router import NearestRouter
+from rayllm.serving.cluster.request_router import NearestRouter, WatchingRouter
+
+
+def made(kind: type[RequestRouter]) -> Any:
+    """A request router as Ray Serve makes it, on the node `here`."""
+    return kind(
+        deployment_id=DeploymentID("name", "app"),
+        handle_source=DeploymentHandleSource.PROXY,
+        self_node_id="here",
+        self_actor_id="actor",
+        self_actor_handle=None,
+        use_replica_queue_len_cache=False,
+        create_replica_wrapper_func=RunningReplica,
+        prefer_local_node_routing=True,
+        prefer_local_az_routing=True,
+        self_availability_zone=None,
+    )
+
+
+async def test_handles_choose_among_the_replicas_of_a_model() -> None:
+    replicas: list[Any] = [SimpleNamespace(node_id=node) for node in ("there", "elsewhere")]
+    [chosen] = await made(WatchingRouter).choose_replicas(replicas)
+    assert len(chosen) == 2
 
 
 @pytest.mark.parametrize(
@@ -23,8 +45,7 @@ from rayllm.serving.cluster.request_router import NearestRouter
     ],
 )
 async def test_a_proxy_asks_the_routers_of_its_node_while_there_are_any(nodes: list[str], expected: set[str]) -> None:
-    chooser = object.__new__(NearestRouter)
-    chooser._self_node_id = "here"
+    chooser = made(NearestRouter)
     routers: list[Any] = [SimpleNamespace(node_id=node) for node in nodes]
     # Serve asks again and again while the chosen ones are busy.
     pending = PendingRequest(args=[], kwargs={}, metadata=RequestMetadata("id", "internal"))
