@@ -38,7 +38,8 @@ class Tally:
             self.under_way[ending] += 1
         if ending is not Ending.RIGHT:
             self.reasons[f"{ending}: {reason}"] += 1
-            self.failures_s.append(time.monotonic() - self.fault_at)
+            # Between faults there is none to count from.
+            self.failures_s += [time.monotonic() - self.fault_at] if self.fault_at < float("inf") else []
 
     @property
     def bad(self) -> int:

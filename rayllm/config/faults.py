@@ -32,7 +32,8 @@ def _line(model: type[BaseModel], item: dict[str, typing.Any]) -> str:
         return f"{path}: unknown key{hint}"
     if item["type"] == "missing":
         return f"{path}: is required."
-    message = str(item["msg"]).removeprefix("Value error, ").rstrip(".")
+    is_no_list = item["type"] in ("list_type", "tuple_type")
+    message = "must be a list" if is_no_list else str(item["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"{path}: {message[0].lower() + message[1:]}." if path else f"{message}."
 
 

@@ -16,8 +16,10 @@ current_tenant: ContextVar[str] = ContextVar("tenant", default="")
 
 
 class Shares:
-    """A limited amount of which a tenant may hold as much as it leaves free: half if it is alone, a third if there is
-    another one that takes all it can, so that who comes next finds room. Without tenants, "", there is one for all.
+    """A limited amount that tenants share: each may hold as much as it leaves free.
+
+    That is half for a tenant that is alone, and a third beside another one that takes all it can. Without keys there is
+    one tenant, "", which may hold everything.
 
     Args:
         what: the amount, for errors.
@@ -59,7 +61,7 @@ class Shares:
 
 
 class Turns:
-    """Room for some jobs at once, of which a tenant has one, so that tenants take turns; without tenants, "", all.
+    """Room for some jobs at once, of which each tenant has one, so that tenants take turns. The tenant "" may have all.
 
     Args:
         busy: makes the error if there is no room in time.
@@ -73,7 +75,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for room, and keep it for the block."""
+        """Wait for the tenant's turn, and hold the room for the block."""
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(self._timeout_s):

@@ -145,7 +145,7 @@ def split_errors(architecture: Architecture, settings: EngineSettings) -> list[s
 def shape_errors(
     tensor: int, stages: int, heads: int | None, key_values: int | None, layers: int | None, inner: int = 0
 ) -> list[str]:
-    """As `split_errors`, for a model of which some sizes are unknown: None, or 0."""
+    """Why a model cannot be split so, as `split_errors` says it; sizes that nobody knows are None or 0."""
     errors = []
     if heads and heads % tensor:
         errors.append(f"{heads} attention heads cannot be shared by {tensor} GPUs")

@@ -39,7 +39,7 @@ class Candidate:
 
 
 def within_bound(some: Sequence[Candidate], candidates: Sequence[Candidate], work: int) -> list[Candidate]:
-    """Those of `some` that may take `work` for the sake of affinity.
+    """The candidates among `some` that may take `work` for the sake of affinity.
 
     The request's own work is added to the bound, so that a long request may join others where load is low.
     Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018.

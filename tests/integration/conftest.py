@@ -117,6 +117,8 @@ def service(proxy_url: str, tmp_path_factory: pytest.TempPathFactory) -> Service
             "model_aliases": {"gpt-demo": "rayllm-demo"},
             "max_ongoing_requests": 4_000,
             "cors": {"allow_origins": ["*"]},
+            "allowed_hosts": ["rayllm.example"],
+            "trusted_proxies": ["127.0.0.9"],
             "batches": {"storage": str(tmp_path_factory.mktemp("batches")), "max_file_bytes": 10_000_000},
         },
     }

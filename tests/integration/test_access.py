@@ -103,6 +103,7 @@ def access(proxy_url: str, issuer: Issuer, tmp_path_factory: pytest.TempPathFact
         "oidc": {"issuer": issuer.url, "audience": "rayllm", "models_claim": "models"},
         "usage": str(folder / "usage"),
         "batches": {"storage": str(folder / "batches")},
+        "open_paths": ["/openapi.json"],
     }
     serve.run(build_app({"llm_configs": [str(DEMO)], "router": router}), name=NAME, route_prefix=f"/{NAME}")
     made.warm_up = engine_tokens(made)
@@ -158,14 +159,14 @@ def test_clients_raise_their_own_error_for_other_keys(access: Access, key: str) 
     assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/models", "/metrics", "/v1/requests", "/v1/files", "/version", "/openapi.json", "/none"]
-)
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/v1/requests", "/v1/files", "/version", "/none"])
 def test_every_path_but_probes_needs_a_key(access: Access, path: str) -> None:
     assert httpx.get(access.url + path).status_code == 401
     assert httpx.get(access.url + "/health").status_code == 200
     assert httpx.get(access.url + "/ready").json() == {"status": "ready"}
     assert httpx.head(access.url + "/ready/").status_code == 200
+    # It is in `router.open_paths`.
+    assert "/v1/chat/completions" in httpx.get(access.url + "/openapi.json").json()["paths"]
 
 
 def test_prometheus_has_a_key_for_metrics_alone(access: Access) -> None:

@@ -227,13 +227,14 @@ def test_web_pages_cannot_use_a_service_without_keys(service: Service, http: htt
         reply = httpx.post(f"{url}{COMPLETIONS}", json=body, headers={"host": "evil.example"}, timeout=60)
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "permission_denied")
         assert httpx.get(f"{url}/v1/models", headers={"host": "evil.example"}).status_code == 403
+        assert httpx.get(f"{url}/v1/models", headers={"host": "rayllm.example:8000"}).status_code == 200
         own = {"origin": url, "sec-fetch-site": "same-origin"}
         assert httpx.post(f"{url}{COMPLETIONS}", json=body, headers=own, timeout=60).status_code == 200
         # HEAD, and needless slashes, before Ray Serve's proxy as well.
         for path in ("/v1/models", "//v1//models/", "/health/"):
             reply = httpx.head(f"{url}{path}")
             assert (reply.status_code, reply.content) == (200, b"")
-    # This application lets pages of any origin call it; those without CORS are refused.
+    # This application lets pages of any origin call it; `test_ui.py` has one that does not.
     assert is_served(http)
 
 

@@ -41,3 +41,12 @@ def test_log_files_are_complete_and_routers_stay_as_large_as_they_are(service: S
     assert within(60, lambda: f" counted-{REQUESTS - 1} 127.0.0.1 GET" in routers_log())
     lines = re.findall(r" counted-(\d+) 127\.0\.0\.1 GET /v1/models/counted 404 ", routers_log())
     assert [int(number) for number in lines] == list(range(REQUESTS))
+
+
+def test_only_a_proxy_that_the_configuration_names_says_who_the_client_is(service: Service) -> None:
+    for source in ("127.0.0.9", "127.0.0.8"):
+        said = {"x-forwarded-for": "203.0.113.7", "x-request-id": f"by-{source}"}
+        with httpx.Client(transport=httpx.HTTPTransport(local_address=source), base_url=service.url) as http:
+            assert http.get("/v1/models", headers=said).status_code == 200
+    for line in ("by-127.0.0.9 203.0.113.7 GET", "by-127.0.0.8 127.0.0.8 GET"):
+        assert within(60, lambda line=line: f" {line} /v1/models 200 " in routers_log())  # type: ignore[misc]

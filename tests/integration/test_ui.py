@@ -154,6 +154,25 @@ def test_a_model_that_refuses_a_request_says_why_in_the_chat(person: Person) -> 
     person.waits_for_the_end()
 
 
+def test_a_page_of_another_origin_changes_nothing_without_keys(browser: Browser, surface: Service) -> None:
+    """No reply is for such a page, but the request itself would cost the engine its time."""
+    url = f"{surface.url}/v1/embeddings"
+
+    def refused() -> float:
+        lines = httpx.get(f"{surface.url}/metrics").text.splitlines()
+        counts = [line for line in lines if line.startswith("rayllm_refused_total{") and "permission_denied" in line]
+        return sum(float(line.rpartition(" ")[2]) for line in counts)
+
+    before = refused()
+    page = browser.new_page()
+    page.goto("about:blank")
+    page.evaluate("url => fetch(url, {method: 'POST', mode: 'no-cors', body: '{}'})", url)
+    page.close()
+    assert refused() == before + 1
+    for headers in ({"origin": "null"}, {"origin": "https://example.com"}, {"sec-fetch-site": "cross-site"}):
+        assert httpx.post(url, content="{}", headers=headers).status_code == 403
+
+
 def test_images_go_to_a_model_that_sees_behind_a_route_prefix(browser: Browser, surface: Service) -> None:
     picture = base64.b64decode(images.picture("red").partition(",")[2])
     with Person(browser, f"{surface.url}/ui") as person:

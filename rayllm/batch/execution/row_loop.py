@@ -38,7 +38,7 @@ class RowLoop:
         return future.result(timeout_s)
 
     def start(self, work: Callable[[Row], Awaitable[Row]], row: Row) -> Future[Row]:
-        """As `map`, for one row; returns at once. The future can be cancelled."""
+        """Start `work` on one row, as `map` does; cancelling the future stops the work."""
         return asyncio.run_coroutine_threadsafe(self._one(work, row), self._loop)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:

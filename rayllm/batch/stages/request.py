@@ -84,7 +84,7 @@ class DeployedRequestStage:
         return self._rows.map(self._request, rows)
 
     def start(self, row: Row) -> Future[Row]:
-        """Send one request; returns at once. The future can be cancelled."""
+        """Start to send one request; cancelling the future stops that."""
         return self._rows.start(self._request, row)
 
     async def _request(self, row: Row) -> Row:

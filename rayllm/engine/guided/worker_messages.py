@@ -65,12 +65,12 @@ class Envelope:
     ticket: str
 
     def pack(self) -> str:
-        """The JSON text."""
+        """The envelope as JSON text."""
         return json.dumps(vars(self))
 
     @classmethod
     def unpack(cls, text: str) -> Envelope:
-        """Parse the JSON text.
+        """Read an envelope from the JSON text of `pack`.
 
         Raises:
             ValueError, TypeError: not an envelope.

@@ -15,7 +15,7 @@ _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
 
 
 class RequestScopeMiddleware:
-    """Has the scope of each request at hand."""
+    """ASGI middleware that keeps the current request's scope for the functions of this module."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

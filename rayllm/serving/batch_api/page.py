@@ -75,7 +75,7 @@ class Owners:
     def page(
         self, names: Sequence[str], cursor: Cursor, caller: Caller, find: Callable[[str], Entry | None]
     ) -> Page[Entry]:
-        """A page of the list of the caller's entries, of all whose files have these names."""
+        """Read one page of the caller's entries; `names` are the files of everybody's, in order."""
         ids = [name.removesuffix(".json") for name in names]
         known = self._tenants = {each: self._tenants[each] for each in ids if each in self._tenants}
 

@@ -86,23 +86,24 @@ class BoundedHeads(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is complete: cancel its timer."""
+        """Cancel the timers of the head, and of an earlier reply that has ended while the head came."""
         self._end_head()
+        self._unset_keepalive_if_required()
         if self._hosts != 1 and self.parser.get_http_version() == "1.1":
             raise RequestError(f"The request has {self._hosts} Host headers; HTTP/1.1 needs one.")
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """A chunk begins, or the trailers."""
+        """Expect a chunk's content, or the trailers."""
         self._is_in_trailer, self._has_only_head = True, False
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Pass on a part of the body."""
         self._is_in_trailer = self._has_only_head = False
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete, with its trailers."""
+        """End the request, with its trailers."""
         self._is_in_trailer = self._has_only_head = False
         self._head_bytes = 0
         super().on_message_complete()

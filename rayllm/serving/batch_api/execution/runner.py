@@ -104,7 +104,7 @@ class Runner:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process take so many bytes more than it has, and raise MemoryError beyond them. Shared memory is free.
+    """Limit this process to `size` more bytes of private memory; a larger allocation raises MemoryError.
 
     Source: getrlimit(2), RLIMIT_DATA; proc_pid_status(5), VmData.
     """

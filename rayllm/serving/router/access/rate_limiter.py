@@ -65,8 +65,7 @@ class RateLimiter:
         self._now = now
         self._leased: dict[str, _Leased] = {}
         self._changes: list[Change] = []
-        # By key.
-        self._in_progress: Counter[str] = Counter()
+        self._in_progress: Counter[str] = Counter()  # by key
         self._reporting: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
@@ -263,7 +262,5 @@ class TokenEstimates:
 
 
 def _moved(average: float, latest: float, first: float) -> float:
-    """An average after one more request, which counts at most four times the average, or the first one, and at least a
-    quarter of the first one: no request makes later ones reserve next to nothing, or far too much.
-    """
+    """Move an average by one request, within bounds: none makes later ones reserve next to nothing, or far too much."""
     return average + _WEIGHT * (min(max(latest, first / 4), 4 * max(average, first)) - average)

@@ -86,7 +86,7 @@ class LimitedProtocol(BoundedHeads):
         super().on_message_complete()
 
     def end_after_reply(self) -> None:
-        """Close the connection after the reply in progress, or the next one, unless the client sends nothing soon."""
+        """Close the connection after one more reply, or soon if the client sends no request."""
         if self._is_ending:
             return
         self._is_ending = True

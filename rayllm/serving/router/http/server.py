@@ -31,7 +31,6 @@ from rayllm.serving.router.requests.record import CLIENT_LEFT
 logger = logging.getLogger(__name__)
 
 _ID = REQUEST_ID.encode()
-_HEALTH = "/health"
 
 
 @dataclass(eq=False)
@@ -135,7 +134,7 @@ class HttpServer:
         if not scope["path"].startswith(f"{self.root_path}/"):
             error = RouteNotFoundError(f"There is no {scope['method']} {scope['path']}.")
             await error_response(error, scope["path"])(scope, receive, send)
-        elif scope["path"].removeprefix(self.root_path) == _HEALTH:
+        elif scope["path"].removeprefix(self.root_path) == "/health":
             await self.app(scope, receive, send)
         else:
             await self._answer_limited(scope, receive, send)

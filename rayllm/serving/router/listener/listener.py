@@ -30,7 +30,6 @@ _ANSWER_S = 10.0
 # Seconds until an address that is not available is an error. Meanwhile the processes of an earlier service end, or a
 # router whose keeper has died starts another one.
 _JOIN_S = 5.0
-_POLL_S = 0.05
 _BACKLOG = 4096
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -245,7 +244,7 @@ def _join(
                 deadline = time.monotonic() + _JOIN_S
             if time.monotonic() > deadline:
                 raise
-        time.sleep(_POLL_S)
+        time.sleep(_RETRY_S / 20)
 
 
 def _receive_socket(keeper: socket.socket, service: str) -> socket.socket:

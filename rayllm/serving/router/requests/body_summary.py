@@ -17,9 +17,7 @@ _MAX_NAME = 1024
 
 @dataclass(frozen=True)
 class Summary:
-    """The requested model, whether the reply is a stream, the features for routing, what the request may take, and
-    tools if some are hosted.
-    """
+    """What routing and limits need to know of a request, and its tools if some are hosted."""
 
     model: str
     wants_stream: bool

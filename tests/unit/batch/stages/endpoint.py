@@ -38,12 +38,14 @@ class Endpoint(WebServer):
     Args:
         replies: the first answers, in order.
         takes_s: seconds that each answer takes.
+        together: the first answers wait until so many requests are in flight at once.
     """
 
-    def __init__(self, *replies: Reply, takes_s: float = 0.0) -> None:
+    def __init__(self, *replies: Reply, takes_s: float = 0.0, together: int = 0) -> None:
         super().__init__()
         self._replies = list(replies)
         self._takes_s = takes_s
+        self._together = together
         self._in_flight = 0
         self.most_in_flight = 0
         self.got: list[Got] = []
@@ -59,6 +61,8 @@ class Endpoint(WebServer):
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:
             await asyncio.sleep(self._takes_s)
+            while self.most_in_flight < self._together:
+                await asyncio.sleep(0.001)
         finally:
             self._in_flight -= 1
         reply = self._replies.pop(0) if self._replies else self.answer(json.loads(text))

@@ -172,7 +172,7 @@ def test_the_window_is_that_of_all_batches_together() -> None:
 def test_the_rate_is_kept_by_all_workers_together() -> None:
     pace = NearPace(100)
     with (
-        Endpoint(takes_s=0.3) as endpoint,
+        Endpoint(together=3) as endpoint,
         stage(endpoint.url, rate_limiter=pace) as one,
         stage(endpoint.url, rate_limiter=pace) as other,
         ThreadPoolExecutor(2) as threads,
@@ -180,10 +180,11 @@ def test_the_rate_is_kept_by_all_workers_together() -> None:
         list(threads.map(lambda made: made([{}] * 10), [one, other]))
     assert pace.calls == len(endpoint.got) == 20
     # A rate for each worker would let them go in half the time.
-    assert pace.due[-1] - pace.due[0] >= 0.7 * 19 / 100
+    assert max(pace.due) - min(pace.due) >= 0.7 * 19 / 100
     times = sorted(got.at for got in endpoint.got)
     assert all(at >= due for at, due in zip(times, sorted(pace.due), strict=True))
-    assert endpoint.most_in_flight > 2
+    # Nobody waits for another's answer.
+    assert endpoint.most_in_flight >= 3
 
 
 def test_a_pace_gives_each_its_time_and_saves_none_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,6 +278,22 @@ async def test_an_empty_line_does_not_keep_a_connection_open() -> None:
         writer.close()
 
 
+async def test_a_request_whose_head_came_during_the_last_reply_takes_its_time() -> None:
+    async with server() as found:
+        found.front._server.config.timeout_keep_alive = 0.05
+        found.hold.clear()
+        reader, writer = await found.connect(POST + b"content-length: 2\r\n\r\n{}POST /v1/x HT")
+        await asyncio.sleep(0.05)
+        found.hold.set()
+        await reader.readuntil(b'{"size":2}')
+        found.hold.clear()
+        writer.write(b"TP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n{ }")
+        await asyncio.sleep(0.3)
+        found.hold.set()
+        assert await reader.readuntil(b'{"size":3}')
+        writer.close()
+
+
 CLOSING = b"POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
 
 
