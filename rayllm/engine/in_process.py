@@ -51,7 +51,7 @@ class InProcessClient:
 
     def __post_init__(self) -> None:
         self._ids = count()
-        # Most rows of a job have the same parameters. The self.plan is kept because its id is in the key.
+        # Most rows of a job have the same parameters. The plan is kept because its id is in the key.
         self._parsed: OrderedDict[str, tuple[Any, RequestPlan]] = OrderedDict()
 
     @property
