@@ -74,7 +74,8 @@ def _alone(name: str) -> dict[str, float] | None:
         return None
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    # vLLM logs to the same output, also after this.
+    found: dict[str, float] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     print(name, found, file=sys.stderr)
     return found
 

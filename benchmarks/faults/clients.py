@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-import httpx
+import httpx2
 import openai
 
 from benchmarks.faults.answers import QUESTIONS, Answer, Ending, Question, StreamedAnswer, compare, whole_answer
@@ -24,7 +24,7 @@ _AFTER_FAILURE_S = 0.1
 
 def openai_client(address: Address, keeps_connections: bool = True) -> openai.AsyncOpenAI:
     """OpenAI's client, which asks everything once, so that what is seen is what was answered."""
-    limits = httpx.Limits(max_keepalive_connections=None if keeps_connections else 0)
+    limits = httpx2.Limits(max_keepalive_connections=None if keeps_connections else 0)
     http = openai.DefaultAsyncHttpxClient(limits=limits, trust_env=False)
     return openai.AsyncOpenAI(
         base_url=f"{address.url}/v1", api_key=address.key, max_retries=0, timeout=_LONGEST_S, http_client=http
@@ -100,7 +100,7 @@ class Client:
                 ending, reason = streamed.ending(right)
         except openai.APIStatusError as error:
             ending, reason = Ending.REFUSED, f"{error.status_code} {error.response.text[:200]}"
-        except (openai.APIConnectionError, httpx.HTTPError) as error:
+        except (openai.APIConnectionError, httpx2.HTTPError) as error:
             ending, reason = streamed.ending(right) if begun_at < float("inf") else (Ending.LOST, repr(error.__cause__))
         self._tally().add(ending, reason, begun_at)
         if ending is not Ending.RIGHT:
