@@ -22,7 +22,7 @@ from rayllm.serving.router.ui.pages import PATH as UI
 Schema = dict[str, Any]
 
 _TASKS = ("generate", "transcription", "embed", "classify", "token_embed", "token_classify")
-_MOST_TYPES = 6
+_MAX_TYPES = 6
 _ANNOTATIONS = ("description", "title", "examples", "example")
 _ERROR: Schema = {
     "type": "object",
@@ -363,7 +363,7 @@ def _type(schema: Schema) -> str:
     for key in ("anyOf", "oneOf"):
         if key in schema:
             types = dict.fromkeys(_type(one) for one in schema[key] if one.get("type") != "null")
-            return " \\| ".join(types) if len(types) <= _MOST_TYPES else "mapping of several kinds"
+            return " \\| ".join(types) if len(types) <= _MAX_TYPES else "mapping of several kinds"
     if "allOf" in schema:
         return _type(schema["allOf"][0])
     kind = schema.get("type")

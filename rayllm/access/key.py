@@ -19,7 +19,7 @@ PREFIX = "sk-rayllm-"
 LONGEST_KEY = 256
 """Characters of the longest key that is looked up."""
 _SECRET_BYTES = 32
-MOST_LABELS = 16
+MAX_LABELS = 16
 """Labels of a key."""
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,63}")
@@ -62,7 +62,7 @@ class Key(Frozen):
     another name of this field."""
     expires: datetime | None = None
     """When the key stops working, with a time zone; null is never."""
-    labels: dict[str, str] = Field({}, max_length=MOST_LABELS)
+    labels: dict[str, str] = Field({}, max_length=MAX_LABELS)
     """What usage can be grouped by, such as a team: at most 16, of plain names and values."""
     admin: bool = False
     """May load adapters, and see other keys' requests."""

@@ -21,7 +21,7 @@ from rayllm.sources.storage import Folder
 
 _SALT_BYTES = 32
 # Larger files are written as JSON, which is YAML too, and is read a hundred times as fast.
-_MOST_AS_YAML = 1000
+_MAX_AS_YAML = 1000
 
 
 class KeyList(Frozen):
@@ -138,7 +138,7 @@ class KeyFile:
 
 def _text(salt: str, keys: list[Key]) -> str:
     entries = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
-    if len(entries) <= _MOST_AS_YAML:
+    if len(entries) <= _MAX_AS_YAML:
         return dump_yaml({"salt": salt, "keys": entries})
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     return f'{{"salt": "{salt}", "keys": [\n{lines}\n]}}\n'

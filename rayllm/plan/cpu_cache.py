@@ -16,7 +16,7 @@ BLOCK = 128
 # The rest is for activations, for other programs, and for files that the system keeps in memory.
 _SHARE = 0.5
 # For models whose cache cannot be computed.
-_MOST_IF_UNKNOWN = 4 * GIB
+_MAX_IF_UNKNOWN = 4 * GIB
 _LEAST = GIB // 16
 _USUAL_TOKENS = 1024
 _LONGEST_REQUESTS = 4
@@ -32,7 +32,7 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
         ConfigError: the weights or one request do not fit; the message says what would.
     """
     if measured is None:
-        return max(_LEAST, min(int(free * _SHARE), _MOST_IF_UNKNOWN))
+        return max(_LEAST, min(int(free * _SHARE), _MAX_IF_UNKNOWN))
     left = free - measured.weights.bytes
     if left <= 0:
         raise ConfigError(

@@ -10,7 +10,7 @@ from rayllm.core.priority import Priority
 
 T = TypeVar("T")
 # Counters of tenants with nothing in the queue that are kept.
-_MOST_COUNTERS = 1000
+_MAX_COUNTERS = 1000
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class _Class(Generic[T]):
     def add(self, tenant: str, tokens: int) -> None:
         """Count tokens as served; fewer than none are given back."""
         self._counters[tenant] = max(self.floor, self.counter(tenant) + tokens)
-        if len(self._counters) > _MOST_COUNTERS + len(self.queues):
+        if len(self._counters) > _MAX_COUNTERS + len(self.queues):
             self._counters = {name: self.counter(name) for name in self.queues}
 
     def serve(self, tenant: str, tokens: int) -> None:

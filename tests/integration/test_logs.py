@@ -14,7 +14,7 @@ from tests.integration.test_processes import process
 
 WARM_UP, REQUESTS = 2_000, 10_000
 # Before, each request left 1,500 to 2,000 bytes behind.
-MOST_BYTES_A_REQUEST = 700
+MAX_BYTES_A_REQUEST = 700
 
 
 def refused(http: httpx.Client, count: int, name: str) -> None:
@@ -36,7 +36,7 @@ def test_log_files_are_complete_and_routers_stay_as_large_as_they_are(service: S
     before = router.memory_info().rss
     refused(http, REQUESTS, "counted")
     grown = router.memory_info().rss - before
-    assert grown < MOST_BYTES_A_REQUEST * REQUESTS
+    assert grown < MAX_BYTES_A_REQUEST * REQUESTS
     # A line is written when its reply has left.
     assert within(60, lambda: f" counted-{REQUESTS - 1} 127.0.0.1 GET" in routers_log())
     lines = re.findall(r" counted-(\d+) 127\.0\.0\.1 GET /v1/models/counted 404 ", routers_log())

@@ -17,7 +17,7 @@ from rayllm.core.stream_journal import StreamJournal, TokenGroup, tokens_of
 from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 
 # Tokens with a bias that vLLM's runner for GPUs takes in a request.
-_MOST_BIASES = 1024
+_MAX_BIASES = 1024
 
 
 def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> None:
@@ -166,6 +166,6 @@ def _remaining(request: Any, tokens: list[int]) -> Any:
 def _with_penalties(bias: dict[int, float], penalty: float, tokens: list[int]) -> dict[int, float]:
     """A request's `logit_bias` with what `frequency_penalty` takes from the logits of the tokens generated so far."""
     penalized = bias | {token: bias.get(token, 0.0) - penalty * count for token, count in Counter(tokens).items()}
-    if len(penalized) > _MOST_BIASES:
-        raise ValueError(f"The stream would go on with {len(penalized)} biased tokens; vLLM takes {_MOST_BIASES}.")
+    if len(penalized) > _MAX_BIASES:
+        raise ValueError(f"The stream would go on with {len(penalized)} biased tokens; vLLM takes {_MAX_BIASES}.")
     return penalized

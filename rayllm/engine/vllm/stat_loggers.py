@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
-_MOST_SETS_OF_ADAPTERS = 100
+_MAX_SETS_OF_ADAPTERS = 100
 
 
 class BoundedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has no types
@@ -20,7 +20,7 @@ class BoundedStatLogger(PrometheusStatLogger):  # type: ignore[misc]  # vLLM has
     def record(self, *stats: Any, **named: Any) -> None:
         """Record the stats of a step."""
         adapters = self.gauge_lora_info
-        if adapters is not None and len(adapters._metrics) >= _MOST_SETS_OF_ADAPTERS:
+        if adapters is not None and len(adapters._metrics) >= _MAX_SETS_OF_ADAPTERS:
             adapters.clear()
         super().record(*stats, **named)
 

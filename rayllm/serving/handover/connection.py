@@ -14,7 +14,7 @@ from rayllm.serving.http.chunks import LAST_CHUNK, http_chunk
 
 # Seconds in which a client ends a connection that this side has ended.
 _LAST_BYTES_S = 10.0
-_MOST_READ = 64 * 1024
+_MAX_READ = 64 * 1024
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -150,7 +150,7 @@ class ClientConnection:
     def _discard(self, on_disconnect: Callable[[], None]) -> None:
         """Discard what the client sends, which nobody will answer, until it disconnects."""
         try:
-            is_disconnected = not self._socket.recv(_MOST_READ)
+            is_disconnected = not self._socket.recv(_MAX_READ)
         except BlockingIOError:
             return
         except OSError:
@@ -166,7 +166,7 @@ async def _end_gently(connection: socket.socket) -> None:
     with connection, suppress(OSError, TimeoutError):
         connection.shutdown(socket.SHUT_WR)
         async with asyncio.timeout(_LAST_BYTES_S):
-            while await loop.sock_recv(connection, _MOST_READ):
+            while await loop.sock_recv(connection, _MAX_READ):
                 pass
 
 

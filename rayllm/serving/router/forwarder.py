@@ -56,7 +56,7 @@ from rayllm.serving.router.telemetry.telemetry import Telemetry
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # A request that has lost its slot so often keeps the next one.
-_MOST_PUT_BACKS = 3
+_MAX_PUT_BACKS = 3
 
 # Headers of the client that a replica gets. With others it could disable deadlines, or choose replicas, by Ray Serve's.
 _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
@@ -270,7 +270,7 @@ class Forwarder:
         async def send(replica: Replica, search: ReplicaSearch) -> None:
             client.stop_heartbeat()
             client.record.sent_to(replica.id, search.choice, search.waited_for)
-            wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MOST_PUT_BACKS}
+            wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MAX_PUT_BACKS}
             marks = {name: "1" for name, is_wanted in wanted.items() if is_wanted}
             request = replace(replica_request, headers={**replica_request.headers, **marks})
             try:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rayllm.access import ANYONE, Caller, Key, KeyFile, caller_of, new_key
-from rayllm.access.key import LONGEST_KEY, MOST_LABELS, PREFIX, key_hash
+from rayllm.access.key import LONGEST_KEY, MAX_LABELS, PREFIX, key_hash
 from rayllm.access.key_file import KeyList
 from rayllm.core.errors import AuthenticationError, ConfigError, PermissionDeniedError, StorageError
 
@@ -132,7 +132,7 @@ def test_without_keys_anyone_calls() -> None:
         ({"labels": {"team": "x" * 65}}, "keys.0.labels: `team` must be at most 64"),
         ({"labels": {"team": "x\n"}}, "keys.0.labels: `team` must be"),
         ({"labels": {"team": 1}}, "keys.0.labels.team"),
-        ({"labels": {f"l{n}": "x" for n in range(MOST_LABELS + 1)}}, "keys.0.labels"),
+        ({"labels": {f"l{n}": "x" for n in range(MAX_LABELS + 1)}}, "keys.0.labels"),
     ],
 )
 def test_a_wrong_entry_is_named(tmp_path: Path, fields: dict[str, Any], says: str) -> None:

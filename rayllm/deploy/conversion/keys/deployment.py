@@ -24,7 +24,7 @@ _INTEGERS = ("min_replicas", "max_replicas", "initial_replicas", "max_ongoing_re
 # Ray Serve's `num_replicas: auto`.
 _AUTO = {"min_replicas": 1, "max_replicas": 100}
 _CONTEXT = 2048
-_MOST_REPLICAS = {Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
+_MAX_REPLICAS = {Format.EARLY: 100, Format.RAY_SERVE_LLM: 1}
 
 
 def carry_deployment(config: Mapping, is_listed: bool, changes: Changes) -> Routing | None:
@@ -123,7 +123,7 @@ def _context(config: Mapping, changes: Changes) -> None:
 def _autoscaling(config: Mapping, changes: Changes) -> None:
     deployment = config.setdefault("deployment_config", {})
     if isinstance(deployment, dict) and not {"autoscaling_config", "num_replicas"} & deployment.keys():
-        deployment["autoscaling_config"] = {"min_replicas": 1, "max_replicas": _MOST_REPLICAS[Format.EARLY]}
+        deployment["autoscaling_config"] = {"min_replicas": 1, "max_replicas": _MAX_REPLICAS[Format.EARLY]}
         changes.added("deployment_config.autoscaling_config", "is written as 1 to 100 replicas, the old default")
     autoscaling = at(config, "deployment_config", "autoscaling_config")
     if autoscaling.get("min_replicas") == 0 and "initial_replicas" not in autoscaling:
@@ -133,7 +133,7 @@ def _autoscaling(config: Mapping, changes: Changes) -> None:
 
 
 def _most_replicas(config: Mapping, form: Format, changes: Changes) -> None:
-    autoscaling, most = at(config, "deployment_config").get("autoscaling_config"), _MOST_REPLICAS[form]
+    autoscaling, most = at(config, "deployment_config").get("autoscaling_config"), _MAX_REPLICAS[form]
     if not isinstance(autoscaling, dict) or "max_replicas" in autoscaling:
         return
     fewest = autoscaling.get("min_replicas", 1)

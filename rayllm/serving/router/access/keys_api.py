@@ -14,7 +14,7 @@ from rayllm.core.errors import RequestError
 from rayllm.serving.batch_api.page import limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
-_MOST_LISTED = 1000
+_MAX_LISTED = 1000
 _PARAMETERS = ("limit", "after")
 
 
@@ -36,7 +36,7 @@ async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, reque
     query = request.query_params
     for name in query.keys() - set(_PARAMETERS):
         raise RequestError(f"`{name[:100]}` is not known; use {' and '.join(_PARAMETERS)}.", name[:100])
-    limit = limit_of(query, 100, _MOST_LISTED)
+    limit = limit_of(query, 100, _MAX_LISTED)
     keys = keyring().keys
     if caller.name and not caller.is_admin:
         keys = tuple(key for key in keys if key.name == caller.name)

@@ -28,7 +28,7 @@ _TOKENS_PER_BYTE = 0.25
 _TYPICAL_ANSWER = 256
 # Weight of the latest request in estimates, and how many averages are kept.
 _WEIGHT = 0.1
-_MOST_AVERAGES = 10_000
+_MAX_AVERAGES = 10_000
 
 
 @dataclass
@@ -256,7 +256,7 @@ class TokenEstimates:
     def _of(self, tenant: str, model_id: str) -> _Averages:
         averages = self._averages.setdefault((tenant, model_id), _Averages())
         self._averages.move_to_end((tenant, model_id))
-        if len(self._averages) > _MOST_AVERAGES:
+        if len(self._averages) > _MAX_AVERAGES:
             self._averages.popitem(last=False)
         return averages
 

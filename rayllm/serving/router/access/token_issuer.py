@@ -28,7 +28,7 @@ _UNKNOWN_S = 10.0
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1024 * 1024
 # Verified tokens to remember: a signature takes a tenth of a millisecond.
-_MOST_TOKENS = 10_000
+_MAX_TOKENS = 10_000
 
 
 class TokenIssuer:
@@ -65,7 +65,7 @@ class TokenIssuer:
             self._callers.pop(digest, None)
             caller, expires_at = verify(token, await self._key(key_id(token)), self.config)
             self._callers[digest] = caller, expires_at
-            if len(self._callers) > _MOST_TOKENS:
+            if len(self._callers) > _MAX_TOKENS:
                 self._callers.popitem(last=False)
         return caller
 

@@ -15,7 +15,7 @@ from rayllm.core.errors import GuardError, RateLimitError, RequestError
 from rayllm.serving.router.guard.verdict import Verdict, of_answer, of_probabilities
 
 # Of one text: more are far beyond the context of any model.
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 # Of one request or reply.
 _QUESTIONS_AT_ONCE = 4
 # A verdict and its categories are shorter.
@@ -54,8 +54,8 @@ class Guard:
             RequestError: the text is too long.
         """
         parts = parts_of(text, self.config.question_chars)
-        if len(parts) > _MOST_PARTS:
-            longest = _MOST_PARTS * self.config.question_chars
+        if len(parts) > _MAX_PARTS:
+            longest = _MAX_PARTS * self.config.question_chars
             raise RequestError(
                 f"The text is longer than the {longest:,} characters that `{self.config.model}` may be asked about."
             )

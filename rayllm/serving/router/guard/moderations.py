@@ -28,8 +28,8 @@ from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.payload import JsonPayload, Payload
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 
-_MOST_BYTES = 1 << 20
-_MOST_INPUTS = 100
+_MAX_BYTES = 1 << 20
+_MAX_INPUTS = 100
 _AT_ONCE = 4
 
 
@@ -60,7 +60,7 @@ class ModerationsApi:
     async def _answer(self, client: ClientRequest) -> dict[str, Any]:
         if not self._guards:
             raise RouteNotFoundError("This service has no guard that answers: name one in `router.guards`.")
-        body = parse_body(await read_body(client.request, _MOST_BYTES))
+        body = parse_body(await read_body(client.request, _MAX_BYTES))
         body["model"] = body.get("model") or next(iter(self._guards))
         body = await self._after_hooks(client, body)
         guard = self._guard(client, body["model"])
@@ -117,8 +117,8 @@ def _texts(value: Any) -> list[str]:
         return [value]
     if not isinstance(value, list) or not value:
         raise RequestError("The field `input` must be a text, or a list of texts or content parts.", "input")
-    if len(value) > _MOST_INPUTS:
-        raise RequestError(f"The field `input` may have {_MOST_INPUTS} texts at most.", "input")
+    if len(value) > _MAX_INPUTS:
+        raise RequestError(f"The field `input` may have {_MAX_INPUTS} texts at most.", "input")
     if all(isinstance(each, str) for each in value):
         return value
     # Content parts are one input, which gets one result.

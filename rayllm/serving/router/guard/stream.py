@@ -9,7 +9,7 @@ from typing import Any
 from rayllm.serving.router.requests.texts import delta_texts
 
 # Bytes of events held back, whatever the length of their text.
-_MOST_HELD = 1 << 20
+_MAX_HELD = 1 << 20
 
 
 class GuardedStream:
@@ -54,7 +54,7 @@ class GuardedStream:
     def _is_enough(self) -> bool:
         # Events without text wait behind those with text, and for the first, before which the reply has no status.
         has_only_marks = self._asked and not self._new
-        is_full = sum(map(len, self._new.values())) >= self._window or self._held_bytes >= _MOST_HELD
+        is_full = sum(map(len, self._new.values())) >= self._window or self._held_bytes >= _MAX_HELD
         return bool(has_only_marks or is_full)
 
     async def _release(self) -> bytes:

@@ -40,7 +40,7 @@ _OPENAI = (
 _SAFETY = re.compile(r"^\s*Safety:\s*(Safe|Unsafe|Controversial)\b", re.MULTILINE | re.IGNORECASE)
 _LISTED = re.compile(r"^\s*Categories:\s*(.*)$", re.MULTILINE | re.IGNORECASE)
 _LONGEST_ANSWER = 200
-_MOST_CATEGORIES = 50
+_MAX_CATEGORIES = 50
 
 
 @dataclass(frozen=True)
@@ -130,5 +130,5 @@ def _read_qwen3_guard(answer: str) -> tuple[bool, list[str]] | None:
 
 
 def _names(text: str) -> list[str]:
-    names = [name.strip()[:100] for name in text.split(",")[:_MOST_CATEGORIES]]
+    names = [name.strip()[:100] for name in text.split(",")[:_MAX_CATEGORIES]]
     return [name for name in dict.fromkeys(names) if name and name != "None"]

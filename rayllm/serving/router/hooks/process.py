@@ -15,12 +15,12 @@ from typing import Any
 from rayllm.config import HookConfig
 from rayllm.core.errors import ConfigError, HookError
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.router.hooks.worker_process import LENGTHS, MOST_CALLS, message
+from rayllm.serving.router.hooks.worker_process import LENGTHS, MAX_CALLS, message
 
 _COMMAND = [sys.executable, "-m", "rayllm.serving.router.hooks.worker_process"]
 _Message = tuple[dict[str, Any], bytes]
 # Seconds until a call that waits for others in the process is given up.
-_MOST_PATIENCE_S = 60.0
+_MAX_PATIENCE_S = 60.0
 # Seconds to import the functions.
 _START_S = 60.0
 # Seconds after a failed start in which no other is tried.
@@ -66,7 +66,7 @@ class HookProcess:
         self._reading: asyncio.Task[None] | None = None
         self._ids = itertools.count()
         self._pending: dict[int, _Call] = {}
-        self._room = asyncio.Semaphore(MOST_CALLS)
+        self._room = asyncio.Semaphore(MAX_CALLS)
         self._starting = asyncio.Lock()
         self._failed_at = -_PAUSE_S
         self._has_stopped = False
@@ -114,7 +114,7 @@ class HookProcess:
             sent = message({**head, "id": call_id, "hook": index, "timeout_s": timeout_s}, body)
             try:
                 async with asyncio.timeout(patience_s) as limit:
-                    latest = loop.time() + patience_s + _MOST_PATIENCE_S
+                    latest = loop.time() + patience_s + _MAX_PATIENCE_S
                     self._pending[call_id] = _Call(process, result, limit, patience_s, latest)
                     # The process may end meanwhile, which `_read_results` notices; uvloop has a RuntimeError for it.
                     with suppress(ConnectionError, RuntimeError):

@@ -26,12 +26,12 @@ from typing import Any, BinaryIO
 
 from rayllm.hooks import HookRequest, HookUsage, Refuse
 
-MOST_CALLS = 256
+MAX_CALLS = 256
 """Calls at once."""
 LENGTHS = struct.Struct("!II")
 """Begins a message: lengths of its JSON object and of the bytes after that."""
 # Threads that run on after their time limit; with this many, the process ends, as they cannot be stopped.
-_MOST_STUCK = 64
+_MAX_STUCK = 64
 logger = logging.getLogger("rayllm.hooks")
 
 
@@ -99,7 +99,7 @@ class Worker:
         self._functions = functions
         self._max_bytes = max_bytes
         self._answer = answer
-        self._threads = ThreadPoolExecutor(MOST_CALLS + _MOST_STUCK, "hook")
+        self._threads = ThreadPoolExecutor(MAX_CALLS + _MAX_STUCK, "hook")
         self._stuck: set[Future[Any]] = set()
 
     async def run(self, call: dict[str, Any], body: bytes) -> None:
@@ -131,8 +131,8 @@ class Worker:
         except asyncio.CancelledError:
             self._stuck.add(thread)
             thread.add_done_callback(self._stuck.discard)
-            if len(self._stuck) >= _MOST_STUCK:
-                logger.error("%d threads of hooks hang: the process ends", _MOST_STUCK)
+            if len(self._stuck) >= _MAX_STUCK:
+                logger.error("%d threads of hooks hang: the process ends", _MAX_STUCK)
                 os._exit(1)
             raise
         # An object whose `__call__` is a coroutine function is none itself.

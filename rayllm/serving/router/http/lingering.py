@@ -10,16 +10,16 @@ import asyncio
 from typing import Any, ClassVar
 
 # Bounds for each connection, and for all connections of a router.
-_MOST_BYTES = 64 << 20
-_MOST_SECONDS = 10.0
-_MOST_CONNECTIONS = 100
+_MAX_BYTES = 64 << 20
+_MAX_SECONDS = 10.0
+_MAX_CONNECTIONS = 100
 
 
 def close_gently(transport: asyncio.Transport) -> None:
     """Close a connection once its client has ended it as well, or has sent too much, or for too long."""
     if transport.is_closing():
         return
-    if Lingering.count >= _MOST_CONNECTIONS:
+    if Lingering.count >= _MAX_CONNECTIONS:
         transport.close()
         return
     transport.set_protocol(Lingering(transport))
@@ -38,13 +38,13 @@ class Lingering(asyncio.Protocol):
         self._transport = transport
         self._replaced: Any = transport.get_protocol()
         self._bytes = 0
-        self._timer = asyncio.get_running_loop().call_later(_MOST_SECONDS, transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_MAX_SECONDS, transport.abort)
         Lingering.count += 1
 
     def data_received(self, data: bytes) -> None:
         """Discard data, up to the bound."""
         self._bytes += len(data)
-        if self._bytes > _MOST_BYTES:
+        if self._bytes > _MAX_BYTES:
             self._transport.abort()
 
     def pause_writing(self) -> None:

@@ -21,7 +21,7 @@ _LIMITS = {
 }
 _WITH_N = (CHAT, CHAT_BATCH, COMPLETIONS)
 # More is refused by engines.
-_MOST_ANSWERS, _MOST_TOKENS = 16384, 2**31
+_MAX_ANSWERS, _MAX_TOKENS = 16384, 2**31
 # Texts that are scored, each with what is in the other fields.
 _QUERIES = ("query", "queries", "text_1", "data_1")
 _SCORED = ("documents", "items", "text_2", "data_2")
@@ -51,7 +51,7 @@ def demand_of(path: str, body: Mapping[str, Any]) -> Demand:
     if path not in _LIMITS:
         return Demand(prompt_bytes, 0, 0)
     count = whole_number(body.get("n")) if path in _WITH_N else 1
-    each = count if count and 1 <= count <= _MOST_ANSWERS else 1
+    each = count if count and 1 <= count <= _MAX_ANSWERS else 1
     prompts = max(_entries(body.get("prompt")), _entries(body.get("messages")))
     return Demand(prompt_bytes, each * prompts, _limit(body, _LIMITS[path]))
 
@@ -78,7 +78,7 @@ def whole_number(value: Any) -> int | None:
 
 def _limit(body: Mapping[str, Any], names: Iterable[str]) -> int | None:
     limit = whole_number(next((value for name in names if (value := body.get(name)) is not None), None))
-    return None if limit is None else min(max(0, limit), _MOST_TOKENS)
+    return None if limit is None else min(max(0, limit), _MAX_TOKENS)
 
 
 def _prompt_bytes(path: str, body: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from rayllm.serving.router.telemetry.explanation import explain
 
 # About a kilobyte each.
 _MOST = 4096
-_MOST_LISTED = 1000
+_MAX_LISTED = 1000
 
 
 class RecentRequests:
@@ -74,6 +74,6 @@ class RecentRequestsApi:
     async def list(self, request: Request) -> Response:
         """`GET /v1/requests?limit=20`: the newest first."""
         self.admin_keys.check(request)
-        limit = limit_of(request.query_params, 20, _MOST_LISTED)
+        limit = limit_of(request.query_params, 20, _MAX_LISTED)
         found = sorted(await self.last(limit), key=lambda each: -each["created"])
         return JSONResponse({"object": "list", "data": found[:limit]})

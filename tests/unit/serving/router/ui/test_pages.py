@@ -20,7 +20,7 @@ from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.ui.pages import STATIC, page_routes
 
 # What a browser fetches before the page can be used.
-MOST_BYTES = 300 * 1024
+MAX_BYTES = 300 * 1024
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -80,7 +80,7 @@ async def test_the_first_load_is_small() -> None:
     async with client(accept_encoding="gzip") as browser:
         replies = [await browser.get(path) for path in ("/ui", *(f"/{name}" for name in assets()))]
     assert {reply.headers["content-encoding"] for reply in replies} == {"gzip"}
-    assert sum(int(reply.headers["content-length"]) for reply in replies) <= MOST_BYTES
+    assert sum(int(reply.headers["content-length"]) for reply in replies) <= MAX_BYTES
 
 
 async def test_a_client_that_does_not_decompress_gets_it_as_it_is() -> None:
