@@ -28,10 +28,10 @@ ROUNDS = {8: 11, 32: 11, 128: 22}
 _MEASURES = ("CPU s / 1000 tokens", "tokens/s", "first token p50, ms", "gap p99, ms")
 _NO_JOURNAL = "x-no-journal"
 _SITE = f"""
-from rayllm.serving.router.requests.client_request import ClientRequest
+from rayllm.serving.wire.exchange import Exchange
 
-open_journal = ClientRequest.open_journal
-ClientRequest.open_journal = lambda self: None if {_NO_JOURNAL!r} in self.request.headers else open_journal(self)
+open_journal = Exchange.open_journal
+Exchange.open_journal = lambda self: None if {_NO_JOURNAL!r} in self.request.headers else open_journal(self)
 """
 
 

@@ -9,8 +9,8 @@ WORK = "x-rayllm-work"
 FULL = "x-rayllm-full"
 """In a reply: the replica has no free slot and did nothing."""
 
-PUT_BACK = "x-rayllm-put-back"
-"""In a reply: the replica gave the request's slot to one of a higher class, and sent nothing to the client."""
+PREEMPTED = "x-rayllm-put-back"
+"""In a reply: the replica gave the request's slot to a request of a higher class, and sent nothing to the client."""
 
 DRAINING = "x-rayllm-leaving"
 """In a reply: the replica is draining and has sent nothing to the client."""
@@ -48,7 +48,7 @@ WAITS = "x-rayllm-waits"
 """To replicas: no replica is known to have a free slot, so the request waits a moment for one."""
 
 KEEPS_SLOT = "x-rayllm-keeps-slot"
-"""To replicas: the request has been put back so often that no other takes its slot."""
+"""To replicas: the request has been preempted so often that no other request takes its slot."""
 
 TIMING = "x-rayllm-timing"
 """From clients: `1` asks for a `Server-Timing` header."""
@@ -63,10 +63,10 @@ LABELS = "x-rayllm-labels"
 """The labels of that key, as JSON; absent if it has none."""
 
 JOURNAL = "x-rayllm-journal"
-"""To replicas: the journal of a stream that the router relays, as JSON. Its tokens come before the request's body."""
+"""To replicas: the journal of a stream that the router relays, as JSON. The tokens come before the request's body."""
 
 FRAMES = "x-rayllm-frames"
-"""From a router: it reads streams in frames; in a reply to it: the body is one. See `rayllm.serving.relay`."""
+"""In a request: the router accepts framed streams. In a reply: the body is framed. See `serving.wire.relay.frames`."""
 
 STATS = "x-rayllm-stats"
 """In a complete reply: what the engine did for the request, as JSON. A stream has it in a frame."""

@@ -29,7 +29,7 @@ from rayllm.engine.in_process import InProcessClient
 from rayllm.engine.middleware.adapter_loading import AdapterMiddleware, adapter_plan
 from rayllm.engine.middleware.error_translation import ErrorMiddleware
 from rayllm.engine.middleware.request_rewriting import RequestRewriter
-from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name, journal_of_request
+from rayllm.engine.middleware.request_scope import RequestScopeMiddleware, echo_requested_name, token_log
 from rayllm.engine.middleware.request_stats import RequestStatsMiddleware, sequences_of_request
 from rayllm.engine.middleware.supported_tasks import TaskMiddleware
 from rayllm.engine.process.forking import ForkContext
@@ -163,8 +163,8 @@ class EngineServer:
             self._make_sandbox(),
             vllm_structured_output.server_options(self._engine),
         )
-        vllm_continuation.record_streams(self._engine, journal_of_request)
-        vllm_reply_identity.make_reproducible(journal_of_request)
+        vllm_continuation.log_streams(self._engine, token_log)
+        vllm_reply_identity.make_reproducible(token_log)
         vllm_structured_output.guard_generation(self._engine, gate, compiler.is_satisfied)
         vllm_forced_calls.enforce_arguments()
         vllm_application.pass_anthropic_errors(server)

@@ -15,7 +15,7 @@ from rayllm.config.templates import read_template
 from rayllm.config.yaml import read_yaml
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.hosts import is_loopback, join_address
-from rayllm.serving.router.listener.listener import is_kept
+from rayllm.serving.wire.listener.listener import is_kept
 
 IMPORT_PATH = "rayllm:app"
 MODEL_APPLICATION = "rayllm"

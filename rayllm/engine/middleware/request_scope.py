@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rayllm.core import headers
 from rayllm.core.asgi import header
-from rayllm.core.stream_journal import StreamJournal
+from rayllm.core.token_log import TokenLog
 
 _scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
 
@@ -31,10 +31,10 @@ def requested_model() -> str:
     return header(scope, headers.MODEL) if scope else ""
 
 
-def journal_of_request() -> StreamJournal | None:
-    """The journal of the current request; None if its reply is not recorded."""
+def token_log() -> TokenLog | None:
+    """The log of the current request's reply; None if no other engine could continue the reply."""
     scope = _scope.get()
-    return StreamJournal.of(scope) if scope else None
+    return TokenLog.in_scope(scope) if scope else None
 
 
 def echo_requested_name(models: Any, names: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
-"""Continuing a stream that another replica has begun, from the tokens in its journal.
+"""Continuing a stream that another engine has begun, from the log of its tokens.
 
-The request takes the same way through vLLM's serving classes as it did there. The tokens in the journal come first, in
-the same groups, so the classes write the same events again; the engine goes on from the prompt and these tokens.
+The request passes through vLLM's serving classes as it did there. The logged tokens come first, in the same groups, so
+the classes write the same events again; the engine continues from the prompt and these tokens.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from contextlib import aclosing
 from copy import copy
 from typing import Any
 
-from rayllm.core.stream_journal import StreamJournal, TokenGroup, tokens_of
+from rayllm.core.token_log import TokenGroup, TokenLog, tokens_of
 from rayllm.engine.vllm.resumed_grammars import GENERATED, are_resumed
 
 # Tokens with a bias that vLLM's runner for GPUs takes in a request.
 _MAX_BIASES = 1024
 
 
-def record_streams(engine: Any, journal: Callable[[], StreamJournal | None]) -> None:
-    """Record what the engine generates, and continue replies whose journal is not empty.
+def log_streams(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
+    """Log what the engine generates, and continue replies whose log is not empty.
 
-    The AsyncLLM's `generate` and `_add_request` are replaced. `journal` returns the current request's; None if its
-    reply is not recorded.
+    Args:
+        engine: the AsyncLLM, whose `generate` and `_add_request` are replaced.
+        token_log: returns the log of the current request; None if its reply has none.
     """
-    _record_outputs(engine, journal)
-    _continue_requests(engine, journal)
+    _log_outputs(engine, token_log)
+    _continue_requests(engine, token_log)
 
 
-def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) -> None:
+def _log_outputs(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     original, resumes_grammars = engine.generate, are_resumed()
@@ -38,19 +39,19 @@ def _record_outputs(engine: Any, current: Callable[[], StreamJournal | None]) ->
     takes_biases = engine.vllm_config.speculative_config is None
 
     async def generate(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        journal = current()
-        if journal:
+        log = token_log()
+        if log:
             resumes_grammar = resumes_grammars and _starts_with_grammar(engine)
-            journal.open(_is_continuable(sampling_params, resumes_grammar, takes_biases))
+            log.open(_is_continuable(sampling_params, resumes_grammar, takes_biases))
         async with aclosing(original(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
-                    if journal:
-                        _record(journal, output.outputs[0])
+                    if log:
+                        _append(log, output.outputs[0])
                     yield output
             except EngineDeadError:
-                if journal:
-                    journal.engine_is_lost = True
+                if log:
+                    log.engine_is_lost = True
                 raise
 
     engine.generate = generate
@@ -63,7 +64,7 @@ def _starts_with_grammar(engine: Any) -> bool:
 
 
 def _is_continuable(params: Any, resumes_grammar: bool, takes_biases: bool) -> bool:
-    """Whether an engine that gets the prompt and the first tokens goes on as if it had generated them itself.
+    """Whether an engine that gets the prompt and the first tokens continues as if it had generated the tokens itself.
 
     `repetition_penalty` is for tokens of the prompt, too; the other penalties count generated ones only. Biases stand
     in for `frequency_penalty`, unless `repetition_penalty` would scale them.
@@ -80,31 +81,31 @@ def _has_grammar(params: Any) -> bool:
     return params.structured_outputs is not None and not params.structured_outputs.all_constraints_none()
 
 
-def _record(journal: StreamJournal, output: Any) -> None:
+def _append(log: TokenLog, output: Any) -> None:
     stop = output.stop_reason
     # A text that stops the reply is found again in the tokens.
     reason = "" if isinstance(stop, str) else output.finish_reason or ""
     if reason == "abort":
         # The engine is being stopped; a client that leaves ends the generator before it sees this.
-        journal.engine_is_lost = True
+        log.engine_is_lost = True
         return
     if reason not in ("", "stop", "length"):
-        journal.open(is_continuable=False)
+        log.open(is_continuable=False)
         return
-    journal.record(TokenGroup(tuple(output.token_ids), reason, stop if isinstance(stop, int) else None))
+    log.append(TokenGroup(tuple(output.token_ids), reason, stop if isinstance(stop, int) else None))
 
 
-def _continue_requests(engine: Any, current: Callable[[], StreamJournal | None]) -> None:
+def _continue_requests(engine: Any, token_log: Callable[[], TokenLog | None]) -> None:
     add_request = engine._add_request
     continuing: set[asyncio.Task[None]] = set()
 
     async def add(request: Any, prompt: str | None, parent: Any, index: int, queue: Any) -> None:
-        journal = current()
-        if journal is None or not journal.earlier or not journal.is_continuable:
+        log = token_log()
+        if log is None or not log.earlier or not log.is_continuable:
             await add_request(request, prompt, parent, index, queue)
             return
         engine.output_processor.add_request(request, prompt, parent, index, queue)
-        task = asyncio.create_task(_continue(engine, request, queue, journal.earlier))
+        task = asyncio.create_task(_continue(engine, request, queue, log.earlier))
         continuing.add(task)
         task.add_done_callback(continuing.discard)
 

@@ -8,29 +8,29 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from rayllm.core.stream_journal import StreamJournal
+from rayllm.core.token_log import TokenLog
 
 # The packages of vLLM that make ids, and say when a reply was created.
 _PACKAGES = ("vllm.entrypoints.", "vllm.tool_parsers.")
 
 
-def make_reproducible(journal: Callable[[], StreamJournal | None]) -> None:
-    """Have vLLM take ids and times from the journal of the current request, if its reply is recorded.
+def make_reproducible(token_log: Callable[[], TokenLog | None]) -> None:
+    """Have vLLM take the ids and times in a reply from the reply's log, where there is a log.
 
     Call it once, after vLLM's application was built.
     """
     from vllm.utils import random_uuid
 
     def make_id() -> str:
-        recorded = journal()
-        if recorded is None:
+        log = token_log()
+        if log is None:
             return str(random_uuid())
-        seed = f"{recorded.seed}/{recorded.next_number()}"
+        seed = f"{log.seed}/{log.next_number()}"
         return hashlib.blake2b(seed.encode(), digest_size=8).hexdigest()
 
     def now() -> float:
-        recorded = journal()
-        return time.time() if recorded is None else recorded.created
+        log = token_log()
+        return time.time() if log is None else log.created
 
     clock = SimpleNamespace(**{**vars(time), "time": now})
     for name, module in list(sys.modules.items()):

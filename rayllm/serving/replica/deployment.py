@@ -27,15 +27,15 @@ from rayllm.engine.vllm.environment import prepare_environment
 from rayllm.plan.cores import Neighbors
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.start_progress import StartProgress
-from rayllm.serving.handover import Receiver
 from rayllm.serving.http.uvicorn_server import replica_server
 from rayllm.serving.replica.drain import DrainGate, drain, drain_on_sigterm, end_process
 from rayllm.serving.replica.metrics import ReplicaMetrics
 from rayllm.serving.replica.middleware import RouterGate, SlotGate
-from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import ServeRequestCount, Slots
 from rayllm.serving.replica.usage_meter import UsageMeter
 from rayllm.serving.replica.weights import ReplicaWeights
+from rayllm.serving.wire.handover.receiver import Receiver
+from rayllm.serving.wire.relay.reply import RelayedReplyMiddleware
 from rayllm.sources import node_cache
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rayllm.cluster.ray_internals import replace_sigterm_exit
 from rayllm.core import headers
-from rayllm.serving.handover import Receiver
 from rayllm.serving.replica.middleware import send_empty
 from rayllm.serving.replica.slots import Slots
+from rayllm.serving.wire.handover.receiver import Receiver
 
 
 class DrainGate:

@@ -59,16 +59,16 @@ class SlotGate:
             try:
                 await self._app(scope, receive, _Beginning(send, holder))
             except asyncio.CancelledError:
-                if not holder.is_put_back:
+                if not holder.is_preempted:
                     raise
             finally:
                 if source:
                     stats = source.read()
                     holder.served_tokens = stats.tokens if stats else 0
-        if holder.is_put_back:
+        if holder.is_preempted:
             if task.uncancel():
                 raise asyncio.CancelledError
-            await send_empty(send, 503, [(headers.PUT_BACK.encode(), b"1")])
+            await send_empty(send, 503, [(headers.PREEMPTED.encode(), b"1")])
 
 
 class _Beginning:
@@ -84,7 +84,7 @@ class _Beginning:
         return self._send(message) if self._has_begun else self._begin(message)
 
     async def _begin(self, message: Message) -> None:
-        if self._holder.is_put_back:
+        if self._holder.is_preempted:
             return
         if message["type"] == "http.response.start":
             self._start = message

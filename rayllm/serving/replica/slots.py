@@ -21,7 +21,7 @@ from rayllm.routing.fair_queue import FairQueue, Ticket
 
 logger = logging.getLogger(__name__)
 
-# Seconds for a request to stop that is put back.
+# Seconds for a preempted request to stop.
 _STOP_S = 1.0
 # Seconds between looks at a saturated engine.
 _CHECK_S = 0.01
@@ -46,7 +46,7 @@ class SlotHolder:
     waits: bool = False
     held_s: float = 0.0
     served_tokens: int | None = None
-    is_put_back: bool = False
+    is_preempted: bool = False
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -120,7 +120,7 @@ class Slots:
             self._waiting.push(ticket)
             self._waiting.pop()
             return True
-        if await self._put_back_for(holder):
+        if await self._preempt_for(holder):
             self._waiting.charge(holder.priority, holder.tenant, holder.work)
             return True
         return holder.waits and await self._wait(holder, ticket)
@@ -164,19 +164,19 @@ class Slots:
         self._checking = None
         self._pass_on()
 
-    async def _put_back_for(self, holder: SlotHolder) -> bool:
+    async def _preempt_for(self, holder: SlotHolder) -> bool:
         """Stop the request that has least right to its slot: of the lowest class, the one that came last. Returns
         whether there was one, and its slot is free.
         """
         victims = [
             other
             for other in self._holders
-            if other.priority > holder.priority and not other.keeps_slot and not other.is_put_back
+            if other.priority > holder.priority and not other.keeps_slot and not other.is_preempted
         ]
         if not victims:
             return False
         victim = max(reversed(victims), key=lambda other: other.priority)
-        victim.is_put_back = True
+        victim.is_preempted = True
         victim.stop()
         self._promised += 1
         try:

@@ -15,7 +15,7 @@ from rayllm.access.usage_upload import UsageUpload, keep_uploading
 from rayllm.core import headers
 from rayllm.core.asgi import header
 from rayllm.core.request_stats import RequestStats, StatsSource
-from rayllm.core.stream_journal import StreamJournal
+from rayllm.core.token_log import TokenLog
 
 
 class UsageMeter:
@@ -60,8 +60,8 @@ class UsageMeter:
 
         def write() -> None:
             nonlocal is_due
-            journal = StreamJournal.of(scope)
-            if self._writer and is_due and not (journal and journal.continues_elsewhere):
+            log = TokenLog.in_scope(scope)
+            if self._writer and is_due and not (log and log.continues_elsewhere):
                 self._writer.write(self._entry(scope, key, source.read() or RequestStats()))
             is_due = False
 

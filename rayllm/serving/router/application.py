@@ -28,11 +28,8 @@ from rayllm.core import asgi, headers
 from rayllm.core.endpoints import ENDPOINTS, MODERATIONS, RESPONSES, TOKENIZE
 from rayllm.core.errors import GuardError, RouteNotFoundError, UnavailableError
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.router.access.api_key_gate import ApiKeyGate
 from rayllm.serving.router.access.browser_gate import BrowserGate
-from rayllm.serving.router.access.credentials import Credentials
-from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.admin import AdapterAdmin
 from rayllm.serving.router.adapters.catalog import AdapterCatalog
 from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
@@ -41,17 +38,13 @@ from rayllm.serving.router.description import describe
 from rayllm.serving.router.forwarder import Forwarder
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.moderations import ModerationsApi
-from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.clean_path import CleanPath
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.readiness import Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.http_transport import HttpTransport
-from rayllm.serving.router.replicas.quarantine import Quarantine
-from rayllm.serving.router.replicas.request_sender import RequestSender
-from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.ui.pages import PATH as PAGE
 
 logger = logging.getLogger(__name__)
@@ -70,22 +63,22 @@ _NO_RESPONSES = {
 
 
 class RouterApplication:
-    """The endpoints of one configuration; a new configuration gets a new application."""
+    """The endpoints of one configuration; a new configuration gets a new application.
+
+    Args:
+        handles: of the models' deployments, by model id.
+        routes: further routes.
+        open_routes: further routes that need no key.
+    """
 
     def __init__(
         self,
         config: AppConfig,
+        services: RouterServices,
+        dispatcher: Dispatcher,
         readiness: Readiness,
         handles: Mapping[str, DeploymentHandle[Any]],
-        adapter_registry: AdapterRegistry,
-        dispatcher: Dispatcher,
-        transport: HttpTransport,
-        telemetry: Telemetry,
         admin_keys: AdminKeys,
-        limiter: RateLimiter,
-        credentials: Credentials,
-        quarantine: Quarantine,
-        hooks: RequestHooks,
         routes: Sequence[Route] = (),
         open_routes: Sequence[Route] = (),
     ) -> None:
@@ -94,31 +87,20 @@ class RouterApplication:
         self._readiness = readiness
         self._handles = handles
         self._models = ModelRegistry(config)
+        transport, telemetry = services.wire.transport, services.telemetry
         dynamic = [m.model_id for m in config.models if m.lora_config and m.lora_config.dynamic_lora_loading_path]
         self._catalog = AdapterCatalog(dynamic, self._adapters_of)
-        self._adapter_registry = adapter_registry
+        self._adapter_registry = services.adapter_registry
         lookup = AdapterLookup(partial(missing_adapters, dispatcher.replicas, transport))
         guards = [Guard(guard, self._ask, self._labels) for guard in config.router.guards]
-        self._moderations = ModerationsApi(self._models, guards, hooks, telemetry)
-        self._forwarder = Forwarder(
-            self._models,
-            adapter_registry,
-            dispatcher,
-            RequestSender(transport),
-            lookup,
-            config.router,
-            telemetry,
-            limiter,
-            quarantine,
-            hooks,
-            guards,
-        )
+        self._moderations = ModerationsApi(self._models, guards, services.hooks, telemetry)
+        self._forwarder = Forwarder(config.router, self._models, dispatcher, lookup, services, guards)
         router, refused = config.router, telemetry.metrics.refuse
         self._gate: Callable[[ASGIApp], ASGIApp] | None = None
         if router.needs_keys:
             self._gate = partial(
                 ApiKeyGate,
-                credentials=credentials,
+                credentials=services.credentials,
                 admin_keys=admin_keys,
                 refused=refused,
                 open_requests=self._forwarder.open_requests,
@@ -126,7 +108,7 @@ class RouterApplication:
             )
         elif not router.allow_anyone:
             self._gate = partial(BrowserGate, config=router, refused=refused)
-        self._admin = AdapterAdmin(self._models, adapter_registry, dispatcher, transport, admin_keys)
+        self._admin = AdapterAdmin(self._models, services.adapter_registry, dispatcher, transport, admin_keys)
         self._vllm_version: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self.app: ASGIApp = self._application()

@@ -52,15 +52,17 @@ from rayllm.serving.router.http.listen_addresses import listening_hosts
 from rayllm.serving.router.http.server import HttpServer, open_http_server
 from rayllm.serving.router.readiness import Readiness, deployments_of
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet, open_replica_set
+from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.metrics_page import metrics_page
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests, RecentRequestsApi
 from rayllm.serving.router.telemetry.telemetry import RequestLog, Telemetry
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
 from rayllm.serving.router.ui.pages import page_routes
+from rayllm.serving.wire.relay.transport import HttpTransport
+from rayllm.serving.wire.wire import Wire
 from rayllm.sources.storage import Folder
 
 logger = logging.getLogger(__name__)
@@ -87,25 +89,28 @@ class Router:
     def __init__(self, *models: DeploymentHandle[Any]) -> None:
         set_up_logging(settings().log_level)
         self._name = serve.get_replica_context().app_name
-        self._adapter_registry = AdapterRegistry(self._name)
-        self._transport = HttpTransport(settings().connect_timeout_s)
         self._replica_sets: dict[str, ReplicaSet] = {}
         self._http_server: HttpServer | None = None
         self._batch_service: BatchService | None = None
         self._by_model: dict[str, ReplicaSet] = {}
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         tracing = tracing_from_environment(os.environ, self._replica_id)
-        self._telemetry = Telemetry(RouterMetrics(lambda: self._by_model), RecentRequests(), tracing)
-        self._renderer = Renderer(self._telemetry.metrics.registry, {"router": self._replica_id})
+        self._services = RouterServices(
+            wire=Wire(HttpTransport(settings().connect_timeout_s)),
+            adapter_registry=AdapterRegistry(self._name),
+            telemetry=Telemetry(RouterMetrics(lambda: self._by_model), RecentRequests(), tracing),
+            limiter=RateLimiter(QuotaRegistry(self._name, self._replica_id)),
+            credentials=Credentials(),
+            quarantine=Quarantine(partial(self._ask_routers, "quarantine")),
+            hooks=RequestHooks(),
+        )
+        self._metrics = self._services.telemetry.metrics
+        self._renderer = Renderer(self._metrics.registry, {"router": self._replica_id})
         self._own_handle: DeploymentHandle[Any] | None = None
         self._current = _CurrentApplication()
         self._exporting: asyncio.Task[None] | None = None
-        self._credentials = Credentials()
-        self._quarantine = Quarantine(partial(self._ask_routers, "quarantine"))
-        self._hooks = RequestHooks()
         self._ledger: UsageLedger | None = None
         self._uploading: asyncio.Task[None] | None = None
-        self._limiter = RateLimiter(QuotaRegistry(self._name, self._replica_id))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """The ASGI application; Ray Serve calls this after the constructor."""
@@ -126,13 +131,14 @@ class Router:
         self._by_model = replica_sets
         if self._batch_service:
             self._batch_service.stop()
-        await self._credentials.configure(config.router)
+        services = self._services
+        await services.credentials.configure(config.router)
         # Reach the actors that the first requests need, so that these need not wait for them.
-        if self._credentials.have_limits:
-            self._limiter.prepare()
+        if services.credentials.have_limits:
+            services.limiter.prepare()
         if any(model.lora_config for model in config.models):
-            in_background(self._adapter_registry.prepare())
-        await self._hooks.configure(config.router)
+            in_background(services.adapter_registry.prepare())
+        await services.hooks.configure(config.router)
         self._open_ledger(config.router)
         hosts = await listening_hosts(config.router)
         self._batch_service = BatchService(
@@ -143,17 +149,11 @@ class Router:
         readiness = Readiness(config, names, dispatcher.has_replicas, partial(deployments_of, self._name))
         self._current.app = RouterApplication(
             config,
+            services,
+            dispatcher,
             readiness,
             handles,
-            self._adapter_registry,
-            dispatcher,
-            self._transport,
-            self._telemetry,
             admin_keys,
-            self._limiter,
-            self._credentials,
-            self._quarantine,
-            self._hooks,
             [*self._batch_service.routes, *self._administration_routes(admin_keys, config.router.usage is not None)],
             page_routes() if serves_page(config.router, hosts) else (),
         ).app
@@ -166,9 +166,7 @@ class Router:
             # Replicas with requests in progress are closed when these end.
             self._replica_sets.pop(deployment).update([])
         if self._http_server is None:
-            self._http_server = await open_http_server(
-                self._current, self._name, config.router, self._telemetry.metrics.refuse
-            )
+            self._http_server = await open_http_server(self._current, self._name, config.router, self._metrics.refuse)
         else:
             self._http_server.limits = config.router
 
@@ -187,14 +185,15 @@ class Router:
         requests on behalf of the one with the name `key`, or of a token's name, with its models and tenant.
         """
         try:
-            caller = replace(self._credentials.caller_named(key, models, tenant), priority=Priority.BATCH)
+            caller = replace(self._services.credentials.caller_named(key, models, tenant), priority=Priority.BATCH)
         except RayLLMError as error:
             return error.status, {"content-type": "application/json"}, json.dumps(error_body(error, path)).encode()
         answer = await call(self._current, path, body, headers, user=caller)
         return answer.status, answer.headers, answer.body
 
     def _administration_routes(self, admin_keys: AdminKeys, is_shared: bool) -> list[Route]:
-        page = partial(metrics_page, partial(self._ask_routers, "metrics"), lambda: self._by_model, self._transport)
+        transport = self._services.wire.transport
+        page = partial(metrics_page, partial(self._ask_routers, "metrics"), lambda: self._by_model, transport)
         recent = RecentRequestsApi(
             partial(self._ask_routers, "find_request"), partial(self._ask_routers, "last_requests"), admin_keys
         )
@@ -203,14 +202,14 @@ class Router:
         return [
             Route("/metrics", page),
             Route("/v1/usage", partial(get_usage, ask, admin_keys)),
-            Route("/v1/keys", partial(list_keys, lambda: self._credentials.keyring, admin_keys)),
+            Route("/v1/keys", partial(list_keys, lambda: self._services.credentials.keyring, admin_keys)),
             Route("/v1/requests", recent.list),
             Route("/v1/requests/{request_id:path}", recent.get),
         ]
 
     async def metrics(self, is_openmetrics: bool) -> list[str]:
         """This router's metrics, for the router that answers a scrape."""
-        self._telemetry.metrics.update_load()
+        self._metrics.update_load()
         return [self._renderer.page(is_openmetrics)]
 
     async def usage(self, wanted: Wanted) -> list[Sums]:
@@ -219,17 +218,17 @@ class Router:
 
     async def quarantine(self, digest: str) -> list[None]:
         """Refuse requests with this digest from now on: another router has found that replicas died of one."""
-        self._quarantine.add(digest)
+        self._services.quarantine.add(digest)
         return []
 
     async def find_request(self, request_id: str) -> list[dict[str, Any]]:
         """A recent request of this router, as JSON; none if it has not had it."""
-        found = self._telemetry.recent.find(request_id)
+        found = self._services.telemetry.recent.find(request_id)
         return [found] if found else []
 
     async def last_requests(self, count: int) -> list[dict[str, Any]]:
         """The last requests of this router, as JSON."""
-        return self._telemetry.recent.last(count)
+        return self._services.telemetry.recent.last(count)
 
     async def _ask_routers(self, method: str, argument: Any) -> list[Any]:
         """What all routers that answer in time return, this one included, in one list."""
@@ -246,7 +245,7 @@ class Router:
     async def _export_load(self) -> None:
         """Set the gauges for Ray's exporter, which drops those that are not set periodically."""
         while True:
-            self._telemetry.metrics.update_load()
+            self._metrics.update_load()
             await asyncio.sleep(_EXPORT_PERIOD_S)
 
     def _open_ledger(self, config: RouterConfig) -> None:
@@ -260,16 +259,17 @@ class Router:
         self._uploading = asyncio.create_task(keep_uploading(UsageUpload(ledger))) if ledger.is_uploaded else None
 
     def _log_requests(self, is_wanted: bool) -> None:
-        if self._telemetry.log:
-            self._telemetry.log.close()
+        telemetry = self._services.telemetry
+        if telemetry.log:
+            telemetry.log.close()
         folder = log_folder() if is_wanted else None
         if is_wanted and folder is None:
             logger.warning("router.log_requests: Ray Serve writes no log files here, so requests are not logged.")
-        self._telemetry.log = RequestLog(folder / f"requests_{self._replica_id}.jsonl") if folder else None
+        telemetry.log = RequestLog(folder / f"requests_{self._replica_id}.jsonl") if folder else None
 
     async def report(self) -> dict[str, tuple[int, RequestTotals]]:
         """Waiting requests and what was counted, by model id; see `rayllm.serving.cluster.status_report`."""
-        totals = self._telemetry.metrics.totals
+        totals = self._metrics.totals
         return {model_id: (replica_set.waiting, totals(model_id)) for model_id, replica_set in self._by_model.items()}
 
     async def _handle(self, deployment: str) -> DeploymentHandle[Any]:
@@ -306,20 +306,17 @@ class Router:
             uploading.cancel()
         if batch_service := getattr(self, "_batch_service", None):
             batch_service.stop()
-        if credentials := getattr(self, "_credentials", None):
-            await credentials.stop()
-        if http_server := getattr(self, "_http_server", None):
-            await http_server.stop(_LAST_REPLIES_S, await self._is_deleted())
-        if hooks := getattr(self, "_hooks", None):
-            await hooks.stop()
-        if limiter := getattr(self, "_limiter", None):
-            await limiter.close()
-        for replica_set in getattr(self, "_replica_sets", {}).values():
+        if (services := getattr(self, "_services", None)) is None:
+            return
+        await services.credentials.stop()
+        if self._http_server:
+            await self._http_server.stop(_LAST_REPLIES_S, await self._is_deleted())
+        await services.hooks.stop()
+        await services.limiter.close()
+        for replica_set in self._replica_sets.values():
             replica_set.close()
-        if hasattr(self, "_transport"):
-            await self._transport.close()
-        if telemetry := getattr(self, "_telemetry", None):
-            await asyncio.to_thread(telemetry.close)
+        await services.wire.transport.close()
+        await asyncio.to_thread(services.telemetry.close)
 
 
 class _CurrentApplication:

@@ -1,4 +1,7 @@
-"""Forwarding of a client's request to a replica of its model."""
+"""Forwarding of a client's request to a replica of its model.
+
+`Forwarder._answer` is the list of steps.
+"""
 
 from __future__ import annotations
 
@@ -32,31 +35,30 @@ from rayllm.core.logs import printable
 from rayllm.core.shares import Shares
 from rayllm.lora import AdapterName
 from rayllm.routing import RoutingRequest
-from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
-from rayllm.serving.router.access.rate_limiter import RateLimiter, TokenEstimates
+from rayllm.serving.router.access.rate_limiter import TokenEstimates
 from rayllm.serving.router.adapters.lookup import AdapterLookup
 from rayllm.serving.router.guard.guard import Guard, GuardCaller
 from rayllm.serving.router.guard.guards import Guards
-from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.errors import path_of
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
-from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import ReplicaError, ReplicaFullError, SuspectError
-from rayllm.serving.router.replicas.quarantine import MESSAGE, Quarantine
+from rayllm.serving.router.replicas.dispatcher import Dispatcher, SuspectError
+from rayllm.serving.router.replicas.quarantine import MESSAGE
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
-from rayllm.serving.router.replicas.request_sender import ReplicaRequest, RequestSender
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.client_request import ClientRequest
 from rayllm.serving.router.requests.demand import Demand
 from rayllm.serving.router.requests.payload import FormPayload, JsonPayload, Payload
 from rayllm.serving.router.requests.tools import types_for_header
-from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.router.services import RouterServices
+from rayllm.serving.wire.exchange import ReplicaRequest
+from rayllm.serving.wire.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# A request that has lost its slot so often keeps the next one.
-_MAX_PUT_BACKS = 3
+Reserve = Callable[[int], None]
+# A request that was preempted so often keeps its next slot.
+_MAX_PREEMPTIONS = 3
 
 # Headers of the client that a replica gets. With others it could disable deadlines, or choose replicas, by Ray Serve's.
 _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SESSION)
@@ -64,18 +66,18 @@ _FORWARDED = ("accept", "traceparent", "tracestate", "x-request-id", headers.SES
 
 @dataclass(eq=False)
 class Forwarder:
-    """ASGI application that forwards requests to models, and their replies back."""
+    """ASGI application that forwards requests to models, and their replies back.
 
-    models: ModelRegistry
-    adapter_registry: AdapterRegistry
-    dispatcher: Dispatcher
-    sender: RequestSender
-    lookup: AdapterLookup
+    Args:
+        lookup: says which adapters exist.
+        guards: models that are asked whether requests and replies are safe.
+    """
+
     config: RouterConfig
-    telemetry: Telemetry
-    limiter: RateLimiter
-    quarantine: Quarantine
-    hooks: RequestHooks
+    models: ModelRegistry
+    dispatcher: Dispatcher
+    lookup: AdapterLookup
+    services: RouterServices
     guards: Sequence[Guard] = ()
 
     def __post_init__(self) -> None:
@@ -90,23 +92,23 @@ class Forwarder:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         client = ClientRequest(request, path_of(request), send)
-        self.telemetry.begin(client.record, request.headers)
+        self.services.telemetry.begin(client.record, request.headers)
         try:
-            async with client.answering():
+            async with client.exchange.answering():
                 # A question to a guard is part of a request that has its share.
                 is_own = not _is_question(client)
                 tenant = client.caller.tenant if is_own else ""
-                with self._pending.holding(tenant) as take, self.open_requests.holding(tenant) as enter:
-                    raw = await read_body(client.request, self.config.max_body_bytes, take)
+                with self._pending.holding(tenant) as reserve, self.open_requests.holding(tenant) as enter:
+                    raw = await read_body(client.request, self.config.max_body_bytes, reserve)
                     enter(1 if is_own else 0)
                     payload = await self._read(client, raw)
                     if self.config.log_prompts:
                         logger.info("Request to `%s`: %s", printable(payload.model), printable(payload.for_log, None))
-                    await self._answer(client, payload, take)
+                    await self._answer(client, payload, reserve)
         finally:
-            self.telemetry.end(client.record)
+            self.services.telemetry.end(client.record)
             if not _is_question(client):
-                self.hooks.report(client)
+                self.services.hooks.report(client)
 
     async def _read(self, client: ClientRequest, raw: bytes) -> Payload:
         if BY_PATH[client.path].is_form:
@@ -118,34 +120,39 @@ class Forwarder:
         content_type = client.request.headers.get("content-type", "application/json")
         return JsonPayload.of(raw, content_type, await self._bodies.read(raw, client.path, client.caller.tenant))
 
-    async def _answer(self, client: ClientRequest, payload: Payload, take: Callable[[int], None]) -> None:
-        """Ask the model, then its fallbacks in turn while they are unavailable. Raises only while nothing has been
-        sent.
-        """
-        caller = client.caller
-        client.priority = caller.priority_of(client.request.headers.get(headers.PRIORITY))
-        resolved = await self._resolve(payload.model, caller)
-        if self.hooks.see_requests and not _is_question(client):
-            resolved, payload = await self._after_hooks(client, resolved, payload, take)
-        payload = self._without_hosted_tools(client, resolved, payload, take)
-        self.quarantine.check(client.path, payload.raw)
-        await self._check_adapter(client, resolved)
-        async with self._admitted(client, caller, resolved.model_id, payload.demand):
-            if not _is_question(client):
-                await self._ask_guards(client, resolved, payload)
-            await self._ask_in_turn(client, caller, resolved, payload)
+    async def _answer(self, client: ClientRequest, payload: Payload, reserve: Reserve) -> None:
+        """Have the model answer, or a fallback of the model.
 
-    async def _after_hooks(
-        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, take: Callable[[int], None]
+        Args:
+            reserve: counts bytes of bodies that are in memory.
+
+        Raises:
+            RayLLMError: the error that the client gets.
+        """
+        client.priority = client.caller.priority_of(client.request.headers.get(headers.PRIORITY))
+        resolved = await self._resolve(payload.model, client.caller)
+        resolved, payload = await self._apply_hooks(client, resolved, payload, reserve)
+        payload = self._without_hosted_tools(client, resolved, payload, reserve)
+        self.services.quarantine.check(client.path, payload.raw)
+        await self._check_adapter(client, resolved)
+        async with self._admitted(client, resolved.model_id, payload.demand):
+            await self._ask_guards(client, resolved, payload)
+            await self._send_to_first_available(client, resolved, payload)
+
+    async def _apply_hooks(
+        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, reserve: Reserve
     ) -> tuple[ResolvedModel, Payload]:
-        """The request as the hooks have left it, with the model that it is for now."""
+        """The request as the policy hooks have left it, with the model that they have left."""
+        hooks = self.services.hooks
+        if not hooks.see_requests or _is_question(client):
+            return resolved, payload
 
         async def read(raw: bytes) -> Payload:
-            take(len(raw))
+            reserve(len(raw))
             return await self._read_json(client, raw)
 
         try:
-            changed = await unless_disconnected(client.request.receive, self.hooks.apply(client, payload, read))
+            changed = await unless_disconnected(client.request.receive, hooks.apply(client, payload, read))
         except (RefusedError, HookError):
             client.record.model_id = resolved.model_id
             raise
@@ -154,19 +161,21 @@ class Forwarder:
         return resolved, changed
 
     def _without_hosted_tools(
-        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, take: Callable[[int], None]
+        self, client: ClientRequest, resolved: ResolvedModel, payload: Payload, reserve: Reserve
     ) -> Payload:
-        """The request without the tools that nobody here runs; the reply names them."""
+        """The request without the hosted tools that this service does not run; the reply names the tools."""
         if self.config.hosted_tools == "refuse" or client.path not in PATHS or not isinstance(payload, JsonPayload):
             # A replica refuses them.
             return payload
         changed, ignored = payload.without_hosted_tools(self.models.has_tool_server(resolved.model_id))
         if ignored:
-            take(len(changed.raw) - len(payload.raw))
-            client.reply_headers[headers.IGNORED_TOOLS] = types_for_header(ignored)
+            reserve(len(changed.raw) - len(payload.raw))
+            client.exchange.reply_headers[headers.IGNORED_TOOLS] = types_for_header(ignored)
         return changed
 
     async def _ask_guards(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
+        if _is_question(client):
+            return
         fallbacks = self.models.fallbacks(resolved.model_id)
         try:
             asking = self._guards.check(client, payload, resolved, fallbacks)
@@ -176,43 +185,42 @@ class Forwarder:
             raise
 
     @asynccontextmanager
-    async def _admitted(
-        self, client: ClientRequest, caller: Caller, model_id: str, demand: Demand
-    ) -> AsyncIterator[None]:
-        """Reserve what the request may use of its key's limits, and settle it at the end."""
-        admission = await self.limiter.admit(caller, self._estimates.tokens(caller.tenant, model_id, demand))
-        client.reply_headers |= admission.headers
+    async def _admitted(self, client: ClientRequest, model_id: str, demand: Demand) -> AsyncIterator[None]:
+        """Reserve what the request may use of its key's limits, and settle the reservation at the end."""
+        tenant = client.caller.tenant
+        tokens = self._estimates.tokens(tenant, model_id, demand)
+        admission = await self.services.limiter.admit(client.caller, tokens)
+        client.exchange.reply_headers |= admission.headers
         try:
             yield
         finally:
             if stats := client.record.stats:
-                self._estimates.learn(caller.tenant, model_id, demand, stats)
+                self._estimates.learn(tenant, model_id, demand, stats)
             admission.settle(client.record.tokens)
 
-    async def _ask_in_turn(
-        self, client: ClientRequest, caller: Caller, resolved: ResolvedModel, payload: Payload
-    ) -> None:
+    async def _send_to_first_available(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
+        """Send the request to the model, then to its fallbacks in turn while they are unavailable."""
         for fallback in self.models.fallbacks(resolved.model_id):
-            if not caller.may_use(fallback):
+            if not client.caller.may_use(fallback):
                 continue
             try:
-                await self._ask(client, resolved, payload)
+                await self._send(client, resolved, payload)
                 return
             except UnavailableError as error:
                 if client.record.continuations:
-                    # No other model goes on with this one's reply.
+                    # No other model continues this model's reply.
                     raise
                 logger.info("`%s` is unavailable, trying its fallback `%s`: %s", resolved.model_id, fallback, error)
             # A fallback replies with its own name: clients should know which model answered.
             resolved = ResolvedModel(fallback)
             client.record.fallbacks += 1
             payload = await payload.for_model(fallback)
-        await self._ask(client, resolved, payload)
+        await self._send(client, resolved, payload)
 
     async def _resolve(self, name: str, caller: Caller) -> ResolvedModel:
-        # Without administrators no adapter can have been loaded by name.
+        # Without administrators no adapter can have been registered.
         has_admins = self.config.admin_keys or self.config.needs_keys
-        loaded = await self.adapter_registry.all() if has_admins else None
+        loaded = await self.services.adapter_registry.all() if has_admins else None
         try:
             resolved = self.models.resolve(name, loaded, caller)
         except ModelNotFoundError:
@@ -231,10 +239,20 @@ class Forwarder:
         if replicas and not any(resolved.adapter in replica.candidate.adapters for replica in replicas):
             await unless_disconnected(client.request.receive, self.lookup.check(name))
 
-    async def _ask(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
-        request = client.request
+    async def _send(self, client: ClientRequest, resolved: ResolvedModel, payload: Payload) -> None:
+        """Send the request to one model."""
         client.record.model_id, client.record.adapter = resolved.model_id, resolved.adapter
-        routing = payload.routing.with_target(resolved.adapter, request.headers.get(headers.SESSION, ""))
+        routing = payload.routing.with_target(resolved.adapter, client.request.headers.get(headers.SESSION, ""))
+        replica_headers = self._replica_headers(client, resolved, payload, routing)
+        request = ReplicaRequest(resolved.model_id, replica_headers, payload.raw, payload.wants_stream)
+        client.record.routed()
+        await unless_disconnected(client.request.receive, self._dispatch_in_time(client, request, routing))
+
+    @staticmethod
+    def _replica_headers(
+        client: ClientRequest, resolved: ResolvedModel, payload: Payload, routing: RoutingRequest
+    ) -> dict[str, str]:
+        request = client.request
         replica_headers = {name: value for name in _FORWARDED if (value := request.headers.get(name))}
         replica_headers |= {
             "content-type": payload.content_type,
@@ -249,56 +267,51 @@ class Forwarder:
             replica_headers[headers.USAGE] = client.record.key
         if client.caller.labels:
             replica_headers[headers.LABELS] = json.dumps(dict(client.caller.labels))
-        client.record.routed()
-        await unless_disconnected(
-            request.receive, self._in_time(client, ReplicaRequest(resolved.model_id, payload, replica_headers), routing)
-        )
+        return replica_headers
 
-    async def _in_time(self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest) -> None:
-        """Forward the request; its first byte must arrive in time, the rest may take as long as it does."""
+    async def _dispatch_in_time(self, client: ClientRequest, request: ReplicaRequest, routing: RoutingRequest) -> None:
+        """Dispatch the request. The reply's first byte must arrive in time, the rest may take longer."""
         seconds = self.config.request_timeout_s
         try:
-            async with asyncio.timeout(seconds) as deadline:
-                await self._dispatch(client, replica_request, routing, deadline)
+            async with asyncio.timeout(seconds) as client.exchange.deadline:
+                await self._dispatch(client, request, routing)
         except TimeoutError:
             message = f"The model gave no answer within {seconds:g} s (router.request_timeout_s)."
             raise RequestTimeoutError(message) from None
 
-    async def _dispatch(
-        self, client: ClientRequest, replica_request: ReplicaRequest, routing: RoutingRequest, deadline: asyncio.Timeout
-    ) -> None:
-        async def send(replica: Replica, search: ReplicaSearch) -> None:
-            client.stop_heartbeat()
-            client.record.sent_to(replica.id, search.choice, search.waited_for)
-            wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.put_backs >= _MAX_PUT_BACKS}
+    async def _dispatch(self, client: ClientRequest, request: ReplicaRequest, routing: RoutingRequest) -> None:
+        exchange, record = client.exchange, client.record
+
+        async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
+            exchange.stop_heartbeat()
+            record.sent_to(replica.id, search.choice, search.waited_for)
+            wanted = {headers.WAITS: search.waits, headers.KEEPS_SLOT: search.preemptions >= _MAX_PREEMPTIONS}
             marks = {name: "1" for name, is_wanted in wanted.items() if is_wanted}
-            request = replace(replica_request, headers={**replica_request.headers, **marks})
+            exchange.for_replica = replace(request, headers={**request.headers, **marks})
             try:
-                replica.on_reply(await self.sender.send(client, request, deadline, replica))
+                outcome = await self.services.wire.send(exchange, replica)
+                if not outcome.is_final:
+                    record.came_back(was_full=outcome is Outcome.FULL)
+                    start_heartbeat()
+                return outcome
             except UnavailableError:
-                client.record.came_back(was_full=True)
-                raise
-            except ReplicaError as error:
-                client.record.came_back(was_full=type(error) is ReplicaFullError)
-                start_heartbeat()
+                record.came_back(was_full=True)
                 raise
             finally:
-                search.served_tokens = client.record.tokens
+                search.served_tokens = record.tokens
 
         def start_heartbeat() -> None:
-            if replica_request.payload.wants_stream:
-                client.start_heartbeat()
+            if request.is_stream:
+                exchange.start_heartbeat()
 
         start_heartbeat()
         try:
-            await self.dispatcher.dispatch(
-                replica_request.model_id, routing, send, client.priority, client.caller.tenant
-            )
+            await self.dispatcher.dispatch(request.model_id, routing, send, client.priority, client.caller.tenant)
         except SuspectError:
-            await self.quarantine.put(client.path, replica_request.payload.raw, client.record.request_id)
+            await self.services.quarantine.put(client.path, request.body, record.request_id)
             raise QuarantineError(MESSAGE) from None
         finally:
-            client.stop_heartbeat()
+            exchange.stop_heartbeat()
 
 
 def _is_question(client: ClientRequest) -> bool:

@@ -19,10 +19,10 @@ from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.replica.slots import SlotHolder, Slots
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import ReplicaFullError
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.wire.outcome import Outcome
 
 SLOTS, ANSWER_S, TENANTS, COST = 16, 2.0, 10, 30
 # Requests a second of the busy tenant, and of each other: half as many again as its share.
@@ -89,14 +89,15 @@ class Cluster:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, tenant: str, dispatcher: Dispatcher) -> None:
-        async def send(replica: Replica, search: ReplicaSearch) -> None:
+        async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
             holder = SlotHolder(COST, Priority.STANDARD, lambda: None, tenant=tenant, waits=search.waits)
             async with self._slots.take(holder) as has_slot:
                 if not has_slot:
                     self._refused[replica] = None
-                    raise ReplicaFullError
+                    return Outcome.FULL
                 self.began[tenant] += WARM_UP_S <= asyncio.get_running_loop().time() < WARM_UP_S + SECONDS
                 await asyncio.sleep(ANSWER_S * self.chance.uniform(0.9, 1.1))
+                return Outcome.ANSWERED
 
         with suppress(UnavailableError):
             await dispatcher.dispatch("m", RoutingRequest(work=COST), send, tenant=tenant)
@@ -106,7 +107,7 @@ class Cluster:
         if self._refused:
             replica = next(iter(self._refused))
             del self._refused[replica]
-            replica.on_slot_freed()
+            replica.credit.on_slot_freed()
 
 
 # The routers of each tenant, of which the first sends a hundred times as much as each other.

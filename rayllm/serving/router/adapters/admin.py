@@ -29,9 +29,10 @@ from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry, Regis
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.model_registry import ModelRegistry, ResolvedModel
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
+from rayllm.serving.wire.outcome import NotAnsweredError, Outcome
+from rayllm.serving.wire.relay.transport import HttpTransport
 
 _MAX_BYTES = 65536
 _FIELDS = {"lora_name": str, "lora_path": str, "load_inplace": bool}
@@ -101,11 +102,18 @@ class AdapterAdmin:
         body = json.dumps({"model": name, "tokens": []}).encode()
         headers = {"content-type": "application/json", ADAPTER_RELOAD: "1", **resolved.headers(name)}
 
-        async def send(replica: Replica, search: ReplicaSearch) -> tuple[int, bytes]:
-            async with self.transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
-                return reply.status, await reply.content.read()
+        status, answer = 0, b""
 
-        status, answer = await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
+        async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
+            nonlocal status, answer
+            try:
+                async with self.transport.send(replica, "POST", DETOKENIZE, body, headers) as reply:
+                    status, answer = reply.status, await reply.content.read()
+            except NotAnsweredError as error:
+                return error.outcome
+            return Outcome.ANSWERED
+
+        await self.dispatcher.dispatch(adapter.base, RoutingRequest(adapter=adapter.adapter), send)
         error = _error(answer) if status >= 400 else None
         if error and error.get("code") == ADAPTER_UNAVAILABLE:
             raise UnavailableError(str(error["message"]), "lora_path", ADAPTER_UNAVAILABLE, 10)

@@ -20,9 +20,9 @@ from rayllm.core.errors import UnavailableError
 from rayllm.core.headers import ADAPTERS_PATH
 from rayllm.lora import AdapterName, adapter_not_found
 from rayllm.serving.cluster.background import in_background
-from rayllm.serving.router.replicas.errors import ReplicaError
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
+from rayllm.serving.wire.outcome import NotAnsweredError
+from rayllm.serving.wire.relay.transport import HttpTransport
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +151,6 @@ async def missing_adapters(
                 async with transport.send(replica, "POST", ADAPTERS_PATH, body, {}) as reply:
                     if reply.status == 200:
                         return frozenset(json.loads(await reply.content.read())["missing"])
-            except (ReplicaError, aiohttp.ClientError, ConnectionError) as error:
+            except (NotAnsweredError, aiohttp.ClientError, ConnectionError) as error:
                 logger.info("The replica %s cannot look up adapters: %r", replica.id, error)
     raise UnavailableError(f"No replica of the model `{model_id}` can look up adapters.", "model")

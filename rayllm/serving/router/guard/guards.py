@@ -65,7 +65,7 @@ class Guards:
             client.record.guards_s += time.perf_counter() - started
         # What is heard in a recording is not the model's.
         if of_reply := [guard for guard in guards if "output" in guard.config.check and client.path not in _FORMS]:
-            client.reply_guard = ReplyGuard(of_reply, client, text)
+            client.exchange.reply_guard = ReplyGuard(of_reply, client, text)
 
     def _those_for(self, client: ClientRequest, model_id: str, names: set[str]) -> list[Guard]:
         if client.path not in _CHECKED or model_id in [guard.config.model for guard in self.guards]:

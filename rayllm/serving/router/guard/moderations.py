@@ -51,8 +51,8 @@ class ModerationsApi:
         client = ClientRequest(request, MODERATIONS, send)
         self._telemetry.begin(client.record, request.headers)
         try:
-            async with client.answering():
-                await client.send_response(JSONResponse(await self._answer(client)))
+            async with client.exchange.answering():
+                await client.exchange.send_response(JSONResponse(await self._answer(client)))
         finally:
             self._telemetry.end(client.record)
             self._hooks.report(client)

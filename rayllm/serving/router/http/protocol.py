@@ -11,9 +11,9 @@ from starlette.types import Scope
 from rayllm.config import RouterConfig
 from rayllm.core.errors import RayLLMError
 from rayllm.serving.http.bounded_heads import BoundedHeads
-from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.lingering import GentleTransport, close_gently
 from rayllm.serving.router.http.upload_timeout import body_deadline, has_unread_body
+from rayllm.serving.wire.connection import CONNECTION, Connection
 
 # Seconds in which a client may send its last request to a server that stops.
 _LAST_REQUEST_S = 2.0

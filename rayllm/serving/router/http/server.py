@@ -22,11 +22,11 @@ from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, R
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import embedded_server
-from rayllm.serving.router.http.connection import CONNECTION, Connection
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
-from rayllm.serving.router.listener.listener import KeptListener, LocalListener
 from rayllm.serving.router.requests.record import CLIENT_LEFT
+from rayllm.serving.wire.connection import CONNECTION, Connection
+from rayllm.serving.wire.listener.listener import KeptListener, LocalListener
 
 logger = logging.getLogger(__name__)
 
@@ -171,9 +171,9 @@ async def open_http_server(
     Raises:
         ClusterError: the address is not available, or belongs to another application.
     """
-    client = serve_client()
-    details = await asyncio.to_thread(client.get_serve_details)
-    address = config.address or _serve_address(client, details, app_name)
+    controller = serve_client()
+    details = await asyncio.to_thread(controller.get_serve_details)
+    address = config.address or _serve_address(controller, details, app_name)
     if address is None:
         return None
     route_prefix = (details["applications"].get(app_name) or {}).get("route_prefix") or "/"
@@ -186,7 +186,7 @@ async def open_http_server(
     return server
 
 
-def _serve_address(client: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
+def _serve_address(controller: Any, details: dict[str, Any], app_name: str) -> tuple[str, int] | None:
     """The address of Serve's HTTP options, if Serve's proxies are disabled."""
     if details["proxy_location"] != ProxyLocation.Disabled:
         return None
@@ -197,7 +197,7 @@ def _serve_address(client: Any, details: dict[str, Any], app_name: str) -> tuple
                 f"The application `{other}` listens here already: give each its own `router.listen`, or leave out "
                 "`proxy_location: Disabled`, so that Ray Serve's proxies tell them apart."
             )
-    return client.http_config.host or "127.0.0.1", client.http_config.port
+    return controller.http_config.host or "127.0.0.1", controller.http_config.port
 
 
 def _router_headers(status: int, request_id: str) -> list[tuple[bytes, bytes]]:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping
 
 from rayllm.core.errors import EngineError, UnavailableError
 from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
-from rayllm.serving.router.replicas.errors import (
-    ReplicaFailedError,
-    ReplicaFullError,
-    ReplicaLostError,
-    ReplicaMovedError,
-    ReplicaUnreachableError,
-    SuspectError,
-)
 from rayllm.serving.router.replicas.replica import Replica
-from rayllm.serving.router.replicas.replica_search import ReplicaSearch
-from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.router.replicas.replica_set import ReplicaSet, SendToReplica
+from rayllm.serving.wire.outcome import Outcome
 
 # Seconds until a request is sent once more to a replica that failed to answer it, if that is still the only one.
 _DYING_S = 0.1
-T = TypeVar("T")
+
+
+class SuspectError(Exception):
+    """Several replicas crashed, and this is the only request that they had in common."""
 
 
 class Dispatcher:
@@ -44,48 +38,48 @@ class Dispatcher:
         self,
         model_id: str,
         request: RoutingRequest,
-        send: Callable[[Replica, ReplicaSearch], Awaitable[T]],
+        send: SendToReplica,
         priority: Priority = Priority.STANDARD,
         tenant: str = "",
-    ) -> T:
-        """Call `send` with a replica that has a free slot, and again with others if that one does not take the request.
+    ) -> None:
+        """Call `send` with a replica that has a free slot, and again with others while the outcome is not final.
 
-        Where no replica can be reached, the request is queued until one can.
+        Where no replica can be reached, the request is queued until a replica can.
 
-        A request that was lost with its replica is sent to another one. It may be what the replica died of, so a
-        request that was lost twice is not sent a third time if nothing else can have been the reason. If other
-        requests were lost twice with it, they are sent once more, one after the other.
+        A request that was lost with its replica is sent to another replica. The request may be what the replica died
+        of, so a request that was lost twice is not sent a third time if nothing else can have been the reason. If other
+        requests were lost twice with it, all are sent once more, one after the other.
 
         Args:
-            send: sends the request to the replica that the search has found, and waits for the end of its reply.
+            send: sends the request to the replica that the search has found, and waits for the end of the reply.
 
         Raises:
             UnavailableError: no replica has a free slot, or can be reached, in time.
             EngineError: two replicas failed on the request.
-            SuspectError: two or more replicas died of it.
+            SuspectError: two or more replicas died of the request.
         """
         replica_set = self._replica_sets[model_id]
         search = replica_set.search(request, priority, tenant)
         failures = 0
         while True:
-            try:
-                async with replica_set.alone(search), replica_set.acquire(search) as replica:
-                    return await send(replica, search)
-            except ReplicaFullError:
+            async with replica_set.alone(search):
+                replica, outcome = await replica_set.attempt(search, send)
+            if outcome.is_final:
+                return
+            if outcome.was_full:
                 continue
-            except ReplicaLostError:
+            if outcome is Outcome.LOST:
                 losses = len(search.lost_with)
                 if losses > 2 or (losses == 2 and search.was_only_suspect):
-                    raise SuspectError from None
+                    raise SuspectError
                 if replica.id in search.tried:
                     # A dying replica does not close all its sockets at once.
                     await asyncio.sleep(_DYING_S)
-            except ReplicaFailedError:
+            elif outcome is Outcome.FAILED:
                 failures += 1
                 if failures > 1:
-                    raise EngineError("The model's replica broke off before it answered; try again.") from None
-            except (ReplicaUnreachableError, ReplicaMovedError):
-                if asyncio.get_running_loop().time() >= search.deadline:
-                    message = f"No replica of the model `{model_id}` could be reached in time (router.queue_timeout_s)."
-                    raise UnavailableError(message, "model", retry_after_s=2) from None
+                    raise EngineError("The model's replica broke off before it answered; try again.")
+            elif asyncio.get_running_loop().time() >= search.deadline:
+                message = f"No replica of the model `{model_id}` could be reached in time (router.queue_timeout_s)."
+                raise UnavailableError(message, "model", retry_after_s=2)
             search.tried.append(replica.id)

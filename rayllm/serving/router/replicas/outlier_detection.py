@@ -16,7 +16,7 @@ _MIN_REPLIES = 5.0
 _MIN_FAILURE_RATE = 0.5
 
 
-class ReplyRecord:
+class ReplyHistory:
     """Exponentially decaying counts of a replica's replies and failures."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,12 +47,12 @@ class ReplyRecord:
         self._counted_at = now
 
 
-def is_outlier(record: ReplyRecord, others: Iterable[ReplyRecord]) -> bool:
+def is_outlier(history: ReplyHistory, others: Iterable[ReplyHistory]) -> bool:
     """Whether a replica fails much more often than the other replicas of its model.
 
     If all of them fail alike, none is an outlier: it may be the requests.
     """
-    replies, failures = record.counts()
+    replies, failures = history.counts()
     if replies < _MIN_REPLIES or failures < _MIN_FAILURE_RATE * replies:
         return False
     counts = [other.counts() for other in others]

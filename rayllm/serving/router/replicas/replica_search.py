@@ -13,15 +13,21 @@ HIGHER_CLASS = "requests of a higher class"
 
 @dataclass
 class ReplicaSearch:
-    """One request's search for a replica, over all its attempts.
+    """One request's search for a replica, over all attempts.
 
-    `deadline` is in the event loop's time; `priority` and `tenant` say when its turn comes; `tried` lists replicas that
-    did not take the request; `is_new` marks a request that was neither queued nor put back yet; `waits` says that the
-    chosen replica was full, and may have the request wait for a slot; `choice` says why it was chosen; `queued_s` has
-    the seconds that the request was queued, by reason; `served_tokens` are those that it really took, once they are
-    known; `put_backs` counts how often a replica has taken its slot for a higher class; `lost_with` are the replicas
-    that died with it, `is_suspect` says that there were any before it was sent to the last one, and `was_only_suspect`
-    that the last one that died had no other such request.
+    Attributes:
+        deadline: when the request has waited too long, in the event loop's time.
+        priority, tenant: say when the request's turn comes.
+        tried: ids of replicas that have not answered the request.
+        is_new: whether the request was neither queued nor preempted yet.
+        waits: whether the chosen replica was full, and may have the request wait for a slot.
+        choice: why the replica was chosen.
+        queued_s: seconds in the queue, by reason.
+        served_tokens: tokens that the request really took, once known.
+        preemptions: how often a replica has given the request's slot to a higher class.
+        lost_with: ids of the replicas that died with the request.
+        is_suspect: whether replicas had died with the request before it was sent to the last one.
+        was_only_suspect: whether the last replica that died had no other such request.
     """
 
     request: RoutingRequest
@@ -34,7 +40,7 @@ class ReplicaSearch:
     choice: str = ""
     queued_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     served_tokens: int | None = None
-    put_backs: int = 0
+    preemptions: int = 0
     lost_with: set[str] = field(default_factory=set)
     is_suspect: bool = False
     was_only_suspect: bool = False
@@ -43,7 +49,7 @@ class ReplicaSearch:
     def waited_for(self) -> str:
         """The reason why the request was queued, "" if it was not.
 
-        A request that was put back waited for a higher class; of other reasons, the one that lasted longest counts.
+        A preempted request waited for a higher class; of other reasons, the one that lasted longest counts.
         """
         if HIGHER_CLASS in self.queued_s:
             return HIGHER_CLASS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +19,13 @@ from rayllm.routing import Candidate, Policy, RoutingRequest, create_policy
 from rayllm.routing.fair_queue import FairQueue, Ticket
 from rayllm.routing.service_rate import ServiceRate
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate, subscribe
-from rayllm.serving.router.replicas.errors import (
-    ReplicaDrainingError,
-    ReplicaError,
-    ReplicaFailedError,
-    ReplicaFullError,
-    ReplicaLostError,
-    ReplicaMovedError,
-    ReplicaPutBackError,
-    ReplicaUnreachableError,
-)
 from rayllm.serving.router.replicas.outlier_detection import is_outlier
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import HIGHER_CLASS, ReplicaSearch
 from rayllm.serving.router.replicas.serve_queue import ServeQueue
+from rayllm.serving.wire.outcome import Outcome
+
+SendToReplica = Callable[[Replica, ReplicaSearch], Awaitable[Outcome]]
 
 # The part of its time in the queue that a request may be expected to need: estimates err.
 _PATIENCE = 0.6
@@ -42,7 +35,7 @@ _LONGEST_RETRY_S = 300.0
 
 @dataclass
 class _Waiting:
-    """A queued request: `replica` is the one that it gets."""
+    """A queued request, with the replica that it gets."""
 
     search: ReplicaSearch
     replica: asyncio.Future[Replica]
@@ -109,32 +102,29 @@ class ReplicaSet:
         deadline = asyncio.get_running_loop().time() + self._queue_timeout_s
         return ReplicaSearch(request, deadline, priority, tenant)
 
-    @asynccontextmanager
-    async def acquire(self, search: ReplicaSearch) -> AsyncIterator[Replica]:
-        """A replica with a free slot, for the duration of the block; the request counts as in progress there.
+    async def attempt(self, search: ReplicaSearch, send: SendToReplica) -> tuple[Replica, Outcome]:
+        """Send the request to a replica with a free slot; until the end, it counts as in progress there.
 
         Raises:
-            UnavailableError: none has a free slot in time, or the queue is full.
+            UnavailableError: no replica has a free slot in time, or the queue is full.
         """
         # A new request does not overtake queued ones.
-        replica = None if self._waiting else self._take(search)
+        replica = None if self._waiting else self._choose(search)
         replica = replica or await self._wait(search)
-        sent_at, failure = asyncio.get_running_loop().time(), None
+        sent_at, outcome = asyncio.get_running_loop().time(), None
         try:
-            yield replica
-        except ReplicaError as error:
-            failure = error
-            if isinstance(error, ReplicaPutBackError | ReplicaLostError | ReplicaMovedError):
-                # Only what it waits counts.
+            outcome = await send(replica, search)
+            if outcome in (Outcome.PREEMPTED, Outcome.LOST, Outcome.MOVED):
+                # Only the time in the queue counts.
                 search.deadline += asyncio.get_running_loop().time() - sent_at
-            _note_failure(search, replica, error)
-            raise
+            _learn(search, replica, outcome)
+            return replica, outcome
         finally:
-            self._release(search, replica, failure)
+            self._release(search, replica, outcome)
 
     @asynccontextmanager
     async def alone(self, search: ReplicaSearch) -> AsyncIterator[None]:
-        """For the duration of the block, no other request that was lost twice is sent to a replica, if this one was."""
+        """For the duration of the block, a request that was lost twice is the only such request in a replica."""
         if len(search.lost_with) < 2:
             yield
             return
@@ -146,30 +136,30 @@ class ReplicaSet:
         for replica in self._members.values():
             replica.close()
 
-    def _take(self, search: ReplicaSearch) -> Replica | None:
+    def _choose(self, search: ReplicaSearch) -> Replica | None:
         """Choose a replica with a free slot, and count the request as in progress there."""
-        replica = self._choose(search)
+        replica = self._best(search)
         if replica is not None:
             candidate = replica.candidate
             self._policy.on_sent(search.request, candidate)
             candidate.requests += 1
             candidate.work += search.request.work
-            replica.on_sent(search.priority)
+            replica.credit.on_sent(search.priority)
             search.is_suspect = bool(search.lost_with)
             replica.suspects += search.is_suspect
         return replica
 
-    def _choose(self, search: ReplicaSearch) -> Replica | None:
+    def _best(self, search: ReplicaSearch) -> Replica | None:
         members = self._members.values()
         free = [replica for replica in members if replica.free_slots(Priority.BATCH) > 0]
-        # A replica whose slots are taken puts back a request of a lower class.
+        # A full replica preempts a request of a lower class.
         free = free or [replica for replica in members if replica.free_slots(search.priority) > 0]
         candidates = [replica.candidate for replica in free]
         candidates = [candidate for candidate in candidates if candidate.id not in search.tried] or candidates
         if not candidates:
             return None
         chosen = self._policy.rank(search.request, candidates)[0]
-        search.waits = all(self._members[candidate.id].is_full for candidate in candidates)
+        search.waits = all(self._members[candidate.id].credit.is_refused for candidate in candidates)
         search.choice = self._reason(search.request, chosen, len(candidates))
         return self._members[chosen.id]
 
@@ -178,26 +168,27 @@ class ReplicaSet:
             return "it is the only replica"
         return "only it has a free slot" if candidates == 1 else self._policy.reason(request, chosen)
 
-    def _release(self, search: ReplicaSearch, replica: Replica, failure: ReplicaError | None) -> None:
+    def _release(self, search: ReplicaSearch, replica: Replica, outcome: Outcome | None) -> None:
+        """Count the request as in progress no more. Without an outcome, its client has left or an error was raised."""
         candidate, work = replica.candidate, search.request.work
         candidate.requests -= 1
         candidate.work -= work
         replica.suspects -= search.is_suspect
         if not candidate.requests and self._members.get(candidate.id) is not replica:
             replica.close()
-        if isinstance(failure, ReplicaFullError):
-            replica.on_full(search.priority)
+        if outcome and outcome.was_full:
+            replica.credit.on_refused(search.priority)
             return
-        if failure is None:
+        if outcome is None or outcome.is_final:
             self._rate.add(asyncio.get_running_loop().time(), work)
             if search.served_tokens is not None:
                 self._waiting.charge(search.priority, search.tenant, search.served_tokens - work)
-        replica.on_slot_freed(search.priority)
+        replica.credit.on_slot_freed(search.priority)
 
     def _check_outlier(self, replica: Replica) -> None:
         """Eject a replica that has failed, unless the others fail as well."""
-        others = [other.record for other in self._members.values() if other is not replica and other.is_open]
-        if replica.is_open and is_outlier(replica.record, others):
+        others = [other.history for other in self._members.values() if other is not replica and other.is_open]
+        if replica.is_open and is_outlier(replica.history, others):
             replica.eject()
 
     async def _wait(self, search: ReplicaSearch) -> Replica:
@@ -227,7 +218,7 @@ class ReplicaSet:
         except asyncio.CancelledError:
             if replica := self._assigned(waiting):
                 # Its turn has come, but it is leaving.
-                loop.call_soon(self._release, search, replica, ReplicaError())
+                loop.call_soon(self._release, search, replica, Outcome.UNREACHABLE)
             raise
         finally:
             search.queued_s[reason] += loop.time() - queued_at
@@ -238,7 +229,7 @@ class ReplicaSet:
     def _reason_to_wait(self, search: ReplicaSearch) -> str:
         if not self._has_open:
             return "a running replica"
-        return HIGHER_CLASS if search.put_backs else "a free slot"
+        return HIGHER_CLASS if search.preemptions else "a free slot"
 
     @staticmethod
     def _assigned(waiting: _Waiting) -> Replica | None:
@@ -287,7 +278,7 @@ class ReplicaSet:
             if waiting.replica.done():
                 self._waiting.remove(ticket)
                 continue
-            replica = self._take(waiting.search)
+            replica = self._choose(waiting.search)
             if replica is None:
                 break
             self._waiting.pop()
@@ -306,21 +297,21 @@ class ReplicaSet:
         return UnavailableError(f"The model `{self._model_id}` is not available now.", "model", retry_after_s=5)
 
 
-def _note_failure(search: ReplicaSearch, replica: Replica, error: ReplicaError) -> None:
-    """Remember what a failed attempt says of the request and of the replica."""
-    if not isinstance(error, ReplicaFailedError) and type(error) is not ReplicaFullError:
+def _learn(search: ReplicaSearch, replica: Replica, outcome: Outcome) -> None:
+    """Note what an attempt says of the request and of the replica."""
+    if not outcome.is_final and outcome not in (Outcome.FULL, Outcome.FAILED):
         search.is_new = False
-    if isinstance(error, ReplicaPutBackError):
-        search.put_backs += 1
-    elif isinstance(error, ReplicaLostError | ReplicaFailedError):
-        replica.on_reply(is_good=False)
-    if isinstance(error, ReplicaLostError):
+    if outcome is Outcome.PREEMPTED:
+        search.preemptions += 1
+    elif outcome in (Outcome.DRAINING, Outcome.MOVED):
+        replica.mark_draining()
+    elif outcome is Outcome.UNREACHABLE:
+        replica.on_unreachable()
+    elif outcome is not Outcome.FULL:
+        replica.on_reply(is_good=outcome is Outcome.ANSWERED)
+    if outcome is Outcome.LOST:
         search.lost_with.add(replica.id)
         search.was_only_suspect = replica.on_lost() <= 1
-    elif isinstance(error, ReplicaDrainingError | ReplicaMovedError):
-        replica.mark_draining()
-    elif isinstance(error, ReplicaUnreachableError):
-        replica.on_unreachable()
 
 
 def _fail(waiting: _Waiting, error: UnavailableError) -> None:

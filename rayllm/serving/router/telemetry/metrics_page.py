@@ -14,10 +14,10 @@ from starlette.responses import Response
 from rayllm.access import Caller, caller_of
 from rayllm.core.exposition import content_type, merge, wants_openmetrics
 from rayllm.core.headers import METRICS_PATH
-from rayllm.serving.router.replicas.errors import ReplicaError
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.wire.outcome import NotAnsweredError
+from rayllm.serving.wire.relay.transport import HttpTransport
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,6 @@ async def _of_replica(transport: HttpTransport, replica: Replica, is_openmetrics
         ):
             page = (await reply.content.read()).decode()
             return page if reply.status == 200 else ""
-    except (TimeoutError, ReplicaError, aiohttp.ClientError, ConnectionError) as error:
+    except (TimeoutError, NotAnsweredError, aiohttp.ClientError, ConnectionError) as error:
         logger.info("The metrics of the replica %s are missing: %r", replica.id, error)
         return ""

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from rayllm.config import RouterConfig
 from rayllm.serving.http.uvicorn_server import replica_server
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
+from rayllm.serving.wire.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
 from tests.unit.serving.router.http.test_client_limits import read
 

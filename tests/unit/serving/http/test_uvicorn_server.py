@@ -26,7 +26,7 @@ PRIVATE_NAMES = {
         "HttpToolsProtocol.timeout_keep_alive",
         "HttpToolsProtocol.timeout_keep_alive_handler",
         "HttpToolsProtocol.transport",
-        # Connections that a replica answers: serving/router/http/connection.py.
+        # Connections that a replica answers: serving/wire/connection.py.
         "RequestResponseCycle.disconnected",
         "RequestResponseCycle.flow",
         "RequestResponseCycle.keep_alive",

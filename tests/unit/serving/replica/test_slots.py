@@ -58,7 +58,7 @@ async def test_a_request_that_does_not_stop_keeps_its_slot() -> None:
     async with slots.take(stubborn):
         async with slots.take(SlotHolder(1, Priority.INTERACTIVE, lambda: None)) as has_slot:
             assert not has_slot
-        assert stubborn.is_put_back
+        assert stubborn.is_preempted
 
 
 async def test_in_a_saturated_engine_a_higher_class_takes_the_place_of_a_lower_one() -> None:

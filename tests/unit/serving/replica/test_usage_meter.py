@@ -10,8 +10,8 @@ import pytest
 from rayllm.access.usage_ledger import UsageLedger
 from rayllm.core import headers
 from rayllm.core.request_stats import RequestStats, StatsSource
-from rayllm.core.stream_journal import JournalFile
 from rayllm.serving.replica.usage_meter import UsageMeter
+from rayllm.serving.wire.journal import JournalFile
 
 STATS = RequestStats(prompt_tokens=3, generated_tokens=5)
 

@@ -20,13 +20,15 @@ from rayllm.serving.router.application import RouterApplication
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
 from rayllm.serving.router.readiness import Deployments, Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
+from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
 from rayllm.serving.router.ui.pages import page_routes
+from rayllm.serving.wire.listener.listener import LocalListener
+from rayllm.serving.wire.wire import Wire
 from tests.unit.serving.router.adapters.test_admin import Loaded
 
 SALT = b"s" * 32
@@ -80,20 +82,23 @@ async def service(*running: str, prefix: str = "", **router: Any) -> AsyncIterat
     config = load_app({"llm_configs": models, "router": router})
     statuses = Deployments({"A": "healthy", "B": "updating"}, {})
     readiness = Readiness(config, {"a": "A", "b": "B"}, lambda model: model in running, lambda: statuses)
-    telemetry, absent = Telemetry(RouterMetrics(dict), RecentRequests()), cast(Any, None)
-    application = RouterApplication(
-        config,
-        readiness,
-        {},
+    absent = cast(Any, None)
+    services = RouterServices(
+        Wire(absent),
         cast(Any, Loaded()),
-        Dispatcher({}),
-        absent,
-        telemetry,
-        AdminKeys([]),
+        Telemetry(RouterMetrics(dict), RecentRequests()),
         absent,
         cast(Any, Credentials()),
         absent,
         RequestHooks(),
+    )
+    application = RouterApplication(
+        config,
+        services,
+        Dispatcher({}),
+        readiness,
+        {},
+        AdminKeys([]),
         [Route("/metrics", metrics), Route("/v1/usage", scheme)],
         page_routes(),
     )

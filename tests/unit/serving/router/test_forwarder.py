@@ -36,12 +36,10 @@ from rayllm.core.sockets import socket_folder
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
 from rayllm.serving.cluster.state.adapter_registry import AdapterRegistry
 from rayllm.serving.cluster.state.quota_registry import QuotaRegistry
-from rayllm.serving.handover import Receiver
-from rayllm.serving.handover.channel import Channel, Kind, Message
 from rayllm.serving.replica.drain import DrainGate
 from rayllm.serving.replica.middleware import RouterGate, SlotGate
-from rayllm.serving.replica.relayed_reply import RelayedReplyMiddleware
 from rayllm.serving.replica.slots import Slots
+from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.access.rate_limiter import RateLimiter
 from rayllm.serving.router.adapters.lookup import AdapterLookup, missing_adapters
 from rayllm.serving.router.forwarder import Forwarder
@@ -50,18 +48,22 @@ from rayllm.serving.router.guard.moderations import ModerationsApi
 from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
 from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
-from rayllm.serving.router.replicas.request_sender import RequestSender
-from rayllm.serving.router.requests import client_request
 from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
+from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.wire import exchange
+from rayllm.serving.wire.handover.channel import Channel, Kind, Message
+from rayllm.serving.wire.handover.receiver import Receiver
+from rayllm.serving.wire.listener.listener import LocalListener
+from rayllm.serving.wire.relay.reply import RelayedReplyMiddleware
+from rayllm.serving.wire.relay.transport import HttpTransport
+from rayllm.serving.wire.wire import Wire
 
 PATH = "/v1/chat/completions"
 FORM_PATH = "/v1/audio/transcriptions"
@@ -163,7 +165,7 @@ class DyingReplica:
 
         def answer(message: Message) -> None:
             head = {} if self._is_stream else {"size": len(self.REPLY)}
-            channel.send(Message(Kind.STARTED, message.exchange, head))
+            channel.send(Message(Kind.STARTED, message.number, head))
             with socket.socket(fileno=message.files[0]) as client:
                 client.send(self.REPLY[: self._written])
             for journal in message.files[1:]:
@@ -319,19 +321,16 @@ async def service(
         return ["safe", "violence", "spam"]
 
     guards = [Guard(each, ask, labels) for each in config.router.guards]
-    passing = Forwarder(
-        models,
+    services = RouterServices(
+        Wire(transport),
         AdapterRegistry("app"),
-        dispatcher,
-        RequestSender(transport),
-        lookup,
-        config.router,
         telemetry,
         RateLimiter(QuotaRegistry("app", "router")),
+        Credentials(),
         Quarantine(no_other_router),
         hooks,
-        guards,
     )
+    passing = Forwarder(config.router, models, dispatcher, lookup, services, guards)
     paths = (PATH, FORM_PATH, MESSAGES, RESPONSES, COMPLETIONS)
     app = FastAPI(routes=[Route(path, passing, methods=["POST"]) for path in paths])
     app.router.routes.append(Route(MODERATIONS, ModerationsApi(models, guards, hooks, telemetry), methods=["POST"]))
@@ -626,7 +625,7 @@ async def test_a_replica_that_answers_500_fastest_of_all_does_not_draw_all_reque
 async def test_a_refusal_after_a_wait_has_the_shape_of_its_api(
     way: str, path: str, begins: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(exchange, "_HEARTBEAT_S", 0.02)
 
     async def refuses(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -764,7 +763,7 @@ async def test_a_replica_that_comes_up_takes_those_who_wait(way: str) -> None:
 
 @WAYS
 async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(exchange, "_HEARTBEAT_S", 0.02)
     answer = Answer(b"data: 1\n\n", b"data: 2\n\n")
     async with (
         Replica(answer).listening() as replica,
@@ -780,7 +779,7 @@ async def test_a_stream_that_waits_shows_that_somebody_is_there(way: str, monkey
 
 
 async def test_a_stream_that_has_waited_too_long_is_told_so_as_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(exchange, "_HEARTBEAT_S", 0.02)
     async with service("http", {"m": []}, queue_timeout_s=0.2) as found:
         reply = await found.client.post(PATH, json={"model": "m", "stream": True})
         assert reply.status_code == 200

@@ -10,9 +10,9 @@ import pytest
 from rayllm.core.endpoints import CHAT, MESSAGES, RESPONSES
 from rayllm.core.headers import IGNORED_TOOLS
 from rayllm.core.json_body import is_light
-from rayllm.serving.router.requests import client_request
 from rayllm.serving.router.requests.body_reader import BodyReader
 from rayllm.serving.router.requests.body_summary import summarize
+from rayllm.serving.wire import exchange
 from tests.unit.core.test_hosted_tools import ANTHROPIC_SEARCH, FUNCTION, MCP, SEARCH
 from tests.unit.serving.router.test_forwarder import WAYS, Answer, Replica, RouterApplication, service, until
 
@@ -92,7 +92,7 @@ async def test_a_choice_that_cannot_be_met_is_refused(path: str, tools: list[Any
 
 
 async def test_a_stream_that_waits_for_a_replica_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_request, "_HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(exchange, "_HEARTBEAT_S", 0.02)
     body = {"model": "m", "input": "x", "tools": [SEARCH], "stream": True}
     async with (
         Replica(Answer(b"data: 1\n\n", b"data: 2\n\n")).listening() as replica,

@@ -23,12 +23,14 @@ from rayllm.serving.router.hooks.request_hooks import RequestHooks
 from rayllm.serving.router.http.admin_keys import AdminKeys
 from rayllm.serving.router.readiness import Deployments, Readiness
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.http_transport import HttpTransport
 from rayllm.serving.router.replicas.quarantine import Quarantine
+from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.metrics_page import metrics_page
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.wire.relay.transport import HttpTransport
+from rayllm.serving.wire.wire import Wire
 
 PAGE = """# HELP rayllm_requests_total Requests.
 # TYPE rayllm_requests_total counter
@@ -73,17 +75,19 @@ class Application:
         page = partial(metrics_page, lambda _: self._page(), dict, transport)
         app = RouterApplication(
             config,
+            RouterServices(
+                Wire(transport),
+                NoRegistry("app"),
+                Telemetry(RouterMetrics(dict), RecentRequests()),
+                RateLimiter(QuotaRegistry("app", "router")),
+                credentials,
+                Quarantine(nobody),
+                RequestHooks(),
+            ),
+            Dispatcher({}),
             Readiness(config, names, self._running.__contains__, lambda: Deployments({}, {})),
             {},
-            NoRegistry("app"),
-            Dispatcher({}),
-            transport,
-            Telemetry(RouterMetrics(dict), RecentRequests()),
             AdminKeys([]),
-            RateLimiter(QuotaRegistry("app", "router")),
-            credentials,
-            Quarantine(nobody),
-            RequestHooks(),
             [Route("/metrics", page)],
         ).app
         headers = {"authorization": f"Bearer {key}"} if key else {}

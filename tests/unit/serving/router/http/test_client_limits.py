@@ -20,7 +20,7 @@ from rayllm.config import RouterConfig
 from rayllm.serving.router.http import lingering
 from rayllm.serving.router.http.errors import install_error_handlers
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
+from rayllm.serving.wire.listener.listener import LocalListener
 from tests.unit.serving.clients import Clients
 
 
@@ -320,7 +320,7 @@ async def test_a_refusal_arrives_although_not_all_was_read(sent: bytes, status: 
 
 @pytest.mark.parametrize("bound", ["bytes", "seconds", "connections"])
 async def test_what_is_read_after_a_refusal_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, f"_MOST_{bound.upper()}", 0 if bound == "connections" else 0.1)
+    monkeypatch.setattr(lingering, f"_MAX_{bound.upper()}", 0 if bound == "connections" else 0.1)
     async with server(max_header_bytes=4096) as found:
         reader, writer = await found.connect(POST + b"x-large: " + b"y" * 100_000)
         with suppress(ConnectionResetError):

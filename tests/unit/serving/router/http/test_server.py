@@ -13,9 +13,9 @@ from starlette.responses import PlainTextResponse
 
 from rayllm.config import RouterConfig
 from rayllm.serving.router.http import protocol
-from rayllm.serving.router.http.connection import CONNECTION
 from rayllm.serving.router.http.server import HttpServer
-from rayllm.serving.router.listener.listener import LocalListener
+from rayllm.serving.wire.connection import CONNECTION
+from rayllm.serving.wire.listener.listener import LocalListener
 
 
 class App:

@@ -6,7 +6,9 @@ import asyncio
 import random
 import socket
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -16,20 +18,37 @@ from rayllm.core.errors import EngineError, UnavailableError
 from rayllm.core.priority import Priority
 from rayllm.routing import RoutingRequest
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
+from rayllm.serving.router.replicas import credit as credit_module
 from rayllm.serving.router.replicas import replica as replica_module
-from rayllm.serving.router.replicas.dispatcher import Dispatcher
-from rayllm.serving.router.replicas.errors import (
-    ReplicaDrainingError,
-    ReplicaFailedError,
-    ReplicaFullError,
-    ReplicaLostError,
-    ReplicaPutBackError,
-    ReplicaUnreachableError,
-    SuspectError,
-)
+from rayllm.serving.router.replicas.dispatcher import Dispatcher, SuspectError
 from rayllm.serving.router.replicas.replica import Replica
 from rayllm.serving.router.replicas.replica_search import ReplicaSearch
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
+from rayllm.serving.wire.outcome import NotAnsweredError, Outcome
+
+T = TypeVar("T")
+
+
+async def answered(
+    dispatcher: Dispatcher,
+    request: RoutingRequest,
+    carry: Callable[[Replica, ReplicaSearch], Awaitable[T]],
+    priority: Priority = Priority.STANDARD,
+    tenant: str = "",
+) -> T | None:
+    """Dispatch a request; what `carry` returned in the end."""
+    results: list[T | None] = [None]
+
+    async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
+        try:
+            results.append(await carry(replica, search))
+        except NotAnsweredError as error:
+            results.append(None)
+            return error.outcome
+        return Outcome.ANSWERED
+
+    await dispatcher.dispatch("m", request, send, priority, tenant)
+    return results[-1]
 
 
 class Queue:
@@ -86,7 +105,7 @@ class Crowd:
 
         async def ask() -> None:
             try:
-                await self.dispatcher.dispatch("m", RoutingRequest(), carry)
+                await answered(self.dispatcher, RoutingRequest(), carry)
             except UnavailableError:
                 self.waiting.pop(number)
                 self.refused += 1
@@ -177,14 +196,14 @@ async def test_those_who_wait_are_served_in_order_and_newcomers_do_not_overtake(
             order.append(number)
             await asyncio.sleep(0)
 
-        await dispatcher.dispatch("m", RoutingRequest(), one)
+        await answered(dispatcher, RoutingRequest(), one)
 
     await asyncio.gather(*(carry(number) for number in range(30)))
     assert order == list(range(30))
 
 
 async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_module, "_RETRY_S", 0.01)
+    monkeypatch.setattr(credit_module, "_RETRY_S", 0.01)
     queue = Queue(1)
     dispatcher = Dispatcher({"m": replica_set(queue, 1)})
     order: list[str] = []
@@ -199,7 +218,7 @@ async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: py
         while not queue.count:
             await asyncio.sleep(0)
         if beaten <= 3:
-            raise ReplicaFullError
+            raise NotAnsweredError(Outcome.FULL)
         order.append("second")
 
     async def third(_: Replica, search: ReplicaSearch) -> None:
@@ -207,19 +226,19 @@ async def test_a_request_that_other_routers_beat_keeps_its_place(monkeypatch: py
 
     tasks = []
     for carry in (first, second):
-        tasks.append(asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry)))
+        tasks.append(asyncio.create_task(answered(dispatcher, RoutingRequest(), carry)))
         await settle()
     hold.set()
     while not beaten:
         await asyncio.sleep(0)
     # The line, which holds one, is filled by another while the second one is on its way.
-    tasks.append(asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), third)))
+    tasks.append(asyncio.create_task(answered(dispatcher, RoutingRequest(), third)))
     await asyncio.gather(*tasks)
     assert order == ["second", "third"]
 
 
 async def test_a_full_replica_is_asked_by_one_request_for_each_free_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_module, "_RETRY_S", 3600.0)
+    monkeypatch.setattr(credit_module, "_RETRY_S", 3600.0)
     found = replica_set(Queue(), 50)
     [replica] = found.replicas.values()
     dispatcher = Dispatcher({"m": found})
@@ -229,13 +248,13 @@ async def test_a_full_replica_is_asked_by_one_request_for_each_free_slot(monkeyp
         nonlocal tries
         tries += 1
         await asyncio.sleep(0)
-        raise ReplicaFullError
+        raise NotAnsweredError(Outcome.FULL)
 
-    asked = [asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry)) for _ in range(50)]
+    asked = [asyncio.create_task(answered(dispatcher, RoutingRequest(), carry)) for _ in range(50)]
     await settle()
     assert tries == 50, "all of them fit, as far as was known"
     for expected in (51, 52):
-        replica.on_slot_freed()
+        replica.credit.on_slot_freed()
         await settle()
         assert tries == expected, "one slot is for one request"
     for task in asked:
@@ -251,14 +270,14 @@ async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
 
     async def carry(_: Replica, search: ReplicaSearch) -> str:
         if is_full:
-            raise ReplicaFullError
+            raise NotAnsweredError(Outcome.FULL)
         return "answered"
 
-    asked = asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry))
+    asked = asyncio.create_task(answered(dispatcher, RoutingRequest(), carry))
     await settle()
     assert not asked.done()
     is_full = False
-    replica.on_slot_freed()
+    replica.credit.on_slot_freed()
     await settle()
     assert asked.result() == "answered"
 
@@ -266,7 +285,7 @@ async def test_a_replica_that_says_it_has_room_is_asked_at_once() -> None:
 async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
     queue = Queue()
     found = replica_set(queue)
-    asked = [asyncio.create_task(Dispatcher({"m": found}).dispatch("m", RoutingRequest(), print)) for _ in range(3)]  # type: ignore[arg-type]
+    asked = [asyncio.create_task(answered(Dispatcher({"m": found}), RoutingRequest(), print)) for _ in range(3)]  # type: ignore[arg-type]
     await settle()
     queue.is_available = False
     found.update([])
@@ -274,7 +293,7 @@ async def test_a_deployment_that_is_given_up_refuses_those_who_wait() -> None:
         with pytest.raises(UnavailableError, match="not available"):
             await task
     with pytest.raises(UnavailableError, match="not available"):
-        await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), print)  # type: ignore[arg-type]
+        await answered(Dispatcher({"m": found}), RoutingRequest(), print)  # type: ignore[arg-type]
 
 
 class Replicas:
@@ -283,34 +302,35 @@ class Replicas:
     def __init__(self, *capacities: int) -> None:
         self.replica_set = replica_set(Queue(), *capacities, queue_timeout_s=1)
         self.dispatcher = Dispatcher({"m": self.replica_set})
-        self.failing: dict[str, type[Exception]] = {}
+        self.failing: dict[str, Outcome] = {}
         self.bad: set[str] = set()
         self.sent: Counter[str] = Counter()
 
     async def ask(self) -> str:
-        async def carry(replica: Replica, search: ReplicaSearch) -> str:
+        """The id of the replica that answers."""
+        answered_by = ""
+
+        async def send(replica: Replica, search: ReplicaSearch) -> Outcome:
+            nonlocal answered_by
+            answered_by = replica.id
             self.sent[replica.id] += 1
-            if error := self.failing.get(replica.id):
-                raise error
-            replica.on_reply(replica.id not in self.bad)
-            return replica.id
+            return self.failing.get(replica.id) or (Outcome.ERROR if replica.id in self.bad else Outcome.ANSWERED)
 
-        return await self.dispatcher.dispatch("m", RoutingRequest(), carry)
+        await self.dispatcher.dispatch("m", RoutingRequest(), send)
+        return answered_by
 
 
-@pytest.mark.parametrize("error", [ReplicaDrainingError, ReplicaLostError, ReplicaUnreachableError])
-async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(error: type[Exception]) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.DRAINING, Outcome.LOST, Outcome.UNREACHABLE])
+async def test_a_request_that_no_client_saw_a_byte_of_goes_to_another_replica(outcome: Outcome) -> None:
     replicas = Replicas(10, 10)
-    replicas.failing["r0"] = error
+    replicas.failing["r0"] = outcome
     assert [await replicas.ask() for _ in range(10)] == ["r1"] * 10
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(ReplicaLostError, 2), (ReplicaUnreachableError, 1)])
-async def test_a_request_waits_for_the_next_replica_while_the_only_one_dies(
-    error: type[Exception], attempts: int
-) -> None:
+@pytest.mark.parametrize(("outcome", "attempts"), [(Outcome.LOST, 2), (Outcome.UNREACHABLE, 1)])
+async def test_a_request_waits_for_the_next_replica_while_the_only_one_dies(outcome: Outcome, attempts: int) -> None:
     replicas = Replicas(10)
-    replicas.failing["r0"] = error
+    replicas.failing["r0"] = outcome
     asked = asyncio.create_task(replicas.ask())
     await settle()
     assert replicas.sent["r0"] == attempts
@@ -335,10 +355,10 @@ async def test_a_replica_that_cannot_be_reached_gets_requests_once_it_accepts_co
         # All of them are on their way before the first one fails.
         await asyncio.sleep(0.01)
         if not is_there:
-            raise ReplicaUnreachableError
+            raise NotAnsweredError(Outcome.UNREACHABLE)
         return replica.id
 
-    asked = [asyncio.create_task(dispatcher.dispatch("m", RoutingRequest(), carry)) for _ in range(5)]
+    asked = [asyncio.create_task(answered(dispatcher, RoutingRequest(), carry)) for _ in range(5)]
     await asyncio.sleep(1)
     assert not dispatcher.has_replicas("m")
     assert not any(each.done() for each in asked)
@@ -351,7 +371,7 @@ async def test_a_replica_that_cannot_be_reached_gets_requests_once_it_accepts_co
 
 async def test_requests_that_reach_no_replica_end_in_time() -> None:
     replicas = Replicas(10)
-    replicas.failing["r0"] = ReplicaUnreachableError
+    replicas.failing["r0"] = Outcome.UNREACHABLE
     with pytest.raises(UnavailableError, match=r"was running in time \(router.queue_timeout_s\)"):
         await replicas.ask()
 
@@ -361,15 +381,15 @@ async def test_connections_that_time_out_use_up_the_time_of_a_request() -> None:
 
     async def carry(replica: Replica, search: ReplicaSearch) -> None:
         await asyncio.sleep(0.15)
-        raise ReplicaUnreachableError
+        raise NotAnsweredError(Outcome.UNREACHABLE)
 
     with pytest.raises(UnavailableError, match=r"could be reached in time \(router.queue_timeout_s\)"):
-        await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), carry)
+        await answered(Dispatcher({"m": found}), RoutingRequest(), carry)
 
 
 async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_next() -> None:
     replicas = Replicas(10)
-    replicas.failing["r0"] = ReplicaDrainingError
+    replicas.failing["r0"] = Outcome.DRAINING
     asked = [asyncio.create_task(replicas.ask()) for _ in range(5)]
     await settle()
     assert replicas.sent["r0"] <= 5
@@ -379,13 +399,11 @@ async def test_a_replica_that_leaves_is_asked_no_more_and_requests_wait_for_the_
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"), [(ReplicaLostError, SuspectError), (ReplicaFailedError, EngineError)], ids=["died", "failed"]
+    ("outcome", "raised"), [(Outcome.LOST, SuspectError), (Outcome.FAILED, EngineError)], ids=["died", "failed"]
 )
-async def test_a_request_that_two_replicas_died_of_kills_no_third(
-    error: type[Exception], raised: type[Exception]
-) -> None:
+async def test_a_request_that_two_replicas_died_of_kills_no_third(outcome: Outcome, raised: type[Exception]) -> None:
     replicas = Replicas(10, 10, 10)
-    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), error)
+    replicas.failing = dict.fromkeys(("r0", "r1", "r2"), outcome)
     with pytest.raises(raised):
         await replicas.ask()
     assert replicas.sent.total() == 2
@@ -403,10 +421,10 @@ async def test_a_replica_that_takes_a_moment_to_die_is_one_loss() -> None:
             if attempts == 3:
                 replica.mark_draining()
                 found.update([replica_update("r0", 10), replica_update("new", 10)])
-            raise ReplicaLostError
+            raise NotAnsweredError(Outcome.LOST)
         return replica.id
 
-    assert await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), carry) == "new"
+    assert await answered(Dispatcher({"m": found}), RoutingRequest(), carry) == "new"
     assert attempts == 4
     assert all(replica.suspects == 0 for replica in found.replicas.values())
 
@@ -425,14 +443,14 @@ async def test_of_many_requests_that_were_lost_together_only_the_guilty_one_is_r
                 await settle()
                 died[replica.id].set()
                 replica.mark_draining()
-                raise ReplicaLostError
+                raise NotAnsweredError(Outcome.LOST)
             done = asyncio.create_task(died[replica.id].wait())
             await asyncio.wait([done], timeout=0.2)
             if died[replica.id].is_set():
-                raise ReplicaLostError
+                raise NotAnsweredError(Outcome.LOST)
             return number
 
-        return await dispatcher.dispatch("m", RoutingRequest(), carry)
+        return await answered(dispatcher, RoutingRequest(), carry)
 
     answers = await asyncio.gather(*(ask(number) for number in range(16)), return_exceptions=True)
     assert [answer for answer in answers if not isinstance(answer, SuspectError)] == [*range(7), *range(8, 16)]
@@ -497,7 +515,7 @@ class Tenants:
         async def run() -> None:
             dispatcher = Dispatcher({"m": self.replica_set})
             try:
-                await dispatcher.dispatch("m", RoutingRequest(work=work), send, priority, tenant)
+                await answered(dispatcher, RoutingRequest(work=work), send, priority, tenant)
             except UnavailableError as error:
                 self.errors.append((tenant, error))
 
@@ -577,10 +595,10 @@ async def test_a_request_put_back_waits_no_shorter_for_the_time_it_ran() -> None
         attempts += 1
         if attempts == 1:
             await asyncio.sleep(0.5)
-            raise ReplicaPutBackError
+            raise NotAnsweredError(Outcome.PREEMPTED)
         return search.waited_for
 
-    assert await Dispatcher({"m": found}).dispatch("m", RoutingRequest(), send) == "requests of a higher class"
+    assert await answered(Dispatcher({"m": found}), RoutingRequest(), send) == "requests of a higher class"
 
 
 async def test_a_request_waited_for_what_took_longest() -> None:
@@ -591,11 +609,11 @@ async def test_a_request_waited_for_what_took_longest() -> None:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
-            asyncio.get_running_loop().call_later(0.01, replica.on_slot_freed, search.priority)
-            raise ReplicaFullError
+            asyncio.get_running_loop().call_later(0.01, replica.credit.on_slot_freed, search.priority)
+            raise NotAnsweredError(Outcome.FULL)
         return search.waited_for
 
-    asking = asyncio.create_task(Dispatcher({"m": found}).dispatch("m", RoutingRequest(), send))
+    asking = asyncio.create_task(answered(Dispatcher({"m": found}), RoutingRequest(), send))
     await asyncio.sleep(0.3)
     found.update([replica_update("r", 1)])
     assert await asking == "a running replica"

@@ -1,1 +1,0 @@
-"""Listening sockets that outlive the router processes that accept from them."""
