@@ -468,7 +468,7 @@ async def test_a_replica_that_fails_where_others_do_not_is_left_out_until_it_is_
     failing = replicas.replica_set.replicas["r0"]
     # Which replica a request goes to is chance, and an ejection takes a number of failures and of successes elsewhere.
     for _ in range(1000):
-        if failing._is_ejected:
+        if not failing.is_open:
             break
         await replicas.ask()
     assert {await replicas.ask() for _ in range(20)} == {"r1"}
