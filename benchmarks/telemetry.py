@@ -32,7 +32,7 @@ from benchmarks.servers import DEMO, Server, rayllm
 from benchmarks.turns import Round, Running, streams_turn
 from rayllm.core.exposition import Renderer
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.wire.record import RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -19,63 +18,18 @@ from starlette.types import Message, Send
 from rayllm.core.error_shapes import error_event, error_response, event_of
 from rayllm.core.errors import EngineError, RayLLMError
 from rayllm.core.headers import TIMING
-from rayllm.core.request_stats import RequestStats, server_timing
+from rayllm.core.request_stats import server_timing
 from rayllm.serving.wire.chunks import LAST_CHUNK, http_chunk
 from rayllm.serving.wire.connection import CONNECTION, Connection
 from rayllm.serving.wire.journal import LARGEST_WRITE, JournalFile, StreamJournal
+from rayllm.serving.wire.record import RequestRecord
+from rayllm.serving.wire.states import STEPS, State
 
 logger = logging.getLogger(__name__)
 
 # Seconds between comments in a stream that waits for a replica.
 _HEARTBEAT_S = 10.0
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-
-
-class State(Enum):
-    """Where an exchange is. `STEPS` has the steps from state to state."""
-
-    NEW = "no replica has the request, and the client nothing of a reply"
-    TAKEN = "a replica has the request, and the client nothing of a reply"
-    BEGUN = "the client may have the beginning of a reply"
-    DONE = "the client has the whole reply"
-    BROKEN = "the reply has ended early, or the client has left; no other reply may follow"
-
-
-STEPS = {
-    (State.NEW, State.TAKEN): "The router sends the request to a replica.",
-    (State.TAKEN, State.NEW): "The replica turns the request away, fails or dies: another replica may answer.",
-    (State.NEW, State.BEGUN): "The router sends comments, because a stream waits for a replica.",
-    (State.TAKEN, State.BEGUN): "The writer of the reply says so before the first byte: the replica after a handover, "
-    "otherwise the router.",
-    (State.BEGUN, State.BEGUN): "The router sends the request to a replica that begins or continues the stream.",
-    (State.NEW, State.DONE): "The router answers with an error.",
-    (State.TAKEN, State.DONE): "The router passes on the replica's error, or stops the replica and answers itself.",
-    (State.BEGUN, State.DONE): "The writer has written the end of the reply.",
-    (State.BEGUN, State.BROKEN): "The replica dies or fails, and no other replica can continue; or the client leaves.",
-    (State.NEW, State.BROKEN): "The client leaves.",
-    (State.TAKEN, State.BROKEN): "The client leaves.",
-}
-"""Who makes which step of an exchange, and when."""
-
-
-class Record(Protocol):
-    """What the router's telemetry learns of an exchange."""
-
-    stats: RequestStats | None
-    continuations: int
-    error_status: int
-
-    def began(self) -> None:
-        """The first bytes of the reply are there."""
-
-    def answered(self, status: int) -> None:
-        """The client has got a status."""
-
-    def refused(self, status: int, code: str) -> None:
-        """The router answers with an error of its own."""
-
-    def parts(self, until: float) -> list[tuple[str, float]]:
-        """What the time until then was spent on, in seconds."""
 
 
 class GuardedStream(Protocol):
@@ -133,7 +87,7 @@ class Exchange:
 
     for_replica: ReplicaRequest
 
-    def __init__(self, request: Request, path: str, send: Send, record: Record) -> None:
+    def __init__(self, request: Request, path: str, send: Send, record: RequestRecord) -> None:
         self.request, self.path, self.record = request, path, record
         self.reply_headers: dict[str, str] = {}
         self.reply_guard: ReplyGuard | None = None

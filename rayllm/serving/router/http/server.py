@@ -24,9 +24,9 @@ from rayllm.core.logs import printable
 from rayllm.serving.http.uvicorn_server import embedded_server
 from rayllm.serving.router.http.protocol import LimitedProtocol
 from rayllm.serving.router.http.upload_timeout import BodyWithDeadline
-from rayllm.serving.router.requests.record import CLIENT_LEFT
 from rayllm.serving.wire.connection import CONNECTION, Connection
 from rayllm.serving.wire.listener.listener import KeptListener, LocalListener
+from rayllm.serving.wire.record import CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
 

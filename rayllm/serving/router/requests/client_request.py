@@ -8,8 +8,8 @@ from starlette.types import Send
 from rayllm.access import caller_of
 from rayllm.core.headers import LONGEST_REQUEST_ID, REQUEST_ID
 from rayllm.core.logs import printable
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.wire.exchange import Exchange
+from rayllm.serving.wire.record import RequestRecord
 
 
 class ClientRequest:

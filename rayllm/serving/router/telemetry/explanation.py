@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.wire.record import RequestRecord
 
 _REASONS = {
     "router": "the router read and routed the request. A slow upload or a very large body counts here.",

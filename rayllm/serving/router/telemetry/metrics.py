@@ -11,7 +11,7 @@ from rayllm.core.errors import RayLLMError
 from rayllm.serving.cluster.metrics import Metrics, Series
 from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
-from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.wire.record import RequestRecord
 
 # Adapters with a label of their own: the names are clients', as long as the folder of adapters has them.
 _MAX_ADAPTERS = 2000

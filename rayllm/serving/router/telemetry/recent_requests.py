@@ -15,8 +15,8 @@ from rayllm.core.errors import ObjectNotFoundError
 from rayllm.core.headers import LONGEST_REQUEST_ID
 from rayllm.serving.batch_api.page import limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
+from rayllm.serving.wire.record import RequestRecord
 
 # About a kilobyte each.
 _MOST = 4096

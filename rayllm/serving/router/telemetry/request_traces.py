@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, set_s
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from rayllm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
-from rayllm.serving.router.requests.record import RequestRecord
+from rayllm.serving.wire.record import RequestRecord
 
 _OPERATIONS = {
     CHAT: "chat",

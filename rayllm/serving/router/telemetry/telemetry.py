@@ -9,9 +9,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
+from rayllm.serving.wire.record import RequestRecord
 
 if TYPE_CHECKING:
     from rayllm.serving.router.telemetry.request_traces import Tracing

@@ -52,7 +52,6 @@ from rayllm.serving.router.model_registry import ModelRegistry
 from rayllm.serving.router.replicas.dispatcher import Dispatcher
 from rayllm.serving.router.replicas.quarantine import Quarantine
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
-from rayllm.serving.router.requests.record import CLIENT_LEFT, RequestRecord
 from rayllm.serving.router.services import RouterServices
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
@@ -61,6 +60,7 @@ from rayllm.serving.wire import exchange
 from rayllm.serving.wire.handover.channel import Channel, Kind, Message
 from rayllm.serving.wire.handover.receiver import Receiver
 from rayllm.serving.wire.listener.listener import LocalListener
+from rayllm.serving.wire.record import CLIENT_LEFT, RequestRecord
 from rayllm.serving.wire.relay.reply import RelayedReplyMiddleware
 from rayllm.serving.wire.relay.transport import HttpTransport
 from rayllm.serving.wire.wire import Wire

@@ -16,11 +16,11 @@ from starlette.requests import Request
 
 from rayllm.core.token_log import TokenGroup, TokenLog, tokens_of
 from rayllm.serving.cluster.replica_updates import ReplicaUpdate
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.wire.connection import Connection
 from rayllm.serving.wire.exchange import Exchange
 from rayllm.serving.wire.handover import lane
 from rayllm.serving.wire.journal import JournalFile
+from rayllm.serving.wire.record import RequestRecord
 from tests.unit.serving.router import test_forwarder
 from tests.unit.serving.router.test_forwarder import PATH, Answer, Replica, service, until
 

@@ -10,8 +10,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rayllm.core.errors import UnavailableError
-from rayllm.serving.router.requests.record import RequestRecord
-from rayllm.serving.wire.exchange import STEPS, Exchange, State
+from rayllm.serving.wire.exchange import Exchange
+from rayllm.serving.wire.record import RequestRecord
+from rayllm.serving.wire.states import STEPS, State
 
 PATH = "/v1/chat/completions"
 

@@ -10,10 +10,10 @@ import pytest
 
 from rayllm.cli.commands.explain import PARTS
 from rayllm.core.request_stats import RequestStats, server_timing
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.explanation import explain
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import RequestLog
+from rayllm.serving.wire.record import RequestRecord
 
 
 def record(stats: RequestStats | None = None, request_id: str = "r", **keys: Any) -> RequestRecord:

@@ -8,9 +8,9 @@ import pytest
 from rayllm.core.errors import RequestTimeoutError
 from rayllm.core.exposition import Renderer
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry import metrics as module
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
+from rayllm.serving.wire.record import RequestRecord
 
 CHAT = "/v1/chat/completions"
 

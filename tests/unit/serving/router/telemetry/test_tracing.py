@@ -15,9 +15,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from rayllm.core.endpoints import CHAT
 from rayllm.core.errors import ConfigError
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.router.requests.record import RequestRecord
 from rayllm.serving.router.telemetry.request_traces import HashedResource, Tracing
 from rayllm.serving.router.telemetry.tracing import tracing_from_environment
+from rayllm.serving.wire.record import RequestRecord
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STATS = RequestStats(10, 4, 7, 0.5, 1.0, 3.0, "stop", 1, prepare_s=0.5)
