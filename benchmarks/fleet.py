@@ -20,7 +20,7 @@ from rayllm.routing.candidate import Candidate
 from rayllm.routing.request import RoutingRequest
 
 if TYPE_CHECKING:
-    from rayllm.routing.policies.base import Policy
+    from rayllm.routing.policies import Policy
 
 BLOCK = 64
 STEP_TOKENS = 2048

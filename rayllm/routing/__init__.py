@@ -1,13 +1,16 @@
-"""Choice of a replica for a request. Pure: no Ray, no engine, no clock, nothing that waits."""
+"""Choice of a replica for a request. Pure: no Ray, no engine, no clock, nothing that waits.
+
+Process: router.
+"""
 
 from collections.abc import Callable, Mapping
 
 from rayllm.routing.candidate import Candidate
+from rayllm.routing.policies import Policy
 from rayllm.routing.policies.adapter_affinity import AdapterAffinity
-from rayllm.routing.policies.base import Policy
 from rayllm.routing.policies.least_loaded import LeastLoaded, SessionAffinity
 from rayllm.routing.policies.prefix_aware import PrefixAware
-from rayllm.routing.prefix_cache.prompt import routing_request
+from rayllm.routing.prompt import routing_request
 from rayllm.routing.request import RoutingRequest
 
 __all__ = ["POLICIES", "Candidate", "Policy", "RoutingRequest", "create_policy", "routing_request"]
@@ -20,7 +23,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 
 
 def create_policy(name: str) -> Policy:
-    """A new policy for one model in one router; requests for adapters go to replicas that have them loaded.
+    """Create the policy of one model in one router. Requests for an adapter prefer replicas with the adapter loaded.
 
     Raises:
         KeyError: `name` is not among `POLICIES`.

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from rayllm.core.priority import Priority
 
 T = TypeVar("T")
-# Counters of tenants with nothing in the queue that are kept.
+# Counters kept of tenants without tickets.
 _MAX_COUNTERS = 1000
 
 
@@ -18,8 +18,8 @@ class Ticket(Generic[T]):
     """A place in the queue.
 
     Args:
-        tenant: whose share it is served from.
-        cost: what serving it takes, in tokens.
+        tenant: the tenant whose share pays for the ticket.
+        cost: expected tokens of the request.
     """
 
     value: T
@@ -41,9 +41,9 @@ class _TenantQueue(Generic[T]):
 
 
 class _Class(Generic[T]):
-    """The tenants of one class, each with a counter of the tokens that it was served.
+    """The tenants of one class, each with a counter of the tokens served.
 
-    `floor` is the counter of the tenant that was served last, from before that. A tenant that comes back starts there.
+    `floor` is the counter that the tenant served last had before: a tenant that returns starts there.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class _Class(Generic[T]):
         return min(self.queues, key=self.counter)
 
     def counter(self, tenant: str) -> int:
-        """What a tenant was served. Who has nothing to be served saves nothing up."""
+        """Tokens that a tenant was served. An idle tenant saves nothing up."""
         return max(self.floor, self._counters.get(tenant, 0))
 
     def add(self, tenant: str, tokens: int) -> None:
-        """Count tokens as served; fewer than none are given back."""
+        """Count tokens as served; a negative number takes some back."""
         self._counters[tenant] = max(self.floor, self.counter(tenant) + tokens)
         if len(self._counters) > _MAX_COUNTERS + len(self.queues):
             self._counters = {name: self.counter(name) for name in self.queues}
 
     def serve(self, tenant: str, tokens: int) -> None:
-        """Count tokens of the tenant whose turn it is."""
+        """Count the tokens of the next tenant, whose turn ends with that."""
         self.floor = self.counter(tenant)
         self.add(tenant, tokens)
         if tenant in self.queues:
@@ -81,8 +81,7 @@ class _Class(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Higher classes go first; within a class the tenant goes first that was served the fewest tokens; within a tenant
-    the oldest ticket goes first.
+    """Serves higher classes first, in a class the tenant with the fewest tokens served, of a tenant the oldest ticket.
 
     Source: Y. Sheng et al., Fairness in serving large language models (virtual token counters), OSDI 2024.
     """
@@ -98,7 +97,7 @@ class FairQueue(Generic[T]):
         """Add a ticket.
 
         Args:
-            at_head: whether it was popped before and not served; then it has its turn before the others of its tenant.
+            at_head: the ticket was popped and then not served: its turn comes before all others of its tenant.
         """
         tenants = self._classes[ticket.priority]
         queue = tenants.queues.setdefault(ticket.tenant, _TenantQueue())
@@ -112,14 +111,14 @@ class FairQueue(Generic[T]):
 
     @property
     def head(self) -> Ticket[T] | None:
-        """The ticket that is served next; None if there is none."""
+        """The ticket to serve next; None if the queue is empty."""
         for tenants in self._classes.values():
             if tenants.queues:
                 return tenants.queues[tenants.next_tenant].head
         return None
 
     def remove(self, ticket: Ticket[T]) -> bool:
-        """Remove a ticket that is not to be served. Returns whether it was queued."""
+        """Remove a ticket without serving it. Returns whether the ticket was queued."""
         queues = self._classes[ticket.priority].queues
         queue = queues.get(ticket.tenant)
         if queue is None or ticket not in queue.tickets:
@@ -132,7 +131,7 @@ class FairQueue(Generic[T]):
         return True
 
     def pop(self) -> Ticket[T]:
-        """Remove the head, to serve it. Raises IndexError if the queue is empty."""
+        """Remove the head and count it as served. Raises IndexError if the queue is empty."""
         ticket = self.head
         if ticket is None:
             raise IndexError("pop from an empty queue")
@@ -141,11 +140,11 @@ class FairQueue(Generic[T]):
         return ticket
 
     def charge(self, priority: Priority, tenant: str, tokens: int) -> None:
-        """Correct what a tenant was served: `tokens` beyond its ticket's cost, or fewer than none below it."""
+        """Correct what a tenant was served by `tokens`, negative if a ticket cost less than expected."""
         self._classes[priority].add(tenant, tokens)
 
     def tokens_ahead(self, priority: Priority, tenant: str, cost: int) -> int:
-        """Tokens that would be served before a new ticket, if none came after it."""
+        """Tokens that would be served before a new ticket, if no other ticket followed."""
         higher = sum(self._classes[other].tokens for other in Priority if other < priority)
         tenants = self._classes[priority]
         own = tenants.queues[tenant].tokens if tenant in tenants.queues else 0
@@ -159,8 +158,9 @@ class FairQueue(Generic[T]):
         return higher + own + others
 
     def to_displace(self, priority: Priority, tenant: str, cost: int) -> Ticket[T] | None:
-        """The ticket that has less right to a place in a full queue than a new one: the newest of the tenant that has
-        most in the lowest class; None if there is none.
+        """The ticket to drop from a full queue for a new one; None if the new ticket has less right to a place.
+
+        That is the newest ticket of the tenant with the most tokens queued in the lowest class.
         """
         lowest = max((priority for priority, tenants in self._classes.items() if tenants.queues), default=None)
         if lowest is None or lowest < priority:
@@ -174,7 +174,7 @@ class FairQueue(Generic[T]):
         return next(reversed(queues[largest].tickets))
 
     def clear(self) -> list[Ticket[T]]:
-        """Remove all tickets, and return them."""
+        """Remove and return all tickets."""
         tickets = [
             ticket
             for tenants in self._classes.values()

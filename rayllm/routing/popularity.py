@@ -1,17 +1,17 @@
-"""Share of the recent work by key."""
+"""Share of recent load by key, such as an adapter."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-# Keys counted; of all others it is only known that they are rare.
+# Keys counted; all others count as rare.
 _MAX_KEYS = 1024
 # Requests after which counts are halved.
 _HALF_LIFE = 4096
 
 
 class Popularity:
-    """Exponentially decaying shares of the work by key, in bounded memory."""
+    """Exponentially decaying shares of the load by key, in bounded memory."""
 
     def __init__(self) -> None:
         self._work: OrderedDict[int, float] = OrderedDict()
@@ -19,7 +19,7 @@ class Popularity:
         self._requests = 0
 
     def add(self, key: int, work: int) -> None:
-        """Count work for a key; the key 0 counts towards the total only."""
+        """Count the expected tokens of a request for a key; the key 0 counts towards the total only."""
         self._total += work
         self._requests += 1
         if key:
@@ -34,5 +34,5 @@ class Popularity:
                 self._work[each] /= 2
 
     def share(self, key: int) -> float:
-        """The key's share of all work, 0 to 1; 1 before any work was counted."""
+        """The key's share of all tokens, 0 to 1; 1 before the first request."""
         return self._work.get(key, 0.0) / self._total if self._total else 1.0

@@ -16,10 +16,7 @@ _WORD = 2**64 - 1
 
 
 def rank_by_hash(key: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates by weight for `key`, the owner first. Keys are spread in proportion to capacity.
-
-    A new candidate takes over some keys of every other; the keys of one that leaves go to their second candidates.
-    """
+    """The candidates by weight for `key`, the owner first. Keys are spread in proportion to capacity."""
     return sorted(candidates, key=lambda candidate: _weight(key, candidate), reverse=True)
 
 
@@ -38,5 +35,5 @@ def _weight(key: int, candidate: Candidate) -> float:
     mixed = ((key ^ hash_name(candidate.id)) * 0x9E3779B97F4A7C15) & _WORD
     mixed = ((mixed ^ (mixed >> 32)) * 0xD6E8FEB86659FD93) & _WORD
     mixed = ((mixed ^ (mixed >> 32)) * 0xD6E8FEB86659FD93) & _WORD
-    # 52 bits, so that the fraction is never rounded to 0 or 1.
+    # 52 bits: the fraction is never rounded to 0 or 1.
     return -max(1, candidate.capacity) / log(((mixed >> 12) + 0.5) / 2**52)

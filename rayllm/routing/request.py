@@ -8,18 +8,18 @@ from hashlib import blake2b
 
 @dataclass(frozen=True)
 class RoutingRequest:
-    """One request as routing policies see it.
+    """The features of one request.
 
     Args:
         adapter: name of the adapter, "" for the base model.
         session: value of the session header, "" for none.
         prefix_digests: digests of prefixes of the prompt, shortest first, each covering all before it.
-        prefix_tokens: approximate tokens that each of these covers.
+        prefix_tokens: approximate tokens that each prefix covers.
         affinity_key: digest that is the same for a whole conversation, or all questions on a document; 0 for none.
-        affinity_tokens: tokens that it covers.
+        affinity_tokens: tokens that the affinity key covers.
         group_key: digest of a long system prompt that conversations may share; 0 for none.
         is_follow_up: whether the conversation already has an answer.
-        work: expected cost in tokens, the answer included.
+        work: expected tokens of prompt and answer.
     """
 
     adapter: str = ""
@@ -51,7 +51,7 @@ class RoutingRequest:
 
 
 class _Salt:
-    """Makes digests specific to an adapter, the same in every process; 0, which means none, stays 0."""
+    """Makes digests specific to an adapter, the same in every process; 0 (none) stays 0."""
 
     def __init__(self, adapter: str) -> None:
         self._hash = blake2b(adapter.encode("utf-8", "surrogatepass"), digest_size=8)

@@ -6,15 +6,15 @@ import math
 
 # Seconds after which a measurement counts for a third.
 _MEMORY_S = 10.0
-# The least seconds of waiting that a measurement takes.
+# Least seconds of waiting in a measurement.
 _LEAST_S = 2.0
 
 
 class ServiceRate:
     """An exponentially weighted average over the time in which requests wait; times are seconds from any origin.
 
-    A measurement takes until as many requests have been served as run at once. Requests of one length that began
-    together end together: in any shorter time too few of them end, or too many.
+    A measurement lasts until as many requests have ended as run at once. Requests of one length that began together end
+    together: in a shorter time too few or too many would end.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ServiceRate:
         self._is_saturated = False
 
     def update(self, now: float, is_saturated: bool, running: int) -> None:
-        """Note whether requests wait from now on, and how many run."""
+        """Set whether requests wait from now on, and how many run."""
         if self._is_saturated:
             self._measured_s += now - self._at
         self._at, self._is_saturated, self._running = now, is_saturated, running

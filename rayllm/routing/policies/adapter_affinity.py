@@ -6,26 +6,26 @@ from collections import deque
 from collections.abc import Sequence
 
 from rayllm.routing.candidate import Candidate, within_bound
-from rayllm.routing.policies.base import Policy
+from rayllm.routing.policies import Policy
 from rayllm.routing.popularity import Popularity
 from rayllm.routing.rendezvous import hash_name, rank_by_hash
 from rayllm.routing.request import RoutingRequest
 
 # Requests for adapters during which a replica counts as loading the adapter it was sent, whatever it reports.
 _LOADING_WINDOW = 32
-# An adapter is replicated when each replica that has it would spend more than this share of its work on it. Rarer ones
-# queue where they are: a second copy evicts another adapter, which then has to come back.
+# An adapter is loaded by another replica when each replica that has it would spend more than this share of its load on
+# the adapter. Requests for rarer adapters queue: a second copy evicts another adapter, which then has to come back.
 _HOT_SHARE = 0.25
-# Owners of an adapter, of which the less loaded gets it: a single one would leave the load to chance, and a choice
-# among all would move adapters around and evict others everywhere.
+# Owners of an adapter, of which the less loaded loads it: a single owner would leave the load to chance, and a choice
+# among all replicas would move adapters around and evict others everywhere.
 _OWNERS = 2
 
 
 class AdapterAffinity:
     """Lets another policy choose among the replicas that have an adapter loaded.
 
-    An adapter that is loaded nowhere is loaded at one of its owners, which are the same for every router, preferably
-    where a slot is free. A hot adapter gets another replica when all that have it exceed their load bounds.
+    An adapter that no replica has is loaded by one of its owners, which are the same for every router, preferably one
+    with a free adapter slot. A hot adapter gets another replica when all that have it exceed their load bounds.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -34,7 +34,7 @@ class AdapterAffinity:
         self._loading: deque[tuple[str, str]] = deque(maxlen=_LOADING_WINDOW)
 
     def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates: those with the adapter, unless it needs another replica, and those that would load it."""
+        """All candidates: first those with the adapter, unless it needs another replica, then those to load it."""
         if not request.adapter:
             return self._policy.rank(request, candidates)
         loaded = [self._has_loaded(one, request.adapter) for one in candidates]
@@ -53,14 +53,12 @@ class AdapterAffinity:
         return "it is to load the adapter, which no replica with room for it has"
 
     def on_sent(self, request: RoutingRequest, candidate: Candidate) -> None:
-        """Record where the adapter will be."""
         self._policy.on_sent(request, candidate)
         if request.adapter:
             self._popularity.add(hash_name(request.adapter), request.work)
             self._loading.append((candidate.id, request.adapter))
 
     def on_removed(self, candidate_id: str) -> None:
-        """Forget the adapters of a candidate."""
         self._policy.on_removed(candidate_id)
         self._loading = deque((entry for entry in self._loading if entry[0] != candidate_id), maxlen=_LOADING_WINDOW)
 
@@ -75,7 +73,7 @@ class AdapterAffinity:
 
 
 def _rank_loaders(request: RoutingRequest, others: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that would load the adapter: free slots first, and of the first two owners the less loaded."""
+    """Candidates to load the adapter: those with a free slot first, and of the first two owners the less loaded."""
     ranked = sorted(rank_by_hash(hash_name(request.adapter), others), key=_is_full)
     return sorted(ranked[:_OWNERS], key=lambda one: (_is_full(one), one.load)) + ranked[_OWNERS:]
 

@@ -6,20 +6,18 @@ import random
 from collections.abc import Sequence
 
 from rayllm.routing.candidate import Candidate, within_bound
-from rayllm.routing.policies.base import Policy
+from rayllm.routing.policies import Policy
 from rayllm.routing.rendezvous import hash_name, rank_by_hash
 from rayllm.routing.request import RoutingRequest
 
 
 class LeastLoaded(Policy):
-    """Ranks candidates by outstanding tokens, ties at random."""
+    """Ranks candidates by load, ties at random."""
 
     def rank(self, request: RoutingRequest, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """All candidates, the least loaded first."""
         return sorted(candidates, key=lambda candidate: (candidate.load, random.random()))
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
-        """This policy has one reason: the load."""
         return "it is the least loaded"
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayllm.routing import POLICIES, Candidate, Policy, RoutingRequest, create_policy, routing_request
+from rayllm.routing.policies.prefix_aware import PrefixIndex
 from rayllm.routing.popularity import Popularity
-from rayllm.routing.prefix_cache.index import PrefixIndex
 
 OPENING = "You work for this tenant, and for no other. " * 250
 

@@ -1,41 +1,51 @@
-"""Digests of a request's prompt: its prefixes, and the keys by which related requests meet."""
+"""Digests of a prompt: of its prefixes, and the keys that related requests share."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
-from rayllm.routing.prefix_cache.digest_chain import DigestChain
 from rayllm.routing.request import RoutingRequest
 
 # Fields that precede the turns of a prompt, and those that hold the turns, in the order in which models read them.
 _OPENINGS = ("system", "instructions")
 _TURNS = ("messages", "input", "inputs", "prompt", "query", "queries", "text_1", "text_2", "documents", "texts")
 _OPENING_ROLES = ("system", "developer")
-# Turns after which a prefix ends: the next request of a conversation shares all but its last turns, its siblings share
-# the first ones.
+# Turns after which a prefix ends: the next request of a conversation shares all but its last turns, and other
+# conversations with the same opening share its first turns.
 _FIRST_TURNS, _LAST_TURNS = 4, 12
-# Bytes from which a first turn may be a document with a question; the question should not decide.
+# Bytes from which a first turn may be a document with a question, which must not change the key.
 _DOCUMENT = 4096
-# Bytes (2,000 tokens) from which a shared opening is worth keeping its conversations together.
+# Bytes (2,000 tokens) from which conversations with the same opening are kept together.
 _GROUP = 8192
-# Values visited, so that neither nesting nor number costs time.
+# Values visited at most, which bounds the time that a deep or long body takes.
 _MAX_VALUES = 2048
 _SMALL_MESSAGE = 8
 _END: Any = object()
 # Tokens assumed for an answer: clients often set limits far above what is then generated.
 _TYPICAL_ANSWER = 256
 _BYTES_PER_TOKEN = 4
+# Bytes hashed, about 130,000 tokens.
+_MAX_BYTES = 512 * 1024
+# Token ids hashed of one list: they cost far more time than text.
+_MAX_IDS = 32 * 1024
+# Within a long text, prefixes end at growing distances, each 1.5 times the last: at least two thirds of a shared
+# beginning are found.
+_FIRST_MARK = 2048
+# Base64 images and audio are long ASCII without a space: only their ends are hashed.
+_MEDIA_END = 512
 
 
 def routing_request(body: Mapping[str, Any], prompt_bytes: int, answer_limit: int | None = None) -> RoutingRequest:
     """Extract the features of a request to a base model. Never fails: malformed requests are refused elsewhere.
 
     Args:
-        body: the request's JSON object, empty for a form.
-        prompt_bytes: bytes of its prompts.
-        answer_limit: most tokens of an answer; None if the request does not say.
+        body: JSON object of the request, empty for a form.
+        prompt_bytes: bytes of all prompts.
+        answer_limit: most tokens of an answer; None if the request sets no limit.
     """
     openings, turns = _openings(body), _turns(body)
     leading = list(takewhile(lambda turn: _role(turn) in _OPENING_ROLES, turns))
@@ -91,7 +101,7 @@ def _role(turn: Any) -> Any:
 
 
 def _add_turns(chain: DigestChain, turns: list[Any], values: Iterator[int]) -> tuple[int, int]:
-    """Add all turns; returns the affinity key and its size."""
+    """Add all turns; returns the affinity key and the bytes that the key covers."""
     start, key = chain.size, (0, 0)
     for index, turn in enumerate(turns):
         _add(chain, turn, values)
@@ -103,11 +113,11 @@ def _add_turns(chain: DigestChain, turns: list[Any], values: Iterator[int]) -> t
 
 
 def _affinity_key(chain: DigestChain, start: int) -> tuple[int, int]:
-    """The digest of all so far; for a document, of the longest prefix that holds at least half of it but not its end.
+    """Digest of the first turn; of a long document, of the longest prefix with half of the document but not its end.
 
     Args:
-        chain: ends with the first turn.
-        start: bytes before that turn.
+        chain: digests up to the end of the first turn.
+        start: bytes before the first turn.
     """
     length = chain.size - start
     marks = list(zip(chain.digests, chain.sizes, strict=True))
@@ -137,7 +147,7 @@ def _add_ids(chain: DigestChain, ids: list[Any]) -> None:
 
 
 def _texts(value: Any, values: Iterator[int]) -> Iterator[str | list[Any]]:
-    """Texts and lists of token ids in a value, in order; each value visited takes one of `values`."""
+    """Texts and lists of token ids in a JSON value, in order. Every value visited uses up an entry of `values`."""
     stack: list[Iterator[Any]] = [iter((value,))]
     for _ in values:
         while (item := next(stack[-1], _END)) is _END:
@@ -154,3 +164,51 @@ def _texts(value: Any, values: Iterator[int]) -> Iterator[str | list[Any]]:
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], int)
+
+
+class DigestChain:
+    """Digests of the growing prefixes of a text, the same in every process.
+
+    Attributes:
+        digests: digest of each prefix, the shortest first.
+        sizes: bytes hashed for each prefix; of images and audio, only the ends are hashed.
+        size: bytes hashed so far.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=8)
+        self._next_mark = _FIRST_MARK
+        self.digests: list[int] = []
+        self.sizes: list[int] = []
+        self.size = 0
+
+    def add_text(self, text: str) -> None:
+        if len(text) > 4 * _MEDIA_END and _is_media(text):
+            text = f"{text[:_MEDIA_END]}{len(text)}{text[-_MEDIA_END:]}"
+        self._add(text[: max(0, _MAX_BYTES - self.size)].encode("utf-8", "surrogatepass"))
+
+    def add_ids(self, ids: list[int]) -> None:
+        """Append token ids, four bytes each as the text of a token has; raises TypeError or OverflowError."""
+        self._add(array("I", ids[: max(0, min(_MAX_IDS, (_MAX_BYTES - self.size) // 4))]).tobytes())
+
+    def mark(self) -> None:
+        """End a prefix here, unless a prefix ends here already."""
+        if self.size > (self.sizes[-1] if self.sizes else 0):
+            self.digests.append(int.from_bytes(self._hash.digest(), "big"))
+            self.sizes.append(self.size)
+
+    def _add(self, data: bytes) -> None:
+        start = 0
+        while self.size + len(data) - start >= self._next_mark:
+            end = start + self._next_mark - self.size
+            self._hash.update(data[start:end])
+            self.size, start = self._next_mark, end
+            self.mark()
+            self._next_mark += self._next_mark // 2
+        self._hash.update(data[start:])
+        self.size += len(data) - start
+
+
+def _is_media(text: str) -> bool:
+    start = text[: 2 * _MEDIA_END]
+    return start.isascii() and " " not in start
