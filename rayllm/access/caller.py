@@ -17,10 +17,15 @@ from rayllm.core.priority import Priority
 class Caller:
     """The sender of a request.
 
-    `name` is that of its key, and `tenant` owns the files and batches that it creates; both are empty without keys.
-    `models` are names of models and adapters that it may use, with `*` for any text; None are all. `limits` are those
-    of its key, and `priority` is the highest class of its requests. Usage can be grouped by `labels`. `is_scraper` says
-    that it may read metrics, and nothing else.
+    Attributes:
+        name: name of the caller's key; empty without keys.
+        tenant: who the caller's files and batches belong to; empty without keys.
+        models: names of models and adapters that the caller may use, with `*` for any text; None is all.
+        is_admin: may load adapters, and see the requests, files and usage of all keys.
+        limits: limits of the key.
+        priority: highest class of the caller's requests.
+        labels: labels of the key, to group usage by.
+        is_scraper: may read metrics and nothing else.
     """
 
     name: str = ""
@@ -33,17 +38,17 @@ class Caller:
     is_scraper: bool = False
 
     def may_use(self, *names: str) -> bool:
-        """Whether it may use a model."""
+        """Whether the caller may use a model, given all names of the model or adapter."""
         return self.models is None or any(fnmatchcase(name, model) for name in names for model in self.models)
 
     def check_model(self, *names: str) -> None:
-        """Check that it may use a model. Of what it may not use, it does not learn whether it exists.
+        """Check that the caller may use a model; the answer does not tell whether other models exist.
 
         Args:
-            names: all names of the model or adapter, first as in the request.
+            names: all names of the model or adapter; first the name in the request.
 
         Raises:
-            PermissionDeniedError: its key is for other models.
+            PermissionDeniedError: the key is for other models.
         """
         if not self.may_use(*names):
             allowed = ", ".join(f"`{model}`" for model in (self.models or ())[:20]) or "none"
@@ -54,11 +59,11 @@ class Caller:
         """The class of a request.
 
         Args:
-            wanted: the name of the class that the request asks for, None if it does not.
+            wanted: name of the class that the request asks for, if any.
 
         Raises:
             RequestError: there is no such class.
-            PermissionDeniedError: its key is for lower classes.
+            PermissionDeniedError: the key is for lower classes.
         """
         if wanted is None:
             return self.priority
@@ -67,14 +72,14 @@ class Caller:
         except KeyError:
             names = ", ".join(f"`{each.label}`" for each in Priority)
             raise RequestError(f"The header `{PRIORITY}` must be one of {names}.", PRIORITY) from None
-        # Without keys nobody is told from anybody.
+        # Without keys, callers cannot be told apart.
         if self.name and priority < self.priority:
             message = f"The key `{self.name}` sends `{self.priority.label}` requests, and no `{priority.label}` ones."
             raise PermissionDeniedError(message, PRIORITY)
         return priority
 
-    def owns(self, tenant: str) -> bool:
-        """Whether it may see files and batches of a tenant: administrators see all, and so does anyone without keys."""
+    def may_see(self, tenant: str) -> bool:
+        """Whether the caller may see a tenant's files and batches; administrators and callers without keys see all."""
         return self.is_admin or not self.tenant or self.tenant == tenant
 
 

@@ -10,17 +10,18 @@ from rayllm.core.hosts import is_loopback
 
 
 def serves_page(router: RouterConfig, hosts: Iterable[str]) -> bool:
-    """Whether a service has the page at `/ui`: as `router.ui` says, or, if that is null, with keys or on loopback."""
+    """Whether a service has the page at `/ui`: as `router.ui` says; if that is null, with keys or on loopback only."""
     return router.ui if router.ui is not None else router.needs_keys or all(is_loopback(host) for host in hosts)
 
 
 def check_private(router: RouterConfig, addresses: Iterable[tuple[str, str]]) -> None:
-    """Refuse hosts that other machines can reach, for a service that asks for no keys, unless it is to let anyone in.
+    """Refuse hosts that other machines can reach, unless the service has keys or `router.allow_anyone` is set.
 
-    `addresses` are the key that sets each host, and the host.
+    Args:
+        addresses: configuration key of each host, and the host.
 
     Raises:
-        ConfigError: names the key, and says what to do.
+        ConfigError: names the configuration key and the mend.
     """
     if router.needs_keys or router.allow_anyone:
         return

@@ -1,4 +1,4 @@
-"""One API key, as the key file has it."""
+"""API keys as the key file has them, and the lookup of a request's caller by its key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
@@ -13,14 +14,15 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from rayllm.access.caller import Caller
 from rayllm.access.limits import limits_of
 from rayllm.config.base import Frozen
+from rayllm.core.errors import AuthenticationError
 from rayllm.core.priority import Priority, PriorityName
 
 PREFIX = "sk-rayllm-"
-LONGEST_KEY = 256
-"""Characters of the longest key that is looked up."""
+# Characters of the longest key that is looked up.
+_LONGEST_KEY = 256
 _SECRET_BYTES = 32
 MAX_LABELS = 16
-"""Labels of a key."""
+_HINT = "Send a valid key: `Authorization: Bearer <key>`."
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,63}")
 
@@ -33,7 +35,7 @@ def new_key() -> str:
 def key_hash(key: str, salt: bytes) -> str:
     """BLAKE2b of a key, keyed with the file's salt, in hexadecimal.
 
-    Keys are long and random, so a fast hash is enough: nobody can guess them.
+    Keys are long and random, so a fast hash is enough: they cannot be guessed.
     """
     return hashlib.blake2b(key.encode(), key=salt, digest_size=32).hexdigest()
 
@@ -46,7 +48,7 @@ class Key(Frozen):
     hash: str
     """Keyed hash of the key, in hexadecimal; `rayllm keys create` writes it."""
     tenant: str | None = Field(None, min_length=1, max_length=64)
-    """Who owns the key's files and batches; keys of one tenant share them. Null is the key's name."""
+    """Who the key's files and batches belong to; keys of one tenant share them. Null is the key's name."""
     models: tuple[str, ...] | None = None
     """Models that the key may use: ids, aliases and `<model>:<adapter>`, with `*` for any text. Null are all."""
     requests_per_minute: int | None = Field(None, ge=1)
@@ -96,7 +98,7 @@ class Key(Frozen):
     @classmethod
     def _is_a_hash(cls, value: str) -> str:
         if not re.fullmatch(r"[0-9a-f]{64}", value):
-            # Not shown: somebody may have written the key itself.
+            # Not shown: it may be the key itself.
             raise ValueError("must be 64 hexadecimal digits; let `rayllm keys create` write it")
         return value
 
@@ -114,6 +116,49 @@ class Key(Frozen):
 
     @property
     def caller(self) -> Caller:
-        """Who sends a request with this key."""
+        """The sender of requests with this key."""
         limits, priority, tenant = limits_of(self), Priority.named(self.priority), self.tenant or self.name
         return Caller(self.name, tenant, self.models, self.admin, limits, priority, self.labels, self.scrape)
+
+
+class Keyring:
+    """The keys of a service; finds a caller in the same time among ten keys and among 100,000."""
+
+    def __init__(self, salt: bytes, keys: Sequence[Key]) -> None:
+        self.keys = tuple(keys)
+        self._salt = salt
+        # The time of a lookup leaks nothing: without the salt, a client cannot choose the hash that is looked up.
+        self._by_hash = {key.hash: (key, key.caller) for key in keys}
+        self._by_name = {key.name: key.hash for key in keys}
+
+    def find(self, presented: str) -> Caller:
+        """The caller who sent a key.
+
+        Raises:
+            AuthenticationError: no such key, or it has expired.
+        """
+        if not presented:
+            raise AuthenticationError(f"This service needs a key. {_HINT}")
+        if len(presented) > _LONGEST_KEY:
+            raise AuthenticationError(f"The key is not valid. {_HINT}")
+        return self._caller(key_hash(presented, self._salt))
+
+    def named(self, name: str) -> Caller:
+        """The caller whose key has this name.
+
+        Raises:
+            AuthenticationError: no such key, or it has expired.
+        """
+        return self._caller(self._by_name.get(name, ""))
+
+    def _caller(self, hashed: str) -> Caller:
+        key, caller = self._by_hash.get(hashed, (None, None))
+        if key is None or caller is None:
+            raise AuthenticationError(f"The key is not valid. {_HINT}")
+        if key.has_expired:
+            raise AuthenticationError(f"The key `{key.name}` expired at {key.expires:%Y-%m-%dT%H:%M:%SZ}.")
+        return caller
+
+
+NO_KEYS = Keyring(b"", ())
+"""Keys of a service that accepts only tokens."""

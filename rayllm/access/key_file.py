@@ -11,8 +11,7 @@ from typing import Any
 from filelock import FileLock
 from pydantic import Field, ValidationError, field_validator
 
-from rayllm.access.key import Key
-from rayllm.access.keyring import Keyring
+from rayllm.access.key import Key, Keyring
 from rayllm.config.base import Frozen
 from rayllm.config.faults import config_error
 from rayllm.config.yaml import dump_yaml, parse_yaml
@@ -30,7 +29,6 @@ class KeyList(Frozen):
     salt: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Key of the hashes, in hexadecimal; `rayllm keys create` writes it."""
     keys: tuple[Key, ...] = ()
-    """The keys."""
 
     @field_validator("keys")
     @classmethod
@@ -44,18 +42,13 @@ class KeyList(Frozen):
         return keys
 
     @property
-    def salt_bytes(self) -> bytes:
-        """The salt."""
-        return bytes.fromhex(self.salt)
-
-    @property
     def keyring(self) -> Keyring:
-        """The keys by their hashes."""
-        return Keyring(self.salt_bytes, self.keys)
+        """The keys, to look callers up in."""
+        return Keyring(bytes.fromhex(self.salt), self.keys)
 
 
 class KeyFile:
-    """A file of keys. Its methods block.
+    """A file of keys. All methods block.
 
     Args:
         uri: a path, `s3://bucket/file` or `gs://bucket/file`.
@@ -71,7 +64,7 @@ class KeyFile:
         """Read the file's content.
 
         Raises:
-            StorageError: it does not exist, or cannot be read.
+            StorageError: the file does not exist, or cannot be read.
         """
         try:
             return self._folder.read(self._name)
@@ -96,16 +89,15 @@ class KeyFile:
 
         Raises:
             StorageError: the file does not exist, or cannot be read.
-            ConfigError: it is not valid.
+            ConfigError: the file is not valid.
         """
         return self.parse(self.read())
 
     @contextmanager
     def change(self) -> Iterator[list[Key]]:
-        """The keys as a list, which is written back at the end of the block, unless that raises.
+        """The keys as a list, which is written back at the end of the block unless the block raises.
 
-        Several processes may change a file on disk at once, but not one in a bucket. A file that does not exist is
-        created.
+        Creates a missing file. Several processes may change a file on disk at once, but not a file in a bucket.
         """
         lock: AbstractContextManager[object] = nullcontext() if "://" in self.uri else FileLock(f"{self.uri}.lock")
         with lock:
@@ -115,7 +107,7 @@ class KeyFile:
                 if self._folder.size(self._name) is not None:
                     raise
                 current = KeyList(salt=secrets.token_hex(_SALT_BYTES))
-            self.salt = current.salt_bytes
+            self.salt = bytes.fromhex(current.salt)
             keys = list(current.keys)
             yield keys
             self._folder.write(self._name, _text(current.salt, keys).encode(), mode=0o600)
@@ -151,7 +143,7 @@ def check_key_file(uri: str | None) -> str:
         What is wrong if the file cannot be read, as before its first key; else "".
 
     Raises:
-        ConfigError: it is not valid.
+        ConfigError: the file is not valid.
     """
     if uri is None or "://" in uri:
         return ""

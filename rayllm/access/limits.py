@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 Kind = Literal["requests", "tokens", "tokens_per_day", "concurrent"]
-"""What a limit counts: requests and tokens of a minute, tokens of a day, and requests in progress."""
+"""What a limit counts: requests or tokens a minute, tokens a day, or requests in progress."""
 Amounts = Mapping[Kind, int]
 
 _MINUTE_S, _DAY_S = 60.0, 86400.0
 WINDOWS_S: dict[Kind, float] = {"requests": _MINUTE_S, "tokens": _MINUTE_S, "tokens_per_day": _DAY_S}
-"""Seconds over which each kind is counted; requests in progress are counted as such."""
+"""Length of the window in which each kind is counted."""
 
 UNITS: dict[Kind, str] = {
     "requests": "requests a minute",
@@ -19,14 +19,14 @@ UNITS: dict[Kind, str] = {
     "tokens_per_day": "tokens a day",
     "concurrent": "requests at once",
 }
-"""What each limit is a number of."""
+"""Unit of each limit, for messages."""
 FIELDS: dict[Kind, str] = {
     "requests": "requests_per_minute",
     "tokens": "tokens_per_minute",
     "tokens_per_day": "tokens_per_day",
     "concurrent": "max_concurrent",
 }
-"""The field of a key, or of an issuer, with each limit."""
+"""Configuration field of each limit, of a key or an issuer."""
 
 
 def limits_of(configured: object) -> dict[Kind, int]:

@@ -15,8 +15,8 @@ from rayllm.core.errors import AuthenticationError
 from rayllm.core.priority import Priority
 
 PREFIX = "oidc:"
-"""Begins the names of callers with tokens: no key is called so."""
-# Public keys only: with HS256, whoever knows an issuer's public key could sign.
+"""Prefix of the names of callers with tokens; no key has such a name."""
+# Only algorithms with public keys: with HS256, anyone who knows an issuer's public key could sign.
 _ALGORITHMS = [f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512)] + ["EdDSA"]
 # Seconds that clocks may differ.
 _LEEWAY_S = 30
@@ -29,22 +29,22 @@ def is_token(presented: str) -> bool:
 
 
 def key_id(token: str) -> str:
-    """The id of the key that has signed a token; "" if it has none.
+    """Id of the key that signed a token; empty if the key has no id.
 
     Raises:
-        AuthenticationError: it is not a token.
+        AuthenticationError: `token` is not a JWT.
     """
     try:
         return str(jwt.get_unverified_header(token).get("kid", ""))
     except jwt.PyJWTError:
-        raise AuthenticationError("The token is not valid: it is no JWT.") from None
+        raise AuthenticationError("The token is not valid: it is not a JWT.") from None
 
 
 def verify(token: str, key: jwt.PyJWK, config: OidcConfig) -> tuple[Caller, float]:
-    """Check a token; returns its sender, and when it expires, in seconds since the epoch.
+    """Verify a token; returns the caller and the expiry in seconds since the epoch.
 
     Raises:
-        AuthenticationError: it is not valid; says why.
+        AuthenticationError: the token is not valid; the message says why.
     """
     try:
         claims = jwt.decode(

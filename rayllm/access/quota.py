@@ -1,27 +1,32 @@
-"""What one key has used of its limits, and what routers have been lent of the rest."""
+"""The quota of one key: what is used, and what routers have leased of the rest."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rayllm.access.limits import WINDOWS_S, Amounts, Kind
-from rayllm.access.window import SlidingWindow
 
-# The part of what is left that one lease may take beyond what is needed now.
+# Part of what remains that a lease may include beyond what is needed now.
 _SHARE = 0.25
-# Seconds after which a router knows of what it was lent, or never will.
+# Seconds after which a router has received its lease, or never will.
 _ON_ITS_WAY_S = 15.0
+# Buckets of a window.
+_BUCKETS = 60
 
 
 @dataclass(frozen=True)
 class Lease:
     """The answer to a router that asks for a part of a quota.
 
-    `granted` is None if the limit `limited` refuses what is needed; after `retry_after_s` seconds there is enough,
-    unless others are faster. `remaining` is what nobody has used or been lent, and `reset_s` how long it takes
-    until all of the limit is free.
+    Attributes:
+        granted: amounts leased; None if a limit refuses what is needed.
+        remaining: amounts that are neither used nor leased.
+        reset_s: seconds until the whole limit is free again.
+        limited: the limit that refuses.
+        retry_after_s: seconds until there is enough, unless other requests are faster.
     """
 
     granted: dict[Kind, int] | None
@@ -32,25 +37,25 @@ class Lease:
 
 
 class Quota:
-    """The quota of one key. What is lent counts as used, until it is given back."""
+    """The quota of one key. Leased amounts count as used until they are released."""
 
     def __init__(self) -> None:
         self._windows = {kind: SlidingWindow(seconds) for kind, seconds in WINDOWS_S.items()}
-        # Requests in progress by router, and when a router was lent one last.
+        # Requests in progress by router, and the time of a router's last lease.
         self._in_progress: dict[str, int] = {}
-        self._lent_at: dict[str, float] = {}
+        self._leased_at: dict[str, float] = {}
 
     def is_idle(self, now: float) -> bool:
-        """Whether nothing is used."""
+        """Whether the whole quota is free."""
         return not self._in_progress and not any(window.used(now) for window in self._windows.values())
 
-    def lend(self, now: float, router: str, limits: Amounts, need: Amounts, want: Amounts, routers: int = 1) -> Lease:
-        """Lend what a request needs, of all kinds or of none, and more for the next ones.
+    def lease(self, now: float, router: str, limits: Amounts, need: Amounts, want: Amounts, routers: int = 1) -> Lease:
+        """Lease what a request needs, of all kinds or of none, and more for the next requests.
 
         Args:
             now: seconds, from any origin.
-            need: what the request needs, for each limit.
-            want: what the router would like to have beyond that.
+            need: amount that the request needs of each kind.
+            want: amount that the router would like beyond that.
             routers: how many routers share the quota.
         """
         left = {kind: limit - self._used(now, kind) for kind, limit in limits.items()}
@@ -65,12 +70,12 @@ class Quota:
         for kind, amount in granted.items():
             self.use(now, router, kind, amount)
         if "concurrent" in granted:
-            self._lent_at[router] = now
+            self._leased_at[router] = now
         remaining = {kind: left[kind] - granted[kind] for kind in limits}
         return Lease(granted, remaining, self._resets(now, limits))
 
     def use(self, now: float, router: str, kind: Kind, amount: int, age_s: float = 0.0) -> None:
-        """Count an amount as used, or give back some that was lent `age_s` seconds ago."""
+        """Count an amount as used; a negative amount releases part of a lease of `age_s` seconds ago."""
         if kind != "concurrent":
             self._windows[kind].add(now, amount, age_s)
         elif (count := self._in_progress.get(router, 0) + amount) > 0:
@@ -79,10 +84,10 @@ class Quota:
             self._in_progress.pop(router, None)
 
     def correct(self, now: float, router: str, in_progress: int) -> None:
-        """Count as many requests in progress as a router says it has, unless one may be on its way to it."""
-        if self._lent_at.get(router, float("-inf")) > now - _ON_ITS_WAY_S:
+        """Set a router's requests in progress to what the router reports, unless a lease may be on its way there."""
+        if self._leased_at.get(router, float("-inf")) > now - _ON_ITS_WAY_S:
             return
-        self._lent_at.pop(router, None)
+        self._leased_at.pop(router, None)
         self._in_progress.pop(router, None)
         if in_progress:
             self._in_progress[router] = in_progress
@@ -90,7 +95,7 @@ class Quota:
     def forget(self, router: str) -> None:
         """Drop the requests in progress of a router that has died."""
         self._in_progress.pop(router, None)
-        self._lent_at.pop(router, None)
+        self._leased_at.pop(router, None)
 
     @property
     def routers(self) -> set[str]:
@@ -98,11 +103,11 @@ class Quota:
         return set(self._in_progress)
 
     def state(self, now: float) -> dict[str, list[tuple[float, int]]]:
-        """Age in seconds and amount of all that is used. Requests in progress are not part of it."""
+        """Age in seconds and amount of everything used, except requests in progress."""
         return {kind: state for kind, window in self._windows.items() if (state := window.state(now))}
 
     def restore(self, now: float, state: Mapping[Kind, list[tuple[float, int]]], elapsed_s: float = 0.0) -> None:
-        """Add what another quota had used `elapsed_s` seconds ago."""
+        """Add the state that another quota had `elapsed_s` seconds ago."""
         for kind, entries in state.items():
             for age_s, amount in entries:
                 self._windows[kind].add(now, amount, age_s + elapsed_s)
@@ -111,11 +116,80 @@ class Quota:
         return sum(self._in_progress.values()) if kind == "concurrent" else self._windows[kind].used(now)
 
     def _wait_s(self, now: float, kind: Kind, limit: int, need: int, left: int) -> float:
-        """Seconds until enough is free: infinite if the limit is too low for the request."""
+        """Seconds until enough is free; infinite if the limit is too low for the request."""
         if need > limit:
             return math.inf
-        # Nobody knows when a request in progress will end.
+        # The end of a request in progress cannot be predicted.
         return 1.0 if kind == "concurrent" else self._windows[kind].wait_s(now, need - left)
 
     def _resets(self, now: float, limits: Amounts) -> dict[Kind, float]:
         return {kind: self._windows[kind].reset_s(now) for kind in limits if kind != "concurrent"}
+
+
+class SlidingWindow:
+    """Amounts used in the last `seconds`, counted in sixty buckets.
+
+    A bucket counts until its youngest entry has left the window, so an entry counts for up to a sixtieth too long, and
+    no period of `seconds` ever exceeds a limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._width = seconds / _BUCKETS
+        # Number of the bucket, and what was used in it; oldest first.
+        self._buckets: deque[list[int]] = deque()
+        self._total = 0
+
+    def used(self, now: float) -> int:
+        self._expire(now)
+        return self._total
+
+    def add(self, now: float, amount: int, age_s: float = 0.0) -> None:
+        """Add an amount used `age_s` seconds ago, negative to release some, unless that has left the window."""
+        self._expire(now)
+        number = int((now - age_s) // self._width)
+        if number < self._number(now) - _BUCKETS:
+            return
+        for bucket in reversed(self._buckets):
+            if bucket[0] == number:
+                bucket[1] += amount
+                break
+            if bucket[0] < number:
+                self._insert(number, amount)
+                break
+        else:
+            self._insert(number, amount)
+        self._total += amount
+
+    def wait_s(self, now: float, amount: int) -> float:
+        """Seconds until `amount` of what is used has left the window."""
+        self._expire(now)
+        for number, used in self._buckets:
+            amount -= used
+            if amount <= 0:
+                return self._leaves_at(number) - now
+        return 0.0
+
+    def reset_s(self, now: float) -> float:
+        """Seconds until the window is empty."""
+        self._expire(now)
+        return self._leaves_at(self._buckets[-1][0]) - now if self._buckets else 0.0
+
+    def state(self, now: float) -> list[tuple[float, int]]:
+        """Age in seconds and amount of each bucket."""
+        self._expire(now)
+        return [(now - number * self._width, used) for number, used in self._buckets]
+
+    def _insert(self, number: int, amount: int) -> None:
+        index = sum(1 for bucket in self._buckets if bucket[0] < number)
+        self._buckets.insert(index, [number, amount])
+
+    def _leaves_at(self, number: int) -> float:
+        return (number + _BUCKETS + 1) * self._width
+
+    def _number(self, now: float) -> int:
+        return int(now // self._width)
+
+    def _expire(self, now: float) -> None:
+        oldest = self._number(now) - _BUCKETS
+        while self._buckets and self._buckets[0][0] < oldest:
+            self._total -= self._buckets.popleft()[1]

@@ -13,9 +13,9 @@ Group = Literal["day", "key", "model", "adapter"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 """What usage can be grouped by, besides labels."""
 LABEL = "label:"
-"""Begins what groups by a label."""
+"""Prefix of a label's name in `group_by`."""
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
-"""What is summed up, of each group."""
+"""What is summed up for each group."""
 
 Totals = dict[tuple[str, ...], list[int]]
 """`COUNTS` by the values of `GROUPS` and the labels, as JSON."""
@@ -23,8 +23,13 @@ Totals = dict[tuple[str, ...], list[int]]
 
 @dataclass(frozen=True)
 class UsageEntry:
-    """One request. `at` is when it ended, in seconds since the epoch; `key` is the name of its key, `labels` are the
-    labels of that.
+    """Usage of one request.
+
+    Attributes:
+        at: end of the request, in seconds since the epoch.
+        id: id of the request.
+        key: name of the sender's key.
+        labels: labels of that key.
     """
 
     at: float
@@ -39,7 +44,7 @@ class UsageEntry:
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
-        """The entry in a line; None if a process died while it wrote it."""
+        """Parse a line; None if a process died while writing the line."""
         try:
             values = json.loads(line)
             # Entries of earlier versions have no labels.
@@ -54,12 +59,12 @@ class UsageEntry:
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Its values of `GROUPS`, and its labels."""
+        """The values of `GROUPS`, and the labels as JSON."""
         labels = json.dumps(dict(self.labels), sort_keys=True) if self.labels else ""
         return (day_of(self.at), self.key, self.model, self.adapter, labels)
 
     def add_to(self, totals: Totals) -> None:
-        """Count it."""
+        """Count the entry in `totals`."""
         counts = totals.setdefault(self.group, [0] * len(COUNTS))
         for index, amount in enumerate((1, self.prompt_tokens, self.cached_tokens, self.completion_tokens)):
             counts[index] += amount
@@ -79,7 +84,7 @@ def usage_rows(totals: Iterable[Totals], group_by: Sequence[str]) -> list[dict[s
     """Sums by group, in order.
 
     Args:
-        group_by: what to tell apart: some of `GROUPS`, and `label:` with the name of a label.
+        group_by: some of `GROUPS`, and `label:` with the name of a label.
     """
     sums: Totals = {}
     for part in totals:

@@ -1,7 +1,7 @@
 """The ledger of usage: a folder with a subfolder for each day, and in it a file of JSON lines for each process.
 
-A line is written with one system call when its request ends, so it is there even if the process is killed next. Buckets
-have no append: there, processes write to a folder of their node, which is uploaded (`usage_upload`).
+A line is written with one system call when its request ends, so a killed process loses none. Buckets cannot append:
+for a ledger in a bucket, processes write to a folder of their node, which is uploaded (`usage_upload`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DAYS_KEPT = 400
 
 @dataclass(frozen=True)
 class UsageLedger:
-    """The ledger of an application: `uri` is where it is read, `folder` where processes of this node append."""
+    """The ledger of an application: `uri` to read from, `folder` for the processes of this node to append to."""
 
     uri: str
     folder: Path
 
     @classmethod
-    def of(cls, configured: str | None, application: str) -> UsageLedger:
-        """The ledger of an application."""
+    def for_application(cls, configured: str | None, application: str) -> UsageLedger:
+        """The ledger in the configured folder, by default in the cache folder."""
         uri = f"{(configured or str(settings().cache_path / 'usage')).rstrip('/')}/{application}"
         if "://" not in uri:
             return cls(uri, Path(uri))
@@ -44,12 +44,12 @@ class UsageLedger:
 
     @property
     def is_uploaded(self) -> bool:
-        """Whether it is in a bucket."""
+        """Whether the ledger is in a bucket."""
         return "://" in self.uri
 
 
 def oldest_day(day: str) -> str:
-    """The first day of which entries are kept on another."""
+    """The oldest day whose entries are kept on `day`."""
     return (date.fromisoformat(day) - timedelta(days=DAYS_KEPT)).isoformat()
 
 
@@ -63,7 +63,7 @@ class UsageWriter:
         self._file = -1
 
     def write(self, entry: UsageEntry) -> None:
-        """Append an entry. If that fails, it is in the log of the process instead."""
+        """Append an entry. If that fails, log the entry instead."""
         try:
             if (day := day_of(entry.at)) != self._day:
                 self._open(day)
@@ -72,18 +72,17 @@ class UsageWriter:
             logger.error("The usage ledger cannot be written: %s: %s", error, entry.line.decode().strip())
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._day = -1, ""
 
     def _open(self, day: str) -> None:
         self.close()
-        # A new file each time: an uploaded one may be gone, and its name is taken.
+        # A new name each time: the last file may have been uploaded and deleted.
         path = self._folder / day / f"{self._name}-{secrets.token_hex(4)}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
-        # What is uploaded is not deleted meanwhile. A folder that nodes share may have no locks, and needs none.
+        # Keeps the upload from deleting the file. A folder that nodes share may have no locks, and needs none.
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_SH)
         self._day = day

@@ -15,10 +15,10 @@ from rayllm.sources.storage import Folder
 logger = logging.getLogger(__name__)
 
 SLICE_BYTES = 256 * 1024
-"""Bytes that are read at once: a thousand entries, more or less."""
+"""Bytes read at once, about a thousand entries."""
 # Seconds that one call reads.
 _LONGEST_S = 3.0
-# Sums of a day that is over, in its folder. Names with a leading dot are no entries.
+# File of the sums of a past day, in the day's folder. Names with a leading dot hold no entries.
 _SUMS = ".sums.json"
 
 
@@ -30,14 +30,14 @@ class _FileSums:
     by_key: dict[str, Totals] = field(default_factory=dict)
 
     def totals(self, key: str | None) -> Totals:
-        """Those of a key; None is of all."""
+        """The sums of a key; None is of all keys."""
         if key is not None:
             return dict(self.by_key.get(key, {}))
         return {group: counts for totals in self.by_key.values() for group, counts in totals.items()}
 
 
 class UsageReader:
-    """Sums of the entries of all processes, each of which is read once; those of a day that is over are saved."""
+    """Sums of all processes' entries. Reads each entry once, and saves the sums of past days."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -53,13 +53,13 @@ class UsageReader:
 
         Args:
             since, until: the first day and the last, as 2026-01-31; until today by default.
-            key: of this key only; None is of all.
+            key: name of the key; None is all keys.
 
         Raises:
-            UnavailableError: there is too much to read for one call. The next one goes on from there.
+            UnavailableError: there is too much to read for one call; the next call continues.
             StorageError: the ledger cannot be read.
         """
-        # Shielded: no other call may read while a thread does.
+        # Shielded: a cancelled call must not leave a thread reading beside the next call.
         reading = asyncio.create_task(self._totals(since, until or today(), key))
         self._reading.add(reading)
         reading.add_done_callback(self._reading.discard)
@@ -75,16 +75,16 @@ class UsageReader:
             days = [day for day in kept if since <= day <= until]
             for day in days:
                 slices = self._read(day)
-                # Each slice in a thread, so that other tasks have their turn in between.
+                # Each slice in a thread, so that other tasks run in between.
                 while await asyncio.to_thread(next, slices, None):
                     if loop.time() > deadline:
-                        message = f"The ledger of usage is being read, and is at {day}; try again."
+                        message = f"The ledger of usage is still being read, up to {day} so far; try again."
                         raise UnavailableError(message, None, "usage_unavailable", 1)
             files = [(f"{day}/{name}", sums) for day in days for name, sums in self._days.get(day, {}).items()]
             return {name: totals for name, sums in files if (totals := sums.totals(key))}
 
     def _read(self, day: str) -> Iterator[int]:
-        """Read what is new of a day; yields the bytes of each slice."""
+        """Read the new entries of a day; yields the bytes of each slice."""
         entries = [entry for entry in self._folder.entries(day) if entry.name.endswith(".jsonl")]
         if day not in self._days:
             self._days[day] = self._saved(day)

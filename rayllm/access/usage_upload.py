@@ -1,8 +1,8 @@
-"""Uploads what processes of this node have written to the usage ledger, if that is in a bucket.
+"""Uploads the usage that processes of this node have written, for a ledger in a bucket.
 
-The lines of a file become objects of about a megabyte, named by the offset of their first byte. The last one is
-replaced by a longer one until it is full. So an upload that is repeated, by whichever process, writes the same again,
-and nothing is counted twice.
+The lines of a file become objects of about a megabyte, named by the offset of their first byte. A longer object
+replaces the last one until that is full. So a repeated upload, by any process, writes the same objects again, and
+nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from rayllm.sources.storage import Folder
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1024 * 1024
-"""Bytes from which an object is full."""
-PERIOD_S = 10.0
-"""Seconds between uploads."""
+"""Least bytes of a full object."""
+_PERIOD_S = 10.0
 
 
 class UsageUpload:
-    """Uploads for one process; of those of a node, one at a time does it. Its methods block."""
+    """Uploads the usage of this node while no other process does. All methods block."""
 
     def __init__(self, ledger: UsageLedger) -> None:
         self._spool = ledger.folder
@@ -41,7 +40,7 @@ class UsageUpload:
         self._cleaned = ""
 
     def run(self) -> None:
-        """Upload what is new, unless another process does."""
+        """Upload new entries, unless another process does."""
         try:
             with self._alone() as is_alone:
                 if not is_alone:
@@ -86,7 +85,7 @@ class UsageUpload:
                 self._delete(path, file.fileno(), start + len(segment))
 
     def _delete(self, path: Path, file: int, uploaded: int) -> None:
-        """Delete a file of a day that is over, unless a process has it open or has written more."""
+        """Delete the file of a past day, unless a process has the file open or has written more."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -108,14 +107,14 @@ class UsageUpload:
 
 
 async def keep_uploading(upload: UsageUpload) -> None:
-    """Upload what is new from time to time."""
+    """Upload new entries every few seconds."""
     while True:
         await asyncio.to_thread(upload.run)
-        await asyncio.sleep(PERIOD_S)
+        await asyncio.sleep(_PERIOD_S)
 
 
 def _segment(file: int, start: int) -> bytes:
-    """The lines from an offset on, up to the one with which they are enough for an object."""
+    """Whole lines from an offset on, enough for an object if there are."""
     data = os.pread(file, 2 * SEGMENT_BYTES, start)
     end = data.find(b"\n", SEGMENT_BYTES - 1) + 1
     return data[: end or data.rfind(b"\n") + 1]

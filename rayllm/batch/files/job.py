@@ -18,7 +18,6 @@ from ray.data import ExecutionResources
 from ray.data.exceptions import UserCodeException
 from ray.exceptions import RayError
 
-from rayllm.access import ANYONE, Caller
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
 from rayllm.batch.files.datasource import LineSource, open_lines
@@ -38,13 +37,6 @@ _FEW = 200
 # For the tasks that read, check and write, beside the workers.
 _EXTRA_CPUS = 2
 
-Executor = RequestProcessorConfig
-
-
-def executor(concurrency: int, caller: Caller = ANYONE, **target: Any) -> Executor:
-    """Send requests to the application `app_name` or to an engine for `model`, some at once, on behalf of a caller."""
-    return RequestProcessorConfig(max_pending_requests=concurrency, show_progress=False, caller=caller, **target)
-
 
 @dataclass(eq=False)
 class Job:
@@ -60,7 +52,7 @@ class Job:
 
     lines: str
     folder: str
-    executor: Executor
+    executor: RequestProcessorConfig
     endpoint: str | None = None
     max_requests: int | None = None
     longest_line: int = LONGEST_LINE

@@ -19,6 +19,8 @@ from rayllm.core.json_body import parse_body
 LONGEST_LINE = 32 * 1024 * 1024
 MAX_FAULTS = 100
 """Faults reported for one file."""
+OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
+"""Files of results, in the job's folder."""
 _LONGEST_ID = 512
 _KEYS = {"custom_id", "method", "url", "body"}
 

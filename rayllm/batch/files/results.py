@@ -15,13 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayllm.batch.files.jsonl import Fault, Line, response_line
+from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Fault, Line, response_line
 from rayllm.batch.rows import ERROR
 from rayllm.sources.storage import Folder
 
 PARTS = "parts"
 """Folder of the parts, within the job's."""
-OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
 _MAX_OPEN_PARTS = 16
 
 

@@ -32,7 +32,7 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(prefix: str, text: str) -> bool:
-    """Whether `text` is such an id; anything else must never become part of a path."""
+    """Whether `text` is an id made by `new_id`; no other text may become part of a path."""
     return re.fullmatch(f"{prefix}[0-9a-f]{{32}}", text) is not None
 
 
@@ -51,7 +51,7 @@ class Expiry(BaseModel):
 
 
 class File(BaseModel):
-    """OpenAI's file object, with the tenant that owns it; "" is none.
+    """OpenAI's file object, and the tenant it belongs to (empty for none).
 
     Source: https://platform.openai.com/docs/api-reference/files/object
     """
@@ -153,11 +153,9 @@ class RequestCounts(BaseModel):
 
 
 class Batch(BaseModel):
-    """OpenAI's batch object, with internal fields.
+    """OpenAI's batch object, with internal fields. Times are in seconds since the epoch.
 
-    Times are in seconds since the epoch. `output_lifetime_s` is the lifetime of the output files; None keeps them until
-    they are deleted. `tenant` owns the batch and its files, and `key` is the name of the key that its requests are sent
-    with; both are empty without keys. `models` are those that its sender could use when it was created. Source: https://platform.openai.com/docs/api-reference/batch/object
+    Source: https://platform.openai.com/docs/api-reference/batch/object
     """
 
     id: str
@@ -181,9 +179,13 @@ class Batch(BaseModel):
     request_counts: RequestCounts = RequestCounts()
     metadata: dict[str, str] | None = None
     output_lifetime_s: int | None = None
+    """Seconds until the output files expire; None keeps them until they are deleted."""
     tenant: str = ""
+    """Who the batch and its files belong to; empty without keys."""
     key: str = ""
+    """Name of the key that the requests are sent with; empty without keys."""
     models: tuple[str, ...] | None = None
+    """Models that the sender could use when the batch was created; None is all."""
 
     @property
     def has_ended(self) -> bool:

@@ -24,7 +24,7 @@ def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
     """The `limit` of a list in a request's query.
 
     Raises:
-        RequestError: it is no number, or is out of bounds.
+        RequestError: `limit` is not a number, or out of bounds.
     """
     text = query.get("limit", str(default))
     # Python refuses to parse thousands of digits.
@@ -35,14 +35,14 @@ def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A part of a list: at most `limit` entries after the id `after`, "" for the first ones."""
+    """A part of a list: at most `limit` entries after the id `after`; without an id, from the beginning."""
 
     limit: int
     after: str = ""
     order: Literal["asc", "desc"] = "desc"
 
     @classmethod
-    def of(cls, query: Mapping[str, str], prefix: str, limit: int, most: int) -> Self:
+    def from_query(cls, query: Mapping[str, str], prefix: str, limit: int, most: int) -> Self:
         """Parse a request's query.
 
         Raises:
@@ -62,28 +62,28 @@ class Cursor:
         return [name for name in sorted(ids, reverse=True) if not self.after or name < self.after]
 
 
-class Owners:
-    """The tenants of entries that have been read: they never change, so that others' are read only once."""
+class TenantCache:
+    """Tenants of the entries read so far, which never change: other tenants' entries are read only once."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, str] = {}
 
-    def note(self, name: str, tenant: str) -> None:
-        """An entry is a tenant's."""
-        self._tenants[name] = tenant
+    def add(self, entry_id: str, tenant: str) -> None:
+        """Remember the tenant of an entry."""
+        self._tenants[entry_id] = tenant
 
     def page(
         self, names: Sequence[str], cursor: Cursor, caller: Caller, find: Callable[[str], Entry | None]
     ) -> Page[Entry]:
-        """Read one page of the caller's entries; `names` are the files of everybody's, in order."""
+        """Read one page of the caller's entries; `names` are the files of all tenants' entries."""
         ids = [name.removesuffix(".json") for name in names]
         known = self._tenants = {each: self._tenants[each] for each in ids if each in self._tenants}
 
         def read(entry_id: str) -> Entry | None:
             entry = find(entry_id)
-            return entry if entry is not None and caller.owns(entry.tenant) else None
+            return entry if entry is not None and caller.may_see(entry.tenant) else None
 
-        return Page.read([each for each in ids if each not in known or caller.owns(known[each])], cursor, read)
+        return Page.read([each for each in ids if each not in known or caller.may_see(known[each])], cursor, read)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ class BatchService:
 
     Args:
         config: storage and limits; with None, the endpoints answer 404.
-        start_runner: starts the runner of a batch, unless there is one; blocks.
-        hosts: the hosts the service listens on. Existing batches are worked on whatever these are.
-        has_keys: whether callers need keys, which own their files.
+        start_runner: starts the runner of a batch, unless it has one; blocks.
+        hosts: hosts that the service listens on. Existing batches are executed whatever the hosts are.
+        has_keys: whether callers need keys, which separate their files.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class BatchService:
             self.routes = _routes(stores, config, self._scheduler.wake)
 
     def start(self) -> None:
-        """Start the scheduler."""
         if self._scheduler:
             self._scheduler.start()
 

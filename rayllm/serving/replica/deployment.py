@@ -92,7 +92,7 @@ class ModelReplica:
         self._check_timeout_s = user_config["health_check_timeout_s"]
         usage = user_config.get("usage")
         app_name = serve.get_replica_context().app_name
-        self._usage_meter.write_to(UsageLedger.of(usage["folder"], app_name) if usage else None)
+        self._usage_meter.write_to(UsageLedger.for_application(usage["folder"], app_name) if usage else None)
 
     async def _start(self, gpu_share: float) -> None:
         metrics = self._metrics

@@ -249,7 +249,7 @@ class Router:
             await asyncio.sleep(_EXPORT_PERIOD_S)
 
     def _open_ledger(self, config: RouterConfig) -> None:
-        ledger = UsageLedger.of(config.usage, self._name)
+        ledger = UsageLedger.for_application(config.usage, self._name)
         if ledger == self._ledger:
             return
         self._ledger, self._usage_reader = ledger, UsageReader(Folder(ledger.uri))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rayllm.access import ANYONE, Caller, Key, KeyFile, caller_of, new_key
-from rayllm.access.key import LONGEST_KEY, MAX_LABELS, PREFIX, key_hash
+from rayllm.access.key import MAX_LABELS, PREFIX, key_hash
 from rayllm.access.key_file import KeyList
 from rayllm.core.errors import AuthenticationError, ConfigError, PermissionDeniedError, StorageError
 
@@ -62,7 +62,7 @@ def test_a_class_has_two_names_in_the_file(tmp_path: Path, name: str) -> None:
         file.load()
 
 
-@pytest.mark.parametrize("presented", ["", "c", "a ", "A", "ä", "\0", "a" * (LONGEST_KEY + 1), "a" * 1_000_000])
+@pytest.mark.parametrize("presented", ["", "c", "a ", "A", "ä", "\0", "a" * 257, "a" * 1_000_000])
 def test_other_keys_are_refused_and_not_repeated(presented: str) -> None:
     with pytest.raises(AuthenticationError) as caught:
         ring(key("alice", "a")).find(presented)

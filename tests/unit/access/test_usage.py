@@ -113,11 +113,11 @@ def test_a_folder_that_cannot_be_written_fails_no_request(tmp_path: Path) -> Non
 
 
 def test_each_application_has_a_ledger() -> None:
-    assert UsageLedger.of("/shared", "app") == UsageLedger("/shared/app", Path("/shared/app"))
-    assert UsageLedger.of(None, "app").folder.parts[-2:] == ("usage", "app")
-    in_bucket = UsageLedger.of("s3://b/usage/", "app")
+    assert UsageLedger.for_application("/shared", "app") == UsageLedger("/shared/app", Path("/shared/app"))
+    assert UsageLedger.for_application(None, "app").folder.parts[-2:] == ("usage", "app")
+    in_bucket = UsageLedger.for_application("s3://b/usage/", "app")
     assert (in_bucket.uri, in_bucket.is_uploaded) == ("s3://b/usage/app", True)
-    assert in_bucket.folder != UsageLedger.of("s3://b/usage", "other").folder
+    assert in_bucket.folder != UsageLedger.for_application("s3://b/usage", "other").folder
 
 
 async def read_all(reader: UsageReader) -> tuple[dict[str, Totals], int]:

@@ -20,7 +20,7 @@ _PAGE, _LARGEST_PAGE = 20, 100
 
 
 class BatchesApi:
-    """The endpoints."""
+    """Endpoints of the Batches API."""
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_kept: int, wake: Callable[[], None]) -> None:
         self._files, self._batches = stores
@@ -37,7 +37,7 @@ class BatchesApi:
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/batches`"""
-        cursor = Cursor.of(request.query_params, BATCH, _PAGE, _LARGEST_PAGE)
+        cursor = Cursor.from_query(request.query_params, BATCH, _PAGE, _LARGEST_PAGE)
         page = await in_thread(self._batches.page, cursor, caller_of(request.scope))
         return JSONResponse(page.public(Batch.public))
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
+from pydantic import ValidationError
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message
 
 from rayllm.access import caller_of
-from rayllm.core.errors import ConflictError
-from rayllm.serving.batch_api.endpoints.upload import Upload, read_form
-from rayllm.serving.batch_api.objects import FILE, File
+from rayllm.core import asgi
+from rayllm.core.errors import BodyTooLargeError, ConflictError, RequestError
+from rayllm.serving.batch_api.objects import CLIENTS_PURPOSES, FILE, Expiry, File
 from rayllm.serving.batch_api.page import Cursor
 from rayllm.serving.batch_api.storage.quota import StorageQuota
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
@@ -22,10 +26,15 @@ if TYPE_CHECKING:
 
 _PAGE = 10_000
 _CHUNK = 256 * 1024
+# Allowance for the other fields of the form, and its boundaries.
+_FORM_BYTES = 65536
+_MAX_FIELDS = 16
+_MAX_NAME = 255
+_EXPIRES = ("expires_after[anchor]", "expires_after[seconds]")
 
 
 class FilesApi:
-    """The endpoints."""
+    """Endpoints of the Files API."""
 
     def __init__(self, stores: Stores, quota: StorageQuota, max_file_bytes: int) -> None:
         self._files, self._batches = stores
@@ -35,9 +44,9 @@ class FilesApi:
     async def create(self, request: Request) -> Response:
         """`POST /v1/files`"""
         async with self._quota.upload() as grow:
-            form = await read_form(request, self._max_file_bytes, grow)
+            form = await _read_form(request, self._max_file_bytes, grow)
             try:
-                upload = Upload.of(form, self._max_file_bytes)
+                upload = _Upload.from_form(form, self._max_file_bytes)
                 tenant = caller_of(request.scope).tenant
                 file = await in_thread(self._files.put, **vars(upload), tenant=tenant)
             finally:
@@ -46,7 +55,7 @@ class FilesApi:
 
     async def list(self, request: Request) -> Response:
         """`GET /v1/files`"""
-        cursor = Cursor.of(request.query_params, FILE, _PAGE, _PAGE)
+        cursor = Cursor.from_query(request.query_params, FILE, _PAGE, _PAGE)
         page = await in_thread(self._files.page, cursor, request.query_params.get("purpose"), caller_of(request.scope))
         return JSONResponse(page.public(File.public))
 
@@ -75,13 +84,92 @@ class FilesApi:
 
     def _delete(self, file_id: str) -> None:
         if batch_id := self._batches.inputs().get(file_id):
-            message = f"The batch `{batch_id}` is made of this file and has not ended; cancel it first."
+            message = f"The batch `{batch_id}` reads this file and has not ended; cancel the batch first."
             raise ConflictError(message, "file_id")
         self._files.delete(file_id)
 
 
 def _chunks(content: NativeFile) -> Iterator[bytes]:
-    # Starlette takes each chunk in a thread.
+    # Starlette reads each chunk in a thread.
     with content:
         while chunk := content.read(_CHUNK):
             yield chunk
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """An uploaded file. Large content is in a temporary file of this node until the form is closed."""
+
+    content: BinaryIO
+    size: int
+    filename: str
+    purpose: str
+    lifetime_s: int | None
+
+    @classmethod
+    def from_form(cls, form: FormData, limit: int) -> _Upload:
+        """Validate a form.
+
+        Raises:
+            RequestError: a field is missing, invalid or unknown.
+            BodyTooLargeError: the file is larger than `limit` bytes.
+        """
+        for name in form.keys() - {"file", "purpose", *_EXPIRES}:
+            raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])
+        file, purpose = form.get("file"), form.get("purpose")
+        if not isinstance(file, UploadFile):
+            raise RequestError("`file` must be a file, with its name.", "file")
+        if purpose not in CLIENTS_PURPOSES:
+            raise RequestError(f"`purpose` must be one of {', '.join(CLIENTS_PURPOSES)}.", "purpose")
+        if not file.size:
+            raise RequestError("`file` is empty.", "file")
+        if file.size > limit:
+            raise _too_large(limit)
+        name = (file.filename or "file").replace("\\", "/").rpartition("/")[2][:_MAX_NAME]
+        return cls(file.file, file.size, name, str(purpose), _lifetime(form))
+
+
+async def _read_form(request: Request, limit: int, grow: Callable[[int], None]) -> FormData:
+    """Parse the form of a request. The caller must close it.
+
+    Args:
+        grow: called with the number of bytes received; may raise to abort the upload.
+
+    Raises:
+        RequestError: the body is not a multipart form.
+        BodyTooLargeError: the body is too large; raised as early as possible.
+        UnavailableError: the folder for temporary files is full.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit + _FORM_BYTES:
+        raise _too_large(limit)
+    size = 0
+
+    async def receive() -> Message:
+        nonlocal size
+        message = await request.receive()
+        more = len(message.get("body", b""))
+        size += more
+        if size > limit + _FORM_BYTES:
+            raise _too_large(limit)
+        grow(more)
+        return message
+
+    counted = Request(request.scope, receive)
+    return await asgi.read_form(counted, max_files=1, max_fields=_MAX_FIELDS, max_part_size=_FORM_BYTES)
+
+
+def _lifetime(form: FormData) -> int | None:
+    anchor, seconds = (form.get(name) for name in _EXPIRES)
+    if anchor is None and seconds is None:
+        return None
+    try:
+        return Expiry.model_validate({"anchor": anchor, "seconds": seconds}).seconds
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)[0]
+        param = f"expires_after[{details['loc'][0]}]"
+        raise RequestError(f"`{param}`: {details['msg'][0].lower()}{details['msg'][1:]}.", param) from None
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"The file is larger than {limit} bytes (router.batches.max_file_bytes).", "file")

@@ -1,6 +1,6 @@
 """The lifecycle of one batch: validation, execution, finalization and its final state.
 
-Its process may die at any point. The next one resumes, since all state is in the stores and in the job's folder.
+The runner may die at any point: the next runner resumes, since all state is in the stores and in the job's folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rayllm.batch.files.jsonl import Fault
+from rayllm.batch.files.jsonl import ERRORS, OUTPUT, Fault
 from rayllm.core.errors import RayLLMError, StorageError
 from rayllm.serving.batch_api.objects import FILE, Batch, BatchError, Errors, RequestCounts, new_id
 from rayllm.serving.batch_api.storage.batch_store import BatchStore
@@ -26,13 +26,10 @@ logger = logging.getLogger(__name__)
 
 Ending = Literal["completed", "failed", "expired", "cancelled"]
 
-OUTPUT, ERRORS = "output.jsonl", "errors.jsonl"
-"""Files that a job leaves in its folder."""
-
 # Seconds between checks for cancellation and expiry, and between saves of the counts.
 _CHECK_S = _SAVE_S = 2.0
 MAX_ATTEMPTS = 3
-"""Runners that may die on a batch without progress before it fails."""
+"""Runners that may die on a batch without progress before the batch fails."""
 
 _EXPIRED = BatchError(
     code="batch_expired", message="This request could not be executed before the completion window expired."
@@ -44,7 +41,7 @@ class BatchLifecycle:
     """The lifecycle of one batch. Methods block.
 
     Args:
-        attempt: number of this runner since the batch last made progress.
+        attempt: 1 for the first runner since the batch last made progress.
     """
 
     batch: Batch
@@ -62,7 +59,7 @@ class BatchLifecycle:
         """Run the batch to its end.
 
         Raises:
-            StorageError: its state cannot be read or written; the batch can be resumed later.
+            StorageError: the state cannot be read or written; the batch can be resumed later.
         """
         try:
             status, errors = self._advance()
@@ -74,7 +71,7 @@ class BatchLifecycle:
         self._end(status, errors)
 
     def _advance(self) -> tuple[Ending, list[BatchError]]:
-        """Run all steps; returns the final state and its errors."""
+        """Run all steps; returns the final state and the errors."""
         self._check_stop()
         if self._stopped_for == "cancelled" and self.batch.in_progress_at is None:
             return "cancelled", []
@@ -86,12 +83,12 @@ class BatchLifecycle:
         if faults := job.validate():
             return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
         self.batch.request_counts.total = job.counts.total
-        failure = self._work(job) if self.attempt <= MAX_ATTEMPTS else _runner_died()
+        failure = self._execute(job) if self.attempt <= MAX_ATTEMPTS else _runner_died()
         self._gather(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
-    def _work(self, job: Job) -> BatchError | None:
-        """Execute the requests; returns the error that interrupted them, if any."""
+    def _execute(self, job: Job) -> BatchError | None:
+        """Execute the requests; returns the error that interrupted the job, if any."""
         self._check_stop()
         if self._stopped_for:
             return None
@@ -117,16 +114,16 @@ class BatchLifecycle:
         batch, unfinished = self.batch, _EXPIRED if self._stopped_for == "expired" else failure
         if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()
-        # The ids are saved first, so that a repetition after a crash creates no second files.
+        # The ids are saved first: a repetition after a crash then creates no second files.
         output, errors = batch.output_file_id or new_id(FILE), batch.error_file_id or new_id(FILE)
         batch.output_file_id, batch.error_file_id = output, errors
         self.batches.save(batch)
         fault = Fault(unfinished.code, unfinished.message) if unfinished else None
         batch.request_counts = RequestCounts.model_validate(job.finish(fault), from_attributes=True)
-        batch.output_file_id, batch.error_file_id = self._keep(OUTPUT, output), self._keep(ERRORS, errors)
+        batch.output_file_id, batch.error_file_id = self._store(OUTPUT, output), self._store(ERRORS, errors)
 
-    def _keep(self, name: str, file_id: str) -> str | None:
-        """Store a file that the job has written; returns its id, or None if it is empty."""
+    def _store(self, name: str, file_id: str) -> str | None:
+        """Store a file that the job has written; returns the file's id, or None for an empty file."""
         folder, batch = self.batches.job_folder(self.batch.id), self.batch
         size = folder.size(name)
         if not size:
@@ -143,7 +140,7 @@ class BatchLifecycle:
         self.batches.save(batch)
 
     def _save_counts(self, counts: Any) -> None:
-        """Save the counts, at most every few seconds. Called from the job's threads."""
+        """Save the counts every few seconds. Called from the job's threads."""
         with self._saving:
             if time.monotonic() < self._saved_at + _SAVE_S:
                 return
@@ -194,9 +191,9 @@ class BatchLifecycle:
 def _runner_died() -> BatchError:
     return BatchError(
         code="batch_runner_died",
-        message=f"The process that works on this batch died {MAX_ATTEMPTS} times without progress, so the rest "
-        "was not tried again. A node without memory for it may be the cause, or a request that ends the process: see "
-        "the service's log, and send the batch again in smaller parts.",
+        message=f"The process of this batch died {MAX_ATTEMPTS} times without progress, so the remaining requests were "
+        "not executed. The node may lack memory, or a request may crash the process: see the service's log, and send "
+        "the batch again in smaller parts.",
     )
 
 

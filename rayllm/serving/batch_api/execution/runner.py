@@ -1,35 +1,43 @@
-"""The process that works on one batch: a Ray actor that lives as long as the work, independent of routers."""
+"""The process that executes one batch: a Ray actor that lives as long as the batch, independent of routers."""
 
 from __future__ import annotations
 
+import io
 import logging
 import resource
 import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rayllm.access import ANYONE, Caller, KeyFile
+from rayllm.access.oidc import PREFIX
+from rayllm.batch.config import RequestProcessorConfig
 from rayllm.cluster.ray_internals import session_log_folder
-from rayllm.config import AppConfig
-from rayllm.core.errors import ObjectNotFoundError, StorageError
+from rayllm.config import AppConfig, BatchesConfig, ModelConfig
+from rayllm.core.errors import ConfigError, ObjectNotFoundError, RequestError, StorageError
+from rayllm.core.json_body import parse_body
 from rayllm.core.logs import set_up_logging
 from rayllm.core.settings import settings
-from rayllm.serving.batch_api.execution.jobs import open_job
 from rayllm.serving.batch_api.execution.lifecycle import BatchLifecycle
 from rayllm.serving.batch_api.execution.runner_log import RunnerLog
 from rayllm.serving.batch_api.objects import Batch
-from rayllm.serving.batch_api.storage.stores import open_stores
+from rayllm.serving.batch_api.storage.stores import Stores, open_stores
+from rayllm.serving.router.model_registry import ModelRegistry
+
+if TYPE_CHECKING:
+    from rayllm.batch.files.job import Job
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
-# Bytes of memory that a batch may take in this process.
+# Bytes of memory that this process may use for a batch.
 _MEMORY_BYTES = 4 << 30
-# Below the log folder of Ray's session.
+# Folder of the logs, in the log folder of Ray's session.
 _LOGS = "rayllm-batches"
 
 NAMESPACE = "rayllm-batches"
@@ -37,15 +45,15 @@ NAMESPACE = "rayllm-batches"
 
 
 def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
-    """Start a runner for the batch, unless there is one. Blocks."""
+    """Start the runner of a batch, unless it has one. Blocks."""
     options = {
         "name": f"{app_name}:{batch_id}",
         "namespace": NAMESPACE,
         "get_if_exists": True,
-        # It outlives the router that starts it. If it dies, a router starts another.
+        # The runner outlives the router. If the runner dies, a router starts another.
         "lifetime": "detached",
         "max_restarts": 0,
-        # It is idle nearly all the time.
+        # A runner is idle nearly all the time.
         "num_cpus": 0,
         "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=None),
     }
@@ -53,11 +61,11 @@ def start_runner(app_name: str, batch_id: str, config: AppConfig) -> None:
 
 
 class Runner:
-    """Works on one batch, then exits."""
+    """Executes one batch, then exits."""
 
     def __init__(self, app_name: str, batch_id: str, config: AppConfig) -> None:
         self._log = RunnerLog(session_log_folder() / _LOGS, batch_id)
-        self._log.take_output()
+        self._log.redirect_output()
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         set_up_logging(settings().log_level)
         limit_memory(_MEMORY_BYTES)
@@ -76,10 +84,10 @@ class Runner:
                 break
             except StorageError as error:
                 # Retried here: another runner would do no better.
-                logger.warning("%s waits %g s for its storage: %s", self._batch_id, _RETRY_S, error)
+                logger.warning("%s: its storage failed, trying again in %g s: %s", self._batch_id, _RETRY_S, error)
                 time.sleep(_RETRY_S)
             except Exception:
-                logger.exception("%s is interrupted; a router starts another runner", self._batch_id)
+                logger.exception("%s: the runner failed; a router starts another", self._batch_id)
                 break
         # `exit_actor` would wait for up to a minute for a call to Ray Serve's controller, which is always under way.
         ray.kill(self._me)
@@ -119,3 +127,60 @@ def _summary(batch: Batch) -> str:
     counts = batch.request_counts
     reason = f": {batch.errors.data[0].message}" if batch.errors else ""
     return f"{batch.status}, {counts.completed} of {counts.total} requests answered, {counts.failed} failed{reason}"
+
+
+def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
+    """Create the job of a batch.
+
+    Raises:
+        RequestError: with `execution: engines`, the first request names no model of this service.
+    """
+    from rayllm.batch.files.job import Job
+
+    lines, folder = stores.files.address(batch.input_file_id), stores.batches.job_folder(batch.id).uri
+    executor = executor_of(app_name, config, options, stores, batch)
+    return Job(lines, folder, executor, batch.endpoint, options.max_requests, config.router.max_body_bytes)
+
+
+def executor_of(
+    app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch
+) -> RequestProcessorConfig:
+    """Configuration of the processor that executes a batch's requests.
+
+    Raises:
+        RequestError: with `execution: engines`, the first request names no model of this service.
+        AuthenticationError: with `execution: engines`, the batch's key is no longer valid.
+        StorageError: the input or the keys cannot be read now.
+    """
+    if options.execution == "deployed":
+        # The router checks the rights of keys.
+        target: dict[str, Any] = {"app_name": app_name, "caller": Caller(batch.key, batch.tenant, batch.models)}
+    else:
+        caller = _caller(config.router.keys, batch)
+        target = {"model": _model(config, stores, batch, caller), "caller": caller}
+    return RequestProcessorConfig(max_pending_requests=options.concurrency, show_progress=False, **target)
+
+
+def _caller(keys: str | None, batch: Batch) -> Caller:
+    if batch.key.startswith(PREFIX):
+        return Caller(batch.key, batch.tenant, batch.models)
+    if not batch.key or not keys:
+        return ANYONE
+    try:
+        return KeyFile(keys).load().keyring.named(batch.key)
+    except ConfigError as error:
+        raise StorageError(error.message) from None
+
+
+def _model(config: AppConfig, stores: Stores, batch: Batch, caller: Caller) -> ModelConfig:
+    """The model that the first request names, as all other requests must."""
+    with stores.files.open(batch.input_file_id) as content:
+        line = io.BufferedReader(content).readline(config.router.max_body_bytes)
+    try:
+        name = parse_body(line)["body"]["model"]
+    except (RequestError, LookupError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise RequestError("The first line must be a request with a `model` in its `body`.", "body.model")
+    model_id = ModelRegistry(config).resolve(name, caller=caller).model_id
+    return next(model for model in config.models if model.model_id == model_id)

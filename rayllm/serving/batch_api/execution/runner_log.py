@@ -1,4 +1,4 @@
-"""The log file of a runner: all output of its process, instead of the cluster's console."""
+"""The log file of a runner, which gets all output of the process instead of the cluster's console."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import threading
 from pathlib import Path
 
 MAX_BYTES = 1024 * 1024
-"""Maximum bytes of a log, exceeded for at most `_PERIOD_S`; the latest lines are kept."""
+"""Bytes of a log, checked every `_PERIOD_S` seconds; the latest lines are kept."""
 MAX_LOGS = 100
 """Logs kept on a node."""
-
 _PERIOD_S = 1.0
 
 
 class RunnerLog:
-    """The log of this process, in a folder with those of others."""
+    """The log of this process, in the folder of all runners' logs."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,8 +23,8 @@ class RunnerLog:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._console: int | None = None
 
-    def take_output(self) -> None:
-        """Redirect stdout and stderr to the log, and keep it short."""
+    def redirect_output(self) -> None:
+        """Redirect stdout and stderr to the log, and keep the log short."""
         self._console = os.dup(2)
         for descriptor in (1, 2):
             # By descriptor: native libraries do not write through `sys.stderr`.
@@ -38,7 +37,7 @@ class RunnerLog:
         os.write(2 if self._console is None else self._console, line)
 
     def shorten(self) -> None:
-        """Truncate a log that is too long to its end. Lines written meanwhile may be lost."""
+        """Drop the beginning of a log that is too long. Lines written meanwhile may be lost."""
         size = os.fstat(self._file).st_size
         if size > MAX_BYTES:
             end = os.pread(self._file, MAX_BYTES // 2, size - MAX_BYTES // 2)

@@ -1,4 +1,4 @@
-"""Scheduler of batches: starts a runner for each that has none, and deletes expired files."""
+"""Scheduler of batches: starts a runner for each batch without one, and deletes expired files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _SWEEP_S = 3600.0
 
 
 class BatchScheduler:
-    """Schedules the batches in one folder: at start, when woken, and periodically while any is unfinished.
+    """Schedules the batches in one folder: at start, when woken, and periodically while a batch is unfinished.
 
-    Every router has one. They need no coordination: all choose the same batches, and a batch has at most one runner.
+    The schedulers of several routers need no coordination: all choose the same batches, and a batch has at most one
+    runner.
     """
 
     def __init__(self, stores: Stores, max_running: int, start_runner: Callable[[str], None]) -> None:
@@ -32,7 +33,6 @@ class BatchScheduler:
         self._loop_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start scheduling."""
         self._loop_task = in_background(self._loop())
 
     def stop(self) -> None:
@@ -41,7 +41,7 @@ class BatchScheduler:
             self._loop_task.cancel()
 
     def wake(self) -> None:
-        """Look for work now."""
+        """Schedule now."""
         self._woken.set()
 
     async def _loop(self) -> None:
@@ -58,7 +58,7 @@ class BatchScheduler:
                     await self._woken.wait()
 
     def _schedule(self) -> bool:
-        """Start runners for all due batches. Returns whether there are any."""
+        """Start runners for all due batches. Returns whether any batch is due."""
         if time.monotonic() >= self._sweep_at:
             self._files.sweep(self._batches.inputs)
             self._sweep_at = time.monotonic() + _SWEEP_S

@@ -1,1 +1,1 @@
-"""Stores of files and batches in one folder, and quotas on them."""
+"""Stores of files and batches in one folder, and their quotas."""

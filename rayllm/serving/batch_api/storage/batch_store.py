@@ -10,15 +10,15 @@ from typing import NamedTuple
 from rayllm.access import ANYONE, Caller
 from rayllm.core.errors import ConflictError, ObjectNotFoundError
 from rayllm.serving.batch_api.objects import BATCH, Batch, BatchRequest, created_at, is_id, new_id
-from rayllm.serving.batch_api.page import Cursor, Owners, Page
+from rayllm.serving.batch_api.page import Cursor, Page, TenantCache
 from rayllm.sources.storage import Folder
 
-# Age from which a mark without a batch is stale: the router died while creating the batch.
+# Seconds after which a mark without a batch is stale: the router died while creating the batch.
 _CREATION_S = 60
 
 
 class Unfinished(NamedTuple):
-    """An unfinished batch, and when it expires, in seconds since the epoch."""
+    """An unfinished batch, and its expiry in seconds since the epoch."""
 
     id: str
     expires_at: int
@@ -33,12 +33,12 @@ class Attempts:
 
 
 class BatchStore:
-    """Batches in a folder. Methods block, and raise StorageError if the folder cannot be read or written."""
+    """Batches in a folder. All methods block, and raise StorageError if the folder cannot be read or written."""
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self.now = now
-        self._owners = Owners()
+        self._tenants = TenantCache()
 
     def create(self, request: BatchRequest, caller: Caller = ANYONE) -> Batch:
         """Create a batch of the caller's. The input file is not validated."""
@@ -53,7 +53,7 @@ class BatchStore:
             key=caller.name if caller.tenant else "",
             models=caller.models,
         )
-        # The mark comes first: a batch without one would never be worked on.
+        # The mark comes first: a batch without a mark would never be executed.
         self._folder.write(_mark(batch), b"")
         self._folder.write(f"batches/{batch.id}.json", batch.model_dump_json().encode())
         return batch
@@ -65,13 +65,13 @@ class BatchStore:
             ObjectNotFoundError: the batch does not exist, or is not the caller's.
         """
         batch = self._find(batch_id) if is_id(BATCH, batch_id) else None
-        if batch is None or not caller.owns(batch.tenant):
+        if batch is None or not caller.may_see(batch.tenant):
             raise ObjectNotFoundError(f"There is no batch `{batch_id[:100]}`.", "batch_id")
         return batch
 
     def page(self, cursor: Cursor, caller: Caller = ANYONE) -> Page[Batch]:
         """A page of the list of the caller's batches."""
-        return self._owners.page(self._folder.names("batches"), cursor, caller, self._find)
+        return self._tenants.page(self._folder.names("batches"), cursor, caller, self._find)
 
     def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
         """Request the cancellation of a batch, which its runner carries out soon.
@@ -91,21 +91,21 @@ class BatchStore:
         return batch
 
     def cancelled_at(self, batch_id: str) -> int | None:
-        """When a client cancelled the batch; None if none did."""
+        """Time of the batch's cancellation; None if it was not cancelled."""
         try:
             return int(self._folder.read(f"cancellations/{batch_id}"))
         except FileNotFoundError:
             return None
 
     def save(self, batch: Batch) -> None:
-        """Save the state of a batch. Only its runner may."""
+        """Save the state of a batch. Only its runner may call this."""
         self._folder.write(f"progress/{batch.id}.json", batch.model_dump_json().encode())
 
     def begin(self, batch: Batch) -> int:
-        """Count a runner that starts to work on the batch. Only that runner may.
+        """Count a runner that starts on the batch. Only that runner may call this.
 
         Returns:
-            Runners started since the batch last made progress, this one included.
+            Runners started since the batch last made progress, this runner included.
         """
         answered = batch.request_counts.completed + batch.request_counts.failed
         before = self._attempts().get(batch.id, Attempts(0, answered))
@@ -136,8 +136,8 @@ class BatchStore:
     def due(self, most: int) -> list[str]:
         """Ids of the batches that need a runner now.
 
-        These are the `most` oldest, so that routers agree without communication, and those that only have to be ended.
-        Batches whose runners died leave at least one place to others.
+        These are the `most` oldest, so that routers agree without communication, and those that were cancelled or have
+        expired. Batches whose runners died leave at least one place to others.
         """
         unfinished, cancelled = self.unfinished(), set(self._folder.names("cancellations"))
         ending = [entry for entry in unfinished if entry.id in cancelled or entry.expires_at <= self.now()]
@@ -150,12 +150,12 @@ class BatchStore:
         return [entry.id for entry in [*working[:most], *ending]]
 
     def inputs(self) -> dict[str, str]:
-        """Ids of the input files of unfinished batches, each with the id of its batch."""
+        """Batch id by input file id, of the unfinished batches."""
         batches = [self._find(entry.id) for entry in self.unfinished()]
         return {batch.input_file_id: batch.id for batch in batches if batch is not None and not batch.has_ended}
 
     def forget_ended(self, most: int) -> None:
-        """Delete the oldest ended batches, beyond `most`."""
+        """Delete all but the latest `most` ended batches."""
         unfinished = {entry.id for entry in self.unfinished()}
         # Listed after the marks, which are written first and deleted last: a batch without a mark has ended.
         ended = [i for name in self._folder.names("progress") if (i := name.removesuffix(".json")) not in unfinished]
@@ -171,7 +171,7 @@ class BatchStore:
                 self._folder.delete(f"unfinished/{entry.id}.{entry.expires_at}")
 
     def _attempts(self) -> dict[str, Attempts]:
-        """The mark of each batch in progress. A runner may have died between two marks: the latest counts."""
+        """The latest attempts of each batch. A runner may have died between writing two marks."""
         attempts: dict[str, Attempts] = {}
         for name in self._folder.names("attempts"):
             batch_id, count, answered = name.split(".")
@@ -181,13 +181,13 @@ class BatchStore:
         return attempts
 
     def _find(self, batch_id: str) -> Batch | None:
-        """The batch as created, or its progress, with a pending cancellation applied."""
+        """The batch in its present state, with a pending cancellation applied."""
         for place in ("progress", "batches"):
             try:
                 batch = Batch.model_validate_json(self._folder.read(f"{place}/{batch_id}.json"))
             except FileNotFoundError:
                 continue
-            self._owners.note(batch_id, batch.tenant)
+            self._tenants.add(batch_id, batch.tenant)
             if not batch.has_ended and (cancelled_at := self.cancelled_at(batch_id)):
                 batch.status, batch.cancelling_at = "cancelling", cancelled_at
             return batch

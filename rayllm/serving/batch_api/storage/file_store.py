@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from rayllm.access import ANYONE, Caller
 from rayllm.core.errors import ObjectNotFoundError, StorageError
 from rayllm.serving.batch_api.objects import FILE, File, is_id, new_id
-from rayllm.serving.batch_api.page import Cursor, Owners, Page
+from rayllm.serving.batch_api.page import Cursor, Page, TenantCache
 from rayllm.sources.storage import Folder
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
-
-# Age from which content without a description is stale: its upload was never completed.
+# Seconds after which content without a description is stale: its upload was never completed.
 _UPLOAD_S = 6 * 3600
 
 
@@ -29,12 +28,12 @@ class Usage(NamedTuple):
 
 
 class FileStore:
-    """Files in a folder. Methods block, and raise StorageError if the folder cannot be read or written."""
+    """Files in a folder. All methods block, and raise StorageError if the folder cannot be read or written."""
 
     def __init__(self, folder: Folder, now: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._now = now
-        self._owners = Owners()
+        self._tenants = TenantCache()
 
     def put(
         self,
@@ -49,8 +48,8 @@ class FileStore:
         """Store a file.
 
         Args:
-            lifetime_s: seconds until it expires; None for never.
-            file_id: its id, if it was assigned before.
+            lifetime_s: seconds until the file expires; None for never.
+            file_id: id of the file, if it was assigned before.
         """
         created_at = int(self._now())
         file = File(
@@ -75,23 +74,23 @@ class FileStore:
         return file
 
     def usage(self) -> Usage:
-        """Number and bytes of stored files."""
+        """Count the stored files."""
         contents = self._folder.entries("contents")
         return Usage(len(contents), sum(entry.size for entry in contents))
 
     def get(self, file_id: str, caller: Caller = ANYONE) -> File:
-        """Description of a file.
+        """Get the description of a file.
 
         Raises:
             ObjectNotFoundError: the file does not exist, has expired, or is not the caller's.
         """
         file = self._find(file_id) if is_id(FILE, file_id) else None
-        if file is None or not caller.owns(file.tenant):
+        if file is None or not caller.may_see(file.tenant):
             raise ObjectNotFoundError(f"There is no file `{file_id[:100]}`.", "file_id")
         return file
 
     def open(self, file_id: str) -> NativeFile:
-        """Open the content of a file; the caller must close it.
+        """Open the content of a file, which the caller must close.
 
         Raises:
             ObjectNotFoundError: the file does not exist, or has expired.
@@ -112,7 +111,7 @@ class FileStore:
             file = self._find(file_id)
             return file if file is not None and purpose in (None, file.purpose) else None
 
-        return self._owners.page(self._folder.names("files"), cursor, caller, find)
+        return self._tenants.page(self._folder.names("files"), cursor, caller, find)
 
     def delete(self, file_id: str) -> None:
         """Delete a file.
@@ -123,7 +122,7 @@ class FileStore:
         self._delete(self.get(file_id).id)
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:
-        """Delete expired files, except those with an id in `used()`, and unfinished uploads."""
+        """Delete unfinished uploads, and expired files except those with an id in `used()`."""
         old = [e.name for e in self._folder.entries("contents") if e.written_at < time.time() - _UPLOAD_S]
         described = {name.removesuffix(".json") for name in self._folder.names("files")} if old else set()
         for name in set(old) - described:
@@ -141,7 +140,7 @@ class FileStore:
             file = File.model_validate_json(self._folder.read(f"files/{file_id}.json"))
         except FileNotFoundError:
             return None
-        self._owners.note(file_id, file.tenant)
+        self._tenants.add(file_id, file.tenant)
         return None if file.expires_at is not None and file.expires_at <= self._now() else file
 
     def _delete(self, file_id: str) -> None:

@@ -10,21 +10,18 @@ from rayllm.core.errors import QuotaError
 from rayllm.serving.batch_api.storage.file_store import Usage
 from rayllm.serving.batch_api.storage.stores import Stores, in_thread
 
-_DELETE = "delete files that nobody needs (DELETE /v1/files/{id}), or upload with `expires_after`"
+_DELETE = "delete files that are no longer needed (DELETE /v1/files/{id}), or upload with `expires_after`"
 
 
 class StorageQuota:
-    """Limits on the number of files, bytes and batches.
-
-    Uploads in progress count; each router counts its own.
-    """
+    """Limits on the number of files, bytes and batches, with the uploads in progress at this router."""
 
     def __init__(self, stores: Stores, config: BatchesConfig) -> None:
         self._files, self._batches = stores
         self._config = config
         self._uploads = 0
         self._arriving = 0
-        # All uploads since the start, so that one in progress accounts for those completed after its check.
+        # All uploads since the start: an upload in progress counts those completed after its own check.
         self._arrived = Usage(0, 0)
 
     @asynccontextmanager
@@ -32,7 +29,7 @@ class StorageQuota:
         """Reserve quota for an upload, by calls with the number of bytes received; released at the end of the block.
 
         Raises:
-            QuotaError: there are too many files, or, by such a call, too many bytes.
+            QuotaError: there are too many files; raised by such a call if there are too many bytes.
         """
         kept, before, size = await in_thread(self._files.usage), self._arrived, 0
         if kept.files + self._uploads + self._arrived.files - before.files >= self._config.max_files:
@@ -55,7 +52,7 @@ class StorageQuota:
             self._arriving -= size
 
     def check_batch(self) -> None:
-        """Refuse another batch if there is no room for it or its output. Blocks.
+        """Refuse a new batch if there is no room for the batch or its output. Blocks.
 
         Raises:
             QuotaError: the quota is exhausted.
@@ -67,8 +64,8 @@ class StorageQuota:
             raise self._too_many_bytes()
         if len(self._batches.unfinished()) >= most:
             raise QuotaError(
-                f"{most} batches have not ended (router.batches.max_batches): wait for one, or cancel one that nobody "
-                "needs (POST /v1/batches/{id}/cancel)."
+                f"{most} batches have not ended (router.batches.max_batches): wait for a batch to end, or cancel "
+                "one (POST /v1/batches/{id}/cancel)."
             )
 
     def _too_many_files(self) -> QuotaError:

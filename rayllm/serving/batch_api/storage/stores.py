@@ -32,7 +32,7 @@ class Stores(NamedTuple):
 
 
 def open_stores(storage: str, now: Callable[[], float] = time.time) -> Stores:
-    """The stores in the folder `storage`, which is not accessed before their first use."""
+    """Open the stores in the folder `storage`, which is accessed at the first use."""
     folder = Folder(storage)
     return Stores(FileStore(folder, now), BatchStore(folder, now))
 

@@ -95,7 +95,7 @@ class QuotaActor(DetachedActor):
         while True:
             now = time.monotonic()
             quota = self._quotas.setdefault((app, key), Quota())
-            lease = quota.lend(now, router, limits, need, want, self._count(app, now))
+            lease = quota.lease(now, router, limits, need, want, self._count(app, now))
             if lease.limited != "concurrent" or now >= deadline:
                 break
             self._released.clear()

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rayllm.batch.config import RequestProcessorConfig
 from rayllm.batch.files import job as job_module
-from rayllm.batch.files.job import Job, executor
+from rayllm.batch.files.job import Job
 from rayllm.batch.files.jsonl import LONGEST_LINE, Fault
 from rayllm.batch.rows import ERROR, Row
 from rayllm.core.errors import StorageError
 
 PATH = "/v1/embeddings"
+EXECUTOR = RequestProcessorConfig(app_name="app", max_pending_requests=1, show_progress=False)
 
 
 def part(folder: Path, name: str, *numbers: int) -> Path:
@@ -38,7 +40,7 @@ def job(tmp_path: Path) -> Job:
     ]
     given = tmp_path / "in.jsonl"
     given.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Job(str(given), str(tmp_path / "job"), executor(1, app_name="app"), PATH)
+    return Job(str(given), str(tmp_path / "job"), EXECUTOR, PATH)
 
 
 @pytest.mark.parametrize("left", [0, 5, 0.5, -3])
@@ -85,7 +87,7 @@ def job_of(folder: Path, *inputs: str) -> Job:
     lines = [{"custom_id": each, "url": PATH, "body": {"model": "m", "input": each}} for each in inputs]
     given = folder / "in.jsonl"
     given.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = Job(str(given), str(folder / "job"), executor(1, app_name="app"), PATH)
+    made = Job(str(given), str(folder / "job"), EXECUTOR, PATH)
     assert made.validate() == []
     return made
 
@@ -139,7 +141,7 @@ def test_long_requests_are_kept_to_the_end(tmp_path: Path, monkeypatch: pytest.M
     text = json.dumps({"custom_id": "b", "url": PATH, "body": {"model": "m", "input": "x" * (LONGEST_LINE + 1)}})
     (tmp_path / "in.jsonl").write_text(text)
     job = Job(
-        str(tmp_path / "in.jsonl"), str(tmp_path / "job"), executor(1, app_name="app"), PATH, None, 2 * LONGEST_LINE
+        str(tmp_path / "in.jsonl"), str(tmp_path / "job"), EXECUTOR, PATH, None, 2 * LONGEST_LINE
     )
     assert job.validate() == []
     job.run()

@@ -67,7 +67,7 @@ def test_the_last_page_says_so() -> None:
 )
 def test_a_wrong_query_is_refused(query: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        Cursor.of(query, FILE, 20, 100)
+        Cursor.from_query(query, FILE, 20, 100)
     assert caught.value.param == param
 
 

@@ -39,7 +39,7 @@ async def ledger_after(folder: Path, fault: str, is_continuable: bool) -> str:
             setattr(journal, fault, True)
 
     meter = UsageMeter(app, "m", "replica")
-    meter.write_to(UsageLedger.of(str(folder), "app"))
+    meter.write_to(UsageLedger.for_application(str(folder), "app"))
     scope = scope_of_alice()
     journal.add_to(scope)
     await meter(scope, None, None)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ async def test_it_is_written_once_and_before_the_client_has_all_of_its_reply(tmp
         lines.append(written(tmp_path).count("alice"))
 
     meter = UsageMeter(app, "m", "replica")
-    meter.write_to(UsageLedger.of(str(tmp_path), "app"))
+    meter.write_to(UsageLedger.for_application(str(tmp_path), "app"))
     await meter(scope_of_alice(), None, send)  # type: ignore[arg-type]
     await meter.close()
     assert (lines, written(tmp_path).count("alice")) == ([0, 0, 1], 1)

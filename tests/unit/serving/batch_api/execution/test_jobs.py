@@ -14,7 +14,7 @@ from rayllm.access.key import key_hash
 from rayllm.batch import RequestProcessorConfig
 from rayllm.config import AppConfig, BatchesConfig, ModelConfig, load_app
 from rayllm.core.errors import AuthenticationError, ModelNotFoundError, RequestError, StorageError
-from rayllm.serving.batch_api.execution.jobs import executor_of, open_job
+from rayllm.serving.batch_api.execution.runner import executor_of, open_job
 from rayllm.serving.batch_api.objects import Batch, BatchRequest
 from rayllm.serving.batch_api.storage.stores import Stores
 

@@ -14,7 +14,7 @@ import os, sys
 from pathlib import Path
 from rayllm.serving.batch_api.execution.runner_log import RunnerLog
 log = RunnerLog(Path(sys.argv[1]), "batch_1")
-log.take_output()
+log.redirect_output()
 log.announce("batch_1:\\n begins")
 print("progress", flush=True)
 print("progress", file=sys.stderr)

@@ -51,7 +51,7 @@ class LocalRegistry:
                 await asyncio.sleep(0)
                 self._use(returned)
                 quota = registry.quotas.setdefault(key, Quota())
-                return quota.lend(registry._clock(), router, limits, need, want, registry._routers)
+                return quota.lease(registry._clock(), router, limits, need, want, registry._routers)
 
             async def settle(self, changes: list[Change], in_progress: Any = None) -> None:
                 registry.reports += 1
