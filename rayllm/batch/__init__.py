@@ -7,7 +7,9 @@ processor = build_llm_processor(
 )
 processor(ray.data.read_parquet("questions/")).write_parquet("answers/")
 
-Names are imported when they are used: processes of a job, such as the actor that counts its rows, need few of them.
+Names are imported when they are used, since most processes of a job need few of them.
+
+Process: driver of a batch job, and the Ray Data workers of its stages.
 """
 
 from __future__ import annotations
@@ -31,21 +33,6 @@ if TYPE_CHECKING:
     from rayllm.batch.processors.processor import Processor, ProcessorBuilder, build_llm_processor
     from rayllm.batch.stages.stage import ActorStage, Stage
 
-_MODULES = {
-    "ActorStage": "stages.stage",
-    "Checkpoint": "config",
-    "HTTPRequestProcessorConfig": "config",
-    "Processor": "processors.processor",
-    "ProcessorBuilder": "processors.processor",
-    "ProcessorConfig": "config",
-    "RequestProcessorConfig": "config",
-    "Stage": "stages.stage",
-    "VLLMProcessorConfig": "config",
-    "build_http_request_processor": "processors.kinds",
-    "build_llm_processor": "processors.processor",
-    "build_request_processor": "processors.kinds",
-    "build_vllm_processor": "processors.kinds",
-}
 __all__ = [
     "ActorStage",
     "Checkpoint",
@@ -64,6 +51,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    # Each module imports those before it.
+    for module in ("config", "stages.stage", "processors.processor", "processors.kinds") if name in __all__ else ():
+        if found := getattr(import_module(f"{__name__}.{module}"), name, None):
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

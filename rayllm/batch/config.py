@@ -40,12 +40,12 @@ class _Config(BaseModel):
 
 
 class Checkpoint(_Config):
-    """Where a job records the rows it has written, so that it can resume after a restart."""
+    """Where a job records the rows it has written, to resume after a restart."""
 
     path: str
     """Folder for the records: a path visible to all nodes, `s3://…` or `gs://…`."""
     id_column: str
-    """Input column that identifies a row; it has to stay in the output."""
+    """Input column that identifies a row; the output must keep this column."""
     delete_on_success: bool = True
     """Empty the folder when the job is done, so that the next one starts over."""
 
@@ -181,8 +181,7 @@ class HTTPRequestProcessorConfig(ProcessorConfig):
         return value
 
     def headers(self) -> dict[str, str]:
-        """The headers with environment variables expanded. The content type is always JSON, and the class of requests
-        to a service of RayLLM `batch` unless the configuration says otherwise.
+        """The headers, with environment variables expanded, the content type JSON, and by default the class `batch`.
 
         Raises:
             ConfigError: a variable is not set.

@@ -355,7 +355,7 @@ def test_engines_that_leave_no_cpu_for_what_is_between_them_are_refused_at_once(
 
 def test_a_broken_model_ends_the_job_with_its_reason(service: Service, tmp_path: Path) -> None:
     # Who finds out first says so: the engine, or who makes the prompts.
-    with pytest.raises(Exception, match=r"its tokenizer cannot be read|holds no config\.json"):
+    with pytest.raises(Exception, match=r"the tokenizer cannot be read|holds no config\.json"):
         build_llm_processor(VLLMProcessorConfig(model=str(tmp_path)))(ray.data.range(1)).take_all()
 
 

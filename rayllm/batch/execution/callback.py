@@ -56,7 +56,7 @@ def prepare(
     Raises:
         ConfigError: Ray Data cannot keep the checkpoints that the configuration asks for.
     """
-    # A dataset shares its context with its inputs; these options are for this one and what is derived from it.
+    # A dataset shares its context with its inputs; these options are for this dataset and those derived from it.
     dataset = Dataset.copy(dataset, _deep_copy=True)
     context = dataset.context
     if config.preserve_order:
@@ -68,14 +68,14 @@ def prepare(
     total = _row_count(dataset)
     context.custom_execution_callback_classes = [
         *context.custom_execution_callback_classes,
-        # Ray Data instantiates it for each execution.
+        # Ray Data creates a callback for each execution.
         partial(_Callback, (label, total) if config.show_progress else None, progress, release, execution_id),
     ]
     return dataset
 
 
 def _row_count(dataset: Dataset) -> int | None:
-    """Number of rows of the input, if the metadata has it."""
+    """Rows of the input; None if the metadata has no count."""
     operator = dataset._logical_plan.dag
     while operator.input_dependencies:
         operator = operator.input_dependencies[0]
@@ -84,10 +84,10 @@ def _row_count(dataset: Dataset) -> int | None:
 
 
 def _check_cpus(executor: Any) -> None:
-    """Refuse an execution whose actors leave no CPU for the tasks between them: it would never finish.
+    """Refuse an execution whose actors leave no CPU for the tasks between them, which would never finish.
 
     Raises:
-        ClusterError: says what to do.
+        ClusterError: the message says what to change.
     """
     if settings().resource_check == "never" or nodes.may_grow():
         return
@@ -104,13 +104,9 @@ def _check_cpus(executor: Any) -> None:
 
 @dataclass
 class _Callback(ExecutionCallback):  # type: ignore[misc]  # Ray has no types
-    """Callback of Ray Data for one execution of a processor's dataset.
+    """Callback of Ray Data for one execution of a processor's dataset, with the arguments of `prepare`.
 
-    Args:
-        shown: label and total of the progress bar; None shows none.
-        progress: handle of a `JobProgress` actor.
-        release: called when the execution has ended.
-        execution_id: the id for `stop`.
+    `shown` is the label and the total of the progress bar; None shows no bar.
     """
 
     shown: tuple[str, int | None] | None

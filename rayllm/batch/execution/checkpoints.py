@@ -26,7 +26,7 @@ _PENDING = ".pending.parquet"
 
 
 def keep_checkpoints(dataset: Dataset, checkpoint: Checkpoint) -> None:
-    """Record the ids of rows when `dataset`, or what is derived from it, is written.
+    """Record the ids of rows when `dataset`, or a dataset derived from it, is written.
 
     Raises:
         ConfigError: Ray Data cannot keep checkpoints of such an input.
@@ -45,7 +45,6 @@ def keep_checkpoints(dataset: Dataset, checkpoint: Checkpoint) -> None:
 
 
 def written_ids(checkpoint: Checkpoint) -> pa.Array:
-    """Ids of the rows that were written."""
     filesystem, path = open_folder(checkpoint.path)
     infos = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
     files = [info.path for info in infos if info.type == FileType.File and not info.path.endswith(_PENDING)]

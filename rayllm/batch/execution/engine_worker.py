@@ -26,12 +26,12 @@ _STOP_S = 30.0
 
 
 class EngineWorker:
-    """Starts an engine and keeps it busy with rows.
+    """An engine in this process, and the loop that feeds it rows.
 
     Args:
         workers: where the engine's own workers run.
-        gpu_share: share of a GPU for each of them, if Ray places them.
-        max_pending: rows in the engine at once; None is 10 % more than it runs concurrently.
+        gpu_share: share of a GPU for each worker that Ray places.
+        max_pending: rows in the engine at once; None is 10 % more than run concurrently.
         engines: engines of the job, which share the cores if they run on CPUs.
 
     Raises:
@@ -50,7 +50,7 @@ class EngineWorker:
         stops = len(model.generation_config.stopping_sequences)
         prepare_environment(max(stops, MAX_STOPS) if model.lora_config else stops, gpu_share)
         self._rows = RowLoop()
-        # Unless the model's file says otherwise: nothing reads the stats here.
+        # By default no stats, which nothing reads here.
         model = model.model_copy(update={"engine_kwargs": {"disable_log_stats": True, **model.engine_kwargs}})
         self.server = EngineServer(model)
         self._rows.call(self._start(model, workers, Neighbors(engines)))
@@ -74,7 +74,7 @@ class EngineWorker:
             await self.server.start(weights, tokenizer, configure, workers=workers, neighbors=neighbors)
 
     def close(self) -> None:
-        """Stop the engine, once no row is in it."""
+        """Stop the engine, after its last row."""
         self._rows.call(self.server.stop(timeout_s=1), _STOP_S)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:

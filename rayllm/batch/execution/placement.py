@@ -20,8 +20,8 @@ from rayllm.engine.arguments import Workers
 class EnginePlacement:
     """Placement of a job's engines.
 
-    An engine that fits on one node takes all its resources with its actor. One that spans nodes gets a placement
-    group, as in serving.
+    The actor of an engine on one node takes all its resources. An engine that spans nodes gets a placement group, as in
+    serving.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -58,7 +58,7 @@ class EnginePlacement:
         """Check that the connected cluster can hold one engine.
 
         Raises:
-            ClusterError: it never can; says what is missing.
+            ClusterError: the cluster never can; the message says what is missing.
         """
         mode, capacities = settings().resource_check, nodes.nodes()
         if mode == "never" or not capacities or (mode == "auto" and nodes.may_grow()):
@@ -72,7 +72,7 @@ class EnginePlacement:
             remove_placement_group(self._groups.pop())
 
     def _create_group(self) -> dict[str, Any]:
-        """Create a placement group; Ray Data calls this before it starts an actor."""
+        """Create a placement group. Ray Data calls this before each start of an actor."""
         group = placement_group([dict(b) for b in self._placement.bundles], strategy=self._placement.strategy)
         self._groups.append(group)
         strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)

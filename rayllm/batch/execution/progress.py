@@ -17,7 +17,7 @@ from rayllm.batch.rows import ERROR, Row
 logger = logging.getLogger(__name__)
 
 _LOG_PERIOD_S = 30.0
-# Rates over a shorter time mean nothing.
+# Rates over a shorter time are not shown.
 _MIN_ELAPSED_S = 1.0
 
 
@@ -68,12 +68,11 @@ class JobProgress:
         return self._deaths
 
     def totals(self) -> Totals:
-        """Totals over all workers."""
         return self._totals
 
 
 class Display:
-    """Progress bar on standard error, or periodic log lines if that is not a terminal."""
+    """Progress bar on standard error; log lines every 30 seconds if standard error is not a terminal."""
 
     def __init__(self, label: str, total: int | None) -> None:
         self._label = label

@@ -19,7 +19,7 @@ class RowLoop:
     """Event loop in its own thread. Batches come from several threads; their rows share one concurrency limit."""
 
     def __init__(self) -> None:
-        # An engine's many small messages cost less on it.
+        # On uvloop, an engine's many small messages cost less.
         self._loop = uvloop.new_event_loop()
         self._slots: asyncio.Semaphore
         threading.Thread(target=self._loop.run_forever, name="rows", daemon=True).start()
@@ -32,7 +32,7 @@ class RowLoop:
         """Run a coroutine on the loop and return its result.
 
         Raises:
-            TimeoutError: it takes longer than `timeout_s` seconds.
+            TimeoutError: the coroutine takes longer than `timeout_s` seconds.
         """
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout_s)
@@ -42,7 +42,7 @@ class RowLoop:
         return asyncio.run_coroutine_threadsafe(self._one(work, row), self._loop)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
-        """Apply `work` to each row, in order; a row for which it raises has failed.
+        """Apply `work` to all rows; returns the results in order. A row for which `work` raises has failed.
 
         Raises:
             BrokenWorkerError: raised by `work`.

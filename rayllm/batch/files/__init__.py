@@ -1,1 +1,1 @@
-"""JSONL files of requests, as OpenAI's Batch API takes them."""
+"""JSONL files of requests in the format of OpenAI's Batch API."""

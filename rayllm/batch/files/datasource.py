@@ -12,7 +12,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from rayllm.sources.storage import open_folder
 
-# Rows are some times larger than their lines.
+# Rows are several times larger than their lines.
 _PIECE_LINES, _PIECE_BYTES = 512, 64 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class LineSource(Datasource):  # type: ignore[misc]  # Ray has no types
 
     Args:
         address: the file: a path, `s3://…` or `gs://…`.
-        parse: maps the lines of a piece, and the number of the first one, to rows.
+        parse: maps the lines of a piece, and the number of its first line, to rows.
     """
 
     def __init__(self, address: str, parse: Callable[[list[bytes], int], list[dict[str, Any]]]) -> None:
@@ -41,11 +41,9 @@ class LineSource(Datasource):  # type: ignore[misc]  # Ray has no types
         self._size = sum(size for _, size, _ in self._pieces)
 
     def estimate_inmemory_data_size(self) -> int:
-        """Size of the file in bytes."""
         return self._size
 
     def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
-        """One task per piece; Ray Data decides how many run at once."""
         return [self._task(*piece) for piece in self._pieces]
 
     def _task(self, start: int, size: int, first: int) -> ReadTask:

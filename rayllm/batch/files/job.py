@@ -1,6 +1,6 @@
 """Run a JSONL file of OpenAI-style requests, from validation to the output and error files.
 
-Results are kept in parts in the job's folder. An interrupted job resumes with the requests that have none.
+Results are written in parts to the job's folder. An interrupted job resumes with the requests without a result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 _CHECKPOINTS = "written"
 _PERIOD_S = 1.0
-# Requests up to which a job is run here: to start Ray Data's workers takes as long as some hundred answers.
+# Requests up to which a job runs in this process: Ray Data's workers take as long to start as some hundred answers.
 _FEW = 200
-# For the tasks that read, check and write, beside the workers.
+# CPUs for the tasks that read, check and write, beside the workers.
 _EXTRA_CPUS = 2
 
 
@@ -69,7 +69,7 @@ class Job:
         self._results = ResultCounter(self._folder, self.counts)
 
     def validate(self) -> list[Fault]:
-        """Check the file and set `counts.total`; returns its faults.
+        """Check the file and set `counts.total`; returns the faults found.
 
         Raises:
             ConfigError: the file cannot be read.
@@ -80,10 +80,10 @@ class Job:
         return faults
 
     def run(self, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
-        """Process the requests that have no result yet; returns when all are done, or after `stop`.
+        """Process the requests without a result; returns when all are done, or after `stop`.
 
         Args:
-            on_progress: called about once per second from another thread, with the counts.
+            on_progress: called with the counts about once per second, from another thread.
 
         Raises:
             RayLLMError: the job cannot run, or was interrupted.
@@ -108,7 +108,7 @@ class Job:
             self._is_done.set()
 
     def stop(self) -> None:
-        """Make `run` return soon. Results so far are kept."""
+        """Make `run` return soon, and keep the results so far."""
         self._is_stopped.set()
         stop(self._processor.execution_id)
 
@@ -123,7 +123,7 @@ class Job:
         return counts
 
     def progress(self) -> Counts:
-        """Count the results kept so far, whoever runs the job. Those in flight may still be lost."""
+        """Count the results written so far by any process; an interrupted write may still take some back."""
         self._results.update()
         return self.counts
 
@@ -158,7 +158,7 @@ class Job:
             yield from (line for line in read(lines) if isinstance(line, Line))
 
     def _cpu_limit(self) -> float:
-        """CPUs of the whole job: reading and writing lines is little work, and others need some too."""
+        """CPUs of the whole job, which leaves the rest of the cluster to other applications."""
         options = self._processor.get_stage_by_name(REQUEST_STAGE).map_kwargs
         return float(pool_size(options["concurrency"])[1] * options.get("num_cpus", 0) + _EXTRA_CPUS)
 
@@ -171,7 +171,7 @@ class Job:
 
 
 def _rows(lines: list[bytes], first: int) -> list[dict[str, Any]]:
-    """Dataset rows for some lines of a validated file, of which the first has the number `first`."""
+    """Dataset rows for consecutive lines of a validated file, beginning at line number `first`."""
     requests = [line for line in read(lines) if isinstance(line, Line)]
     return [
         {
@@ -189,7 +189,7 @@ def _request(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _root_cause(error: BaseException) -> RayLLMError:
-    """Our own error beneath an error of Ray's, if any."""
+    """RayLLM's own error beneath an error of Ray's, if any."""
     current: BaseException | None = error
     while current is not None:
         if isinstance(current, RayLLMError):

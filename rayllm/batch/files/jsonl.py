@@ -49,7 +49,7 @@ class Line:
 
 
 def bounded(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """The lines of a file, and of one that is longer than `longest` bytes its beginning, which is longer too."""
+    """Lines of a file, each cut just above `longest` bytes."""
     while line := file.readline(longest + 2):
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -58,7 +58,7 @@ def bounded(file: BinaryIO, longest: int) -> Iterator[bytes]:
 
 
 def read(lines: Iterable[bytes], longest: float = inf) -> Iterator[Line | Fault]:
-    """Parse the lines of a file to requests, or to faults where they are invalid. Blank lines are skipped."""
+    """Parse the lines of a file to requests, or to faults if invalid. Blank lines are skipped."""
     for number, raw in enumerate(lines, 1):
         if raw.strip():
             yield _line(number, raw, longest)

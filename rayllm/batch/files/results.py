@@ -20,7 +20,7 @@ from rayllm.batch.rows import ERROR
 from rayllm.sources.storage import Folder
 
 PARTS = "parts"
-"""Folder of the parts, within the job's."""
+"""Folder of the parts, in the job's folder."""
 _MAX_OPEN_PARTS = 16
 
 
@@ -34,7 +34,7 @@ class Counts:
 
 
 def write_part(folder: Folder, rows: list[dict[str, Any]]) -> None:
-    """Keep results: rows with `custom_id`, `line`, and a `status_code` and `response` or an error."""
+    """Write a part: rows with `custom_id`, `line`, and either `status_code` and `response` or an error."""
     schema = {"custom_id": pa.string(), "line": pa.int64(), "status_code": pa.int64(), "response": pa.string()}
     texts = [{**row, "response": json.dumps(row.get("response"))} for row in rows]
     table = pa.Table.from_pylist(texts, pa.schema({**schema, ERROR: pa.string()}))
@@ -57,12 +57,12 @@ class ResultCounter:
         self._counted: set[str] = set()
 
     def update(self) -> None:
-        """Count the parts that are new."""
+        """Count the new parts."""
         for name in set(self._folder.names(PARTS)) - self._counted:
             try:
                 table = _read_part(self._folder, name, ["status_code", ERROR])
             except (pa.ArrowInvalid, FileNotFoundError):
-                continue  # It is being written, or an interrupted write was cleaned up.
+                continue  # The part is being written, or an interrupted write was cleaned up.
             failed = sum(_has_failed(row) for row in table.to_pylist())
             self._counted.add(name)
             self._counts.failed += failed
@@ -108,7 +108,7 @@ class _Parts:
         self._part = lru_cache(_MAX_OPEN_PARTS)(lambda name: _read_part(folder, name))
 
     def result(self, request: Line, unfinished: Fault | None) -> tuple[bytes, bool] | None:
-        """The line for the output or error file, and whether the request failed; None if it has no result."""
+        """The line for the output or error file, and whether the request failed; None without a result."""
         if request.number not in self.positions:
             return (response_line(request.custom_id, None, None, unfinished), True) if unfinished else None
         name, index = self.positions[request.number]

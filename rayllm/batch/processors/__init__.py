@@ -1,7 +1,4 @@
-"""Processors: pipelines of stages over a Ray Data dataset.
-
-Importing the package registers the builder of each kind of configuration.
-"""
+"""Processors: pipelines of stages over a Ray Data dataset. Importing the package registers their builders."""
 
 from rayllm.batch.processors import kinds
 

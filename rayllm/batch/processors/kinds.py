@@ -18,10 +18,9 @@ from rayllm.batch.config import (
     pool_size,
 )
 from rayllm.batch.execution.placement import EnginePlacement
-from rayllm.batch.execution.prefix_order import sort_by_prefix
 from rayllm.batch.processors.model import model_config
 from rayllm.batch.processors.processor import Processor, ProcessorBuilder
-from rayllm.batch.rows import Row
+from rayllm.batch.rows import Row, sort_by_prefix
 from rayllm.batch.stages.engine import VLLMEngineStage
 from rayllm.batch.stages.examples import ANSWER, COMPLETION
 from rayllm.batch.stages.examples import ENGINE as ENGINE_RESULTS
@@ -127,14 +126,14 @@ class RequestProcessor(Processor[RequestProcessorConfig]):
 
 
 class HTTPRequestProcessor(Processor[HTTPRequestProcessorConfig]):
-    """Sends rows with a `body`, or the fields of one; adds the response and its fields."""
+    """Sends rows that have a `body`, or whose columns are its fields; adds the response and its fields."""
 
     name = "requests"
 
     def __init__(self, config: HTTPRequestProcessorConfig, **kwargs: Any) -> None:
         super().__init__(config, **{**kwargs, "preprocess_fn": kwargs.get("preprocess_fn") or _body_or_row})
         config = self.config
-        # Nobody knows which fields an endpoint answers with.
+        # The fields of an endpoint's response are unknown.
         self.results, self.example = {"status_code": 0}, COMPLETION
         arguments = {
             "url": config.url,
@@ -199,7 +198,7 @@ def _client_stage(
     config: ProcessorConfig, fn: Callable[..., Any], max_concurrent: int, arguments: dict[str, Any]
 ) -> ActorStage:
     """A stage that sends requests elsewhere."""
-    # It mostly waits; even a share of a CPU could be the one that a task between stages lacks.
+    # No CPU: the stage mostly waits, and a task between stages may lack even a share of a CPU.
     options = {"num_cpus": 0, **_actor_options(config, max_concurrent)}
     return ActorStage(fn=fn, fn_constructor_kwargs=arguments, map_kwargs=options)
 
@@ -208,13 +207,13 @@ def _actor_options(config: ProcessorConfig, max_concurrent: int) -> dict[str, An
     return {
         "concurrency": config.concurrency,
         "batch_size": config.batch_size,
-        # Enough batches to keep `max_concurrent` rows busy while others wait for their slowest row.
+        # Enough batches for `max_concurrent` rows, even while some batches wait for their slowest row.
         "max_concurrency": 2 * ceil(max_concurrent / config.batch_size) + 2,
     }
 
 
 def _image_stage() -> type:
-    """The stage for images, which only some jobs have.
+    """The stage for images, imported on demand.
 
     Raises:
         ConfigError: Pillow is not installed.
@@ -227,10 +226,10 @@ def _image_stage() -> type:
 
 
 def _with_text(row: Row) -> Row:
-    """The default postprocess of requests: all results, with the response as JSON, since responses differ in type."""
+    """Default postprocess of requests: all results, with the response as JSON text, since responses differ in type."""
     return {**row["_outputs"], "response": json.dumps(row["response"])}
 
 
 def _body_or_row(row: Row) -> Row:
-    """The default preprocess for an endpoint: a row's `body`, or the whole row."""
+    """Default preprocess for an HTTP endpoint: a row's `body`, or the whole row."""
     return {"body": row["body"]} if "body" in row else row

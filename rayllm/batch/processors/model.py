@@ -50,7 +50,7 @@ def model_config(
 
 
 def _merged(base: Any, override: Any) -> Any:
-    """`override` over `base`; mappings are merged key by key, and so are the `env_vars` in them."""
+    """`override` over `base`: mappings are merged key by key, and so are their `env_vars`."""
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
     merged = {**base, **override}

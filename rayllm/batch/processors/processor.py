@@ -1,4 +1,4 @@
-"""Processors: pipelines of stages between the user's preprocess and postprocess, and the builders of them."""
+"""Processors: pipelines of stages between the user's preprocess and postprocess, and their builders."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Processor(Generic[Config]):
 
     Args:
         config: the processor's configuration.
-        preprocess_fn: maps an input row to what the first stage takes; None takes the row's own columns.
-        postprocess_fn: maps a row with all results to output columns; None takes all results.
+        preprocess_fn: maps an input row to the first stage's input; None passes the row's own columns.
+        postprocess_fn: maps a row with all results to output columns; None keeps all results.
         accelerator_type: overrides the configuration's.
         concurrency: overrides the configuration's.
-        output_schema: the columns that the job adds, and no other, with their types; None infers them.
+        output_schema: all columns that the job adds, with their types; None infers the columns.
 
     Raises:
         ConfigError: an argument contradicts the configuration.
@@ -112,7 +112,7 @@ class Processor(Generic[Config]):
             self.placement.release()
 
     def append_stage(self, name: str, stage: Stage) -> None:
-        """Append a stage, before postprocess.
+        """Append a stage. Postprocess stays last.
 
         Raises:
             ConfigError: the name is taken.
@@ -145,7 +145,7 @@ class Processor(Generic[Config]):
 
 
 def _overridden(config: Config, overrides: dict[str, Any]) -> Config:
-    """`config` with the arguments of a call, which must not contradict it."""
+    """`config` with the arguments of a call, which must agree with the configuration."""
     overrides = {name: value for name, value in overrides.items() if value is not None}
     own = {name: getattr(config, name) for name in config.model_fields_set}
     for name in overrides.keys() & own.keys():
@@ -216,18 +216,18 @@ def build_llm_processor(
 
     Args:
         config: the processor's configuration.
-        preprocess: maps an input row to what the processor takes; `preprocess_fn` is an alias.
+        preprocess: maps an input row to the processor's input; `preprocess_fn` is an alias.
         postprocess: maps a row with all results to output columns; `postprocess_fn` is an alias.
         accelerator_type: Ray's name of the accelerator for each engine.
         concurrency: number of engines or workers, or (minimum, maximum).
         override_stage_config_fn: called with each stage's name and the stage, which it may change in place.
-        output_schema: the columns that the job adds, and no other, with their types. Without it, they are inferred:
-            for blocks in which every row failed, by a call of `postprocess` with made-up results.
+        output_schema: all columns that the job adds, with their types. By default the columns are inferred; for blocks
+            in which every row failed, by a call of `postprocess` with made-up results.
 
     Raises:
         ConfigError: the configuration is invalid, or an argument contradicts another.
     """
-    # Builders of users' own may not know it.
+    # A user's own builder may not accept this argument.
     schema = {} if output_schema is None else {"output_schema": output_schema}
     return ProcessorBuilder.build(
         config,

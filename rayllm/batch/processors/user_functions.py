@@ -27,7 +27,7 @@ class Preprocess:
     """Maps input rows to the stages' data.
 
     Args:
-        function: the user's preprocess; None takes the row itself.
+        function: the user's preprocess; None passes the row itself.
         takes: keys that the stages accept; None accepts any.
         stop_at_error: end the job at the first row that fails.
     """
@@ -78,13 +78,13 @@ class Preprocess:
 class Postprocess:
     """Maps the stages' data to output columns, beside the input's own.
 
-    All blocks of a job get the same columns of the same types, whatever became of their rows.
+    All blocks of a job get the same columns of the same types, even if all rows of a block failed.
 
     Args:
-        function: the user's postprocess; None takes all results.
+        function: the user's postprocess; None keeps all results.
         stop_at_error: end the job at the first row that fails.
         example: made-up values of further results that a row may have.
-        schema: the columns that a row gets, and no other; None takes all that it has.
+        schema: all columns that a row gets; None keeps every result.
     """
 
     function: UserFunction | None
@@ -130,7 +130,7 @@ class Postprocess:
     def _arrays(
         self, table: pa.Table, inputs: list[Row], rows: list[Row], all_failed: bool
     ) -> dict[str, pa.ChunkedArray]:
-        """The columns that rows get. A failed row keeps its input columns, so that it can be tried again."""
+        """The columns to add or replace. A failed row keeps its input columns, to be tried again."""
         types = self._types()
         arrays = _typed(columns(rows, inputs, types), types)
         if self.schema is not None:
@@ -148,7 +148,7 @@ class Postprocess:
         return {} if self.function else _types_of(self.results)
 
     def _types_of_example(self, table: pa.Table, inputs: list[Row]) -> dict[str, pa.DataType]:
-        """Types of what the function returns for made-up results, of the first row for which it returns anything."""
+        """Types of the function's output for made-up results, from the first row for which the function succeeds."""
         for index, row in enumerate(inputs):
             example = deepcopy({**self.example, **self.results})
             try:
@@ -180,7 +180,7 @@ def _with_column(table: pa.Table, name: str, array: pa.ChunkedArray) -> pa.Table
 
 
 def _declared(row: Row, schema: pa.Schema | None) -> Row:
-    """What the schema has of a row; refuses a value that does not have the type of its column."""
+    """The columns of the schema. Refuses a value of another type than its column."""
     if schema is None:
         return row
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -193,7 +193,7 @@ def _declared(row: Row, schema: pa.Schema | None) -> Row:
 
 
 def _changed(output: Row, row: Row, table: pa.Table) -> Row:
-    """Drop unchanged columns from `output`, so that they keep the type that they have in the table.
+    """Drop unchanged columns from `output`, since these keep their type in the table.
 
     Args:
         output: columns for the output.

@@ -1,1 +1,1 @@
-"""Stages, one module each. A stage takes rows and returns as many, each with the keys that it adds."""
+"""Stages of processors, one module for each kind."""

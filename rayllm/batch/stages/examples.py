@@ -1,4 +1,4 @@
-"""Made-up results: they tell which columns of which types a block has in which every row failed."""
+"""Made-up results, which give the columns and types of a block in which every row failed."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ ANSWER: Row = {
     "data": [{"index": 0, "object": "", "embedding": [0.0], "score": 0.0, "label": ""}],
     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
 }
-"""An answer of an OpenAI-style endpoint, whichever it is."""
+"""A response of any OpenAI-style endpoint."""
 COMPLETION: Row = {**ANSWER, "generated_text": "", "finish_reason": "", "http_response": ANSWER}
 """Results of a request over HTTP to such an endpoint, beside the status."""

@@ -24,16 +24,22 @@ _MAX_ERROR_CHARS = 500
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Number of retries, seconds before the first one, and seconds that one attempt may take."""
+    """When to retry a request.
+
+    Attributes:
+        retries: most retries of a request.
+        first_wait_s: seconds before the first retry, doubled for each further retry.
+        timeout_s: seconds that an attempt may take.
+    """
 
     retries: int
     first_wait_s: float
     timeout_s: float
 
     def wait_s(self, attempts: int, retry_after: str | None) -> float:
-        """Seconds until the next attempt after `attempts` of them, at least the `Retry-After`."""
+        """Seconds until the next attempt after `attempts` attempts, at least `retry_after`."""
         backoff = min(self.first_wait_s * 2 ** (attempts - 1), _MAX_WAIT_S)
-        # Jitter, so that requests that failed together do not return together.
+        # With jitter: requests that failed together should not return together.
         return max(random.uniform(backoff / 2, backoff), _seconds(retry_after))
 
 
@@ -54,11 +60,11 @@ class RateLimiter:
 
 @dataclass(eq=False)
 class HTTPRequestStage:
-    """Adds `status_code`, `http_response`, the response's fields, and `generated_text` if it is a completion.
+    """Adds `status_code`, `http_response`, the response's fields, and `generated_text` from a completion.
 
     Args:
         raise_for_status: whether a row with a status of 400 or above has failed.
-        rate_limiter: handle of a `RateLimiter`; None is no limit.
+        rate_limiter: handle of a `RateLimiter` actor; None is no limit.
     """
 
     url: str
@@ -102,7 +108,7 @@ class HTTPRequestStage:
         if self.rate_limiter is not None:
             due = await self.rate_limiter.wait_s.remote() + time.monotonic()
             # The timers of a busy event loop may be early.
-            while (left_s := due - time.monotonic()) > 0:  # noqa: ASYNC110  (it waits for a time, not for an event)
+            while (left_s := due - time.monotonic()) > 0:  # noqa: ASYNC110  (waits for a time, not for an event)
                 await asyncio.sleep(left_s)
         async with self._session.post(self.url, data=body, headers=self.headers) as response:
             return response.status, response.headers, await response.text(errors="replace")
@@ -141,7 +147,7 @@ def _generated(response: Row) -> Row:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Parse `Retry-After`, which holds seconds or a date; 0 if it is missing or invalid.
+    """Parse `Retry-After`, which is in seconds or a date; 0 if the header is missing or invalid.
 
     Source: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """

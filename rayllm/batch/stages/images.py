@@ -71,7 +71,7 @@ class PrepareImageStage:
         return future.result()
 
     def _fetch(self, uri: str, future: Future[bytes]) -> None:
-        """Fetch for all who wait on `future`. A failure is not cached."""
+        """Fetch for all threads that wait on `future`. A failure is not cached."""
         try:
             raw = _fetch(uri)
         except BaseException as error:
@@ -83,7 +83,7 @@ class PrepareImageStage:
             future.set_result(raw)
             self._size += len(raw)
             while self._size > _CACHE_BYTES:
-                # Evict the oldest that is complete; the others have no size yet.
+                # Evict the oldest complete entry; the others have no size yet.
                 oldest = next(uri for uri, each in self._cache.items() if each.done())
                 self._size -= len(self._cache.pop(oldest).result())
 

@@ -51,7 +51,7 @@ class Prompter:
         """Render a row's `messages` to a prompt.
 
         Raises:
-            RequestError: they cannot be rendered.
+            RequestError: the messages cannot be rendered.
         """
         plan = self._row_plan(row)
         template = plan.chat_template or self._tokenizer_template(bool(row.get("tools")))
@@ -78,7 +78,7 @@ class Prompter:
             raise RequestError(f"messages: {error}") from None
 
     def tokens(self, row: Row) -> list[int]:
-        """Tokenize a row's `prompt`. One that no template rendered gets exactly one BOS, as in a completion."""
+        """Tokenize a row's `prompt`. A prompt without a template gets exactly one BOS, as in a completion."""
         if row.get("is_rendered"):
             return self._encode(row["prompt"], False)
         return self._encode(with_one_bos(row["prompt"], self._row_plan(row)), True)
@@ -106,7 +106,7 @@ class Prompter:
         return {name: token for name, token in self.tokenizer.special_tokens_map.items() if isinstance(token, str)}
 
     def _takes_parts(self, template: str, plan: RequestPlan) -> bool:
-        """Whether a template iterates over the parts of a message's content; vLLM detects it the same way."""
+        """Whether a template iterates over the parts of a message's content. vLLM uses the same test."""
         if plan.owns_template:
             return False
         content_format = self._model.engine_kwargs.get("chat_template_content_format", "auto")
@@ -118,7 +118,7 @@ class Prompter:
                 rendered = render(template, probe, **self._special_tokens)
             except PromptError:
                 rendered = ""
-            # A template that takes only strings prints the list as it is.
+            # A template for strings prints the list as it is.
             is_list = "'text'" in rendered or '"text"' in rendered
             self._iterates_parts[template] = _PROBE in rendered and not is_list
         return self._iterates_parts[template]
@@ -132,7 +132,7 @@ class Prompter:
         return self._adapter_plans[str(name)]
 
     def _adapter_plan(self, name: AdapterName) -> RequestPlan:
-        """The plan with the adapter's own settings. Its weights are left for the engine to check."""
+        """The plan with the adapter's own settings. The engine checks the adapter's weights."""
         files = adapter_store(self._model, sys.maxsize, LoggedProgress).fetch(name)
         node_cache().release(files.entry)
         if files.generation is None:
@@ -154,7 +154,7 @@ def _tokenizer(folder: str, model: ModelConfig) -> Any:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust, use_fast=mode != "slow")
     except (OSError, ValueError) as error:
         problem = " ".join(str(error).split())[:500]
-        raise ConfigError(f"model `{model.model_id}`: its tokenizer cannot be read: {problem}") from None
+        raise ConfigError(f"model `{model.model_id}`: the tokenizer cannot be read: {problem}") from None
 
 
 def _message_list(messages: Any) -> list[Any]:
@@ -182,7 +182,7 @@ def _message(message: Any, by_parts: bool) -> Any:
     if by_parts:
         return {**message, "content": parts}
     if any(part["type"] != "text" for part in parts):
-        raise RequestError("the chat template only takes text; images need one that iterates over `content`.")
+        raise RequestError("the chat template accepts only text; images need a template that iterates over `content`.")
     return {**message, "content": "\n".join(part["text"] for part in parts if part["text"])}
 
 

@@ -24,7 +24,7 @@ from rayllm.lora import resolve_adapter
 logger = logging.getLogger(__name__)
 
 _BUSY = (429, 503)
-# A 5xx may be a replica that died, perhaps of another request.
+# A 5xx may come from a replica that died, perhaps of another request.
 _MAX_FAILURES = 2
 _MAX_WAIT_S = 30.0
 
@@ -56,7 +56,7 @@ class EngineRequestStage:
         return {**row, **_result(response)}
 
     def _model_headers(self, body: Any) -> dict[str, str]:
-        """The headers in which a router names the requested model to a replica."""
+        """Headers that name the requested model, as a router sends them to a replica."""
         name = body.get("model") if isinstance(body, dict) else None
         if not isinstance(name, str):
             raise RequestError("`body.model` must name the model.", "model")
@@ -84,7 +84,7 @@ class DeployedRequestStage:
         return self._rows.map(self._request, rows)
 
     def start(self, row: Row) -> Future[Row]:
-        """Start to send one request; cancelling the future stops that."""
+        """Start one request, which cancelling the future stops."""
         return self._rows.start(self._request, row)
 
     async def _request(self, row: Row) -> Row:
@@ -115,7 +115,7 @@ def _encoded_body(row: Row) -> bytes:
     """The row's `body` as JSON.
 
     Raises:
-        RequestError: the row is not a request that a batch can hold.
+        RequestError: the row is not a request, or its endpoint is not available in batches.
     """
     url, body = row.get("url"), row.get("body")
     if url is None or body is None:

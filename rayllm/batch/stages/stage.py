@@ -28,17 +28,19 @@ logger = logging.getLogger(__name__)
 class Stage(BaseModel):
     """One step of a processor, run in tasks.
 
-    `fn` is a class, instantiated once per process with `fn_constructor_kwargs`. The instance is called with rows and
-    returns as many, in order: a list of mappings with `batching`, else one mapping. A row that fails gets the reason
-    under `__error__`; an exception ends the job. `map_kwargs` are passed on to `Dataset.map_batches`.
+    A row that fails gets the reason under `__error__`; an exception ends the job.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
     fn: Callable[..., Any]
+    """Class, instantiated once per process. The instance is called with rows, and returns as many in the same order."""
     fn_constructor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the class."""
     batching: bool = True
+    """Whether an instance is called with a list of mappings; else with one mapping at a time."""
     map_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of `Dataset.map_batches`."""
 
     def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
         """Apply the stage to a dataset.
@@ -56,13 +58,13 @@ class Stage(BaseModel):
 
 
 class ActorStage(Stage):
-    """A stage that runs in actors, as its function is expensive to create or needs exclusive resources.
+    """A stage that runs in actors, because its function is expensive to create or needs exclusive resources.
 
-    If the function raises BrokenWorkerError, the actor is replaced and its rows are repeated, at most `max_deaths`
-    times for the stage.
+    If the function raises BrokenWorkerError, the actor is replaced and its rows are repeated.
     """
 
     max_deaths: int = 0
+    """Most replacements of actors, before the job stops."""
 
     def apply(self, dataset: Dataset, column: str, stop_at_error: bool, progress: Any = None) -> Dataset:
         """As `Stage.apply`; `concurrency` in `map_kwargs` is the number of actors, or (minimum, maximum)."""
@@ -90,7 +92,7 @@ class ActorStage(Stage):
 class StageCall:
     """A stage's function, applied to the data in a table."""
 
-    # Instances of this process, by stage: tasks reuse those of earlier tasks.
+    # Instances of this process, by stage: tasks reuse the instances of earlier tasks.
     _instances: ClassVar[OrderedDict[str, Any]] = OrderedDict()
     _MAX_INSTANCES = 16
 
@@ -111,7 +113,7 @@ class StageCall:
         return pack(table, self.column, rows)
 
     def process(self, table: pa.Table) -> list[Row]:
-        """Apply the function to the data in `table`; failed rows are left as they are."""
+        """Apply the function to the data in `table`, except to failed rows."""
         rows = unpack(table, self.column)
         pending = [index for index, row in enumerate(rows) if row.get(ERROR) is None]
         for index, row in zip(pending, self._apply([rows[index] for index in pending]), strict=True):
@@ -130,7 +132,7 @@ class StageCall:
         return instances[self._id]
 
     def close(self) -> None:
-        """Close this process's instance, if it has a `close`."""
+        """Close this process's instance, if that has a method `close`."""
         close = getattr(StageCall._instances.pop(self._id, None), "close", None)
         if close is not None:
             close()
@@ -166,14 +168,14 @@ class ActorCall:
         return self._call.pack(table, rows)
 
     def __del__(self) -> None:
-        # Ray Data deletes it when the actor is no longer needed.
+        # Ray Data deletes the object when the actor is no longer needed.
         self._call.close()
 
     def _die(self, error: BrokenWorkerError) -> NoReturn:
-        """Exit this process, so that Ray starts another and repeats the rows there.
+        """Exit this process: Ray starts another, which repeats the rows.
 
         Raises:
-            EngineError: that has happened too often.
+            EngineError: processes exited too often.
         """
         # Several batches fail at the same time; only the first counts the death.
         with self._dying:

@@ -140,9 +140,7 @@ def test_long_requests_are_kept_to_the_end(tmp_path: Path, monkeypatch: pytest.M
     job_of(tmp_path, "a")
     text = json.dumps({"custom_id": "b", "url": PATH, "body": {"model": "m", "input": "x" * (LONGEST_LINE + 1)}})
     (tmp_path / "in.jsonl").write_text(text)
-    job = Job(
-        str(tmp_path / "in.jsonl"), str(tmp_path / "job"), EXECUTOR, PATH, None, 2 * LONGEST_LINE
-    )
+    job = Job(str(tmp_path / "in.jsonl"), str(tmp_path / "job"), EXECUTOR, PATH, None, 2 * LONGEST_LINE)
     assert job.validate() == []
     job.run()
     assert len(application.started) == 1

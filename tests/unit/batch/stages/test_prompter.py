@@ -134,7 +134,7 @@ def test_an_answer_may_be_continued_or_left_closed(chat: ChatTemplateStage) -> N
         ([{"role": "user", "content": [{"type": "audio"}]}], "must be a text or an image, not 'audio'."),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
-            "the chat template only takes text",
+            "the chat template accepts only text",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_template_gets_content_as_it_takes_it(tmp_path: Path, template: str, c
 
 
 def test_images_need_a_template_that_takes_parts(tmp_path: Path) -> None:
-    assert "the chat template only takes text" in rendered(tmp_path, STRINGS, IMAGE)[ERROR]
+    assert "the chat template accepts only text" in rendered(tmp_path, STRINGS, IMAGE)[ERROR]
 
 
 def test_the_configuration_may_say_how_a_template_takes_content(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_tokenizer_may_lie_elsewhere(tmp_path: Path) -> None:
 def test_a_tokenizer_that_cannot_be_had(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere is no folder on this node"):
         Prompter(model(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match="model `m`: its tokenizer cannot be read: "):
+    with pytest.raises(ConfigError, match="model `m`: the tokenizer cannot be read: "):
         Prompter(model(tmp_path))
     with pytest.raises(ConfigError, match=r"a tokenizer of mode `mistral` only works inside the engine; .*need_tok"):
         Prompter(model(tmp_path, engine_kwargs={"tokenizer_mode": "mistral"}))

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rayllm.batch.execution.prefix_order import sort_by_prefix
-from rayllm.batch.rows import ERROR, Row, pack, unpack
+from rayllm.batch.rows import ERROR, Row, pack, sort_by_prefix, unpack
 
 WORK = "__data"
 
