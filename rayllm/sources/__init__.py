@@ -1,4 +1,7 @@
-"""Fetching weights, tokenizers and adapters: stores to read from, transfers, and the cache of each node."""
+"""Fetching weights, tokenizers and adapters: stores to read from, transfers, and the cache of each node.
+
+Process: any; most often a replica.
+"""
 
 from rayllm.sources.cache import node_cache
 from rayllm.sources.errors import UnreachableError

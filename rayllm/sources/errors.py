@@ -6,7 +6,7 @@ from rayllm.core.errors import SourceError
 
 
 class UnreachableError(SourceError):
-    """The server is down or cannot be reached: a retry may succeed, and a cached copy may do."""
+    """The server is down or cannot be reached: a retry may succeed, or a cached copy may be used."""
 
 
 class MissingError(SourceError):
@@ -14,7 +14,7 @@ class MissingError(SourceError):
 
 
 class ChangedError(SourceError):
-    """A file was replaced or deleted after it was listed."""
+    """A file was replaced or deleted after the listing."""
 
 
 class DeniedError(SourceError):

@@ -17,7 +17,7 @@ from rayllm.sources.transfer import DownloadOptions, Progress
 
 
 class StoreWithExtras:
-    """A store with the extra files that go into the model's folder. They replace its own files of the same path."""
+    """A store with extra files in the model's folder, which replace the store's files of the same path."""
 
     # Only models in buckets have extra files.
     commit = ""
@@ -30,7 +30,7 @@ class StoreWithExtras:
         self.uri = store.uri
 
     def files(self) -> list[Item]:
-        """List the store's own files and the extra ones."""
+        """List the store's files and the extra files."""
         by_path = {item.path: (item, self._store) for item in self._store.files()}
         for extra, store in self._extras:
             for item in _list(extra, store):
@@ -41,12 +41,11 @@ class StoreWithExtras:
         return list(self._stores)
 
     def locate(self, item: Item) -> Location:
-        """Ask the item's own store."""
         return self._stores[item].locate(item)
 
 
 def install(extra: ExtraFile, source: BucketSource, progress: Progress) -> None:
-    """Fetch an extra file and copy it to its destination outside the model's folder; raises SourceError."""
+    """Fetch an extra file to its destination outside the model's folder; raises SourceError."""
     store = _open(extra, source)
     entry, snapshot = node_cache().fetch(
         store,

@@ -26,11 +26,15 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model as its files describe it.
+    """What the files of a model say.
 
-    `uri` names the store; `config` is config.json, or what vLLM makes of params.json; `tensors` are those of all
-    weights that it loads, by their names in transformers; `paths` are all files; `texts` are the contents of the small
-    files requested; `is_gated` is true if the hub restricts access.
+    Attributes:
+        uri: URI of the store.
+        config: config.json, or what vLLM makes of params.json.
+        tensors: tensors of all weights that vLLM loads, by their names in transformers.
+        paths: paths of all files.
+        texts: contents of the small files requested, by path.
+        is_gated: whether the hub restricts access.
     """
 
     uri: str
@@ -45,26 +49,25 @@ def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[
     """Read a model's configuration and tensor headers: a few hundred kilobytes, however large the model is.
 
     Args:
-        source: the model.
         texts: paths of small files to read as well, if they exist.
-        arguments: `engine_kwargs`; its formats say which configuration and weights are read.
+        arguments: `engine_kwargs`, whose formats decide which configuration and weights are read.
 
     Raises:
-        SourceError: it cannot be reached, or a file is no valid JSON or safetensors.
-        ConfigError: it holds no model.
+        SourceError: the source cannot be reached, or a file is not valid JSON or safetensors.
+        ConfigError: the source is not a model.
     """
     store, files = _list(source, arguments)
     items = {item.path: item for item in files}
     if not items:
         raise SourceError(f"{store.uri} holds nothing; check the address.")
     if not items.keys() & {CONFIG, MISTRAL_CONFIG}:
-        raise ConfigError(f"{store.uri} is no model: it holds no config.json.")
+        raise ConfigError(f"{store.uri} is not a model: it holds no config.json.")
     priority = mistral_priority(arguments, in_place=isinstance(store, LocalStore))
     selected = select_files(items, store.uri, allow_pickle=False, weights=True, priority=priority)
     weights = [path for path in selected if path.endswith(".safetensors")]
     described_by = config_path(items, weights, arguments)
     if described_by not in items:
-        raise ConfigError(f"{store.uri} is no model: it holds no {described_by}.")
+        raise ConfigError(f"{store.uri} is not a model: it holds no {described_by}.")
     with closing(_Reader(store)) as reader:
         config = reader.json(items[CONFIG]) if CONFIG in items else {}
         if described_by == MISTRAL_CONFIG:
@@ -77,7 +80,7 @@ def inspect_model(source: Source, texts: Iterable[str] = (), arguments: Mapping[
 
 
 def _list(source: Source, arguments: Mapping[str, Any] | None) -> tuple[Store, list[Item]]:
-    """The store and its files, or those of a copy on this node if the store is unreachable."""
+    """List a source's store, or the copy on this node if the store is unreachable."""
     store = _open(source)
     try:
         return store, store.files()
@@ -94,7 +97,7 @@ def _open(source: Source) -> Store:
         return open_store(source)
     folder = Path(source.path).expanduser()
     if not folder.is_dir():
-        raise SourceError(f"{folder} is no folder.")
+        raise SourceError(f"{folder} is not a folder.")
     # Snapshots of the hub's client are links to another folder.
     return LocalStore(folder, Path("/"))
 
@@ -113,9 +116,9 @@ class _Reader:
         try:
             value = json.loads(self._read(item, 0, item.size))
         except ValueError as error:
-            raise SourceError(f"{self._store.uri}: {item.path} is no JSON: {error}.") from None
+            raise SourceError(f"{self._store.uri}: {item.path} is not JSON: {error}.") from None
         if not isinstance(value, dict):
-            raise SourceError(f"{self._store.uri}: {item.path} holds no JSON object.")
+            raise SourceError(f"{self._store.uri}: {item.path} is not a JSON object.")
         return value
 
     def text(self, item: Item) -> str:

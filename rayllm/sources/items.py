@@ -21,7 +21,7 @@ class Checksum:
 
     @classmethod
     def from_base64(cls, algorithm: str, text: str) -> Self:
-        """Decode a checksum as object stores encode it."""
+        """Decode a checksum from base64, the encoding of object stores."""
         return cls(algorithm, base64.b64decode(text).hex())
 
 
@@ -29,8 +29,11 @@ class Checksum:
 class Item:
     """One file at one version.
 
-    `path` is its destination, relative to the model's folder; `key` is the store's name for it; `size` is in bytes;
-    `version` is the store's name for the content: an ETag, a generation, a blob id.
+    Attributes:
+        path: destination, relative to the model's folder.
+        key: name of the file in the store.
+        size: size in bytes.
+        version: the store's name for the content: an ETag, a generation, a blob id.
     """
 
     path: str
@@ -42,10 +45,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Location:
-    """Where to GET a file: a URL that may expire, and the headers to send.
+    """Where to GET a file.
 
-    `checksum` is set if looking the file up revealed one that the listing did not have; `ca_bundle` is a file of the
-    certificates to trust besides those of the system and of the environment.
+    Attributes:
+        url: URL, which may expire.
+        headers: headers to send.
+        checksum: checksum of the file, if the listing had none.
+        ca_bundle: file of certificates to trust, besides those of the system and the environment.
     """
 
     url: str
@@ -56,10 +62,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a model or an adapter at one moment.
-
-    `uri` names the store; `commit` is the hub's commit, empty elsewhere.
-    """
+    """The files of a model or an adapter at one time. `commit` is the hub's commit; empty for other stores."""
 
     uri: str
     items: tuple[Item, ...]
@@ -78,25 +81,23 @@ class Snapshot:
 
 
 class Store(Protocol):
-    """A bucket prefix, a hub repository or a local folder. Its methods block and are thread-safe.
-
-    `uri` names the store in messages and in the cache: `s3://bucket/prefix`. `commit` is the hub commit that was listed
-    last; empty for other stores.
-    """
+    """A bucket prefix, a hub repository or a local folder. All methods block and are thread-safe."""
 
     uri: str
+    """Name of the store in messages and in the cache, such as `s3://bucket/prefix`."""
     commit: str
+    """The hub's commit that was listed last; empty for other stores."""
 
     def files(self) -> list[Item]:
         """List every file, in no particular order.
 
         Raises:
             SourceError: the store cannot be listed; the message says why and how to fix it.
-            UnreachableError: it cannot be reached now.
+            UnreachableError: the store cannot be reached now.
         """
 
     def locate(self, item: Item) -> Location:
-        """Get a URL for the item's content. Called again when a URL was refused: it may have expired.
+        """Get a new URL for the item's content. Called again when a URL was refused, since URLs may expire.
 
         Raises:
             ChangedError: the item was replaced or deleted.
@@ -108,10 +109,10 @@ def checked_path(key: str, uri: str) -> str:
     """Return `key` as a path inside a folder.
 
     Raises:
-        SourceError: it would escape the folder, or no file system accepts it.
+        SourceError: the path would leave the folder, or no file system accepts it.
     """
     parts = key.split("/")
     is_safe = all(part and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
     if not is_safe or "\\" in key or not key.isprintable() or PurePosixPath(key).is_absolute():
-        raise SourceError(f"{uri} holds an object named {key!r}, which is no path inside a folder; rename it.")
+        raise SourceError(f"{uri} holds an object named {key!r}, which is not a path inside a folder; rename it.")
     return key

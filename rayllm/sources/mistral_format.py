@@ -1,4 +1,4 @@
-"""Mistral's own format of a model, in the terms of transformers: its params.json, and its names of tensors.
+"""Mistral's own model format in the terms of transformers: params.json, and the names of tensors.
 
 Source: vLLM 0.32, `transformers_utils/configs/mistral.py`, `models/mistral.py` and `models/mistral_large_3.py`.
 """
@@ -55,13 +55,13 @@ _PARTS = {
     "wq_b": "q_b_proj",
     "wv": "v_proj",
 }
-# Where names of the decoder begin, and the parts of a layer that belong to its block of experts.
+# Beginnings of names in the decoder, and the parts of a layer that belong to its experts.
 _DECODER = ("layers", "norm", "embed_tokens")
 _EXPERTS = ("experts", "shared_experts", "gate")
 
 
 def usual_names(tensors: Mapping[str, T]) -> dict[str, T]:
-    """Tensors, or what else belongs to their names, by their names in transformers."""
+    """Rename the keys of a mapping from Mistral's names of tensors to those in transformers."""
     return {_usual_name(name): tensor for name, tensor in tensors.items()}
 
 
@@ -75,7 +75,7 @@ def _usual_name(name: str) -> str:
 
 
 def as_config(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration that vLLM makes of a params.json, with what that lacks from the config.json beside it."""
+    """The configuration that vLLM makes of a params.json, completed from the config.json beside it."""
     text = {_KEYS.get(key, key): value for key, value in params.items()}
     text.setdefault("tie_word_embeddings", False)
     if not text.get("max_position_embeddings"):
@@ -87,7 +87,7 @@ def as_config(params: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
 
 def _family(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM loads the decoder as: one with latent attention as DeepSeek V3."""
+    """Architecture that vLLM loads the decoder as; a decoder with latent attention loads as DeepSeek V3."""
     experts = _section(params, "moe")
     is_latent_without_experts = bool(params.get("qk_nope_head_dim")) and not experts
     if is_latent_without_experts or experts.get("num_shared_experts"):
@@ -105,7 +105,7 @@ def _positions(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Sliding windows: one for all layers, or a pattern of them in which null is a layer without one."""
+    """Sliding windows from a pattern of layers, in which null is a layer without a window."""
     windows = params.get("sliding_window")
     if not isinstance(windows, list) or not windows:
         return {}

@@ -14,13 +14,7 @@ from rayllm.core.errors import ConfigError, SourceError
 from rayllm.sources.cache import node_cache
 from rayllm.sources.errors import UnreachableError
 from rayllm.sources.extras import StoreWithExtras, install
-from rayllm.sources.selection import (
-    CONFIG,
-    MISTRAL_CONFIG,
-    find_weights,
-    mistral_priority,
-    select_files,
-)
+from rayllm.sources.selection import CONFIG, MISTRAL_CONFIG, find_weights, mistral_priority, select_files
 from rayllm.sources.stores import Snapshot, open_store
 from rayllm.sources.stores.hub import find_in_hub_cache
 from rayllm.sources.transfer import DownloadOptions, LoggedProgress, Progress
@@ -30,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Version:
-    """Identifies a source's content: the snapshot's id and the hub's commit. Both are empty for a local folder."""
+    """Version of a source: the snapshot's id and the hub's commit. Both are empty for a local folder."""
 
     snapshot: str = ""
     commit: str = ""
@@ -54,26 +48,25 @@ def fetch(
     in_cache: bool = False,
     arguments: Mapping[str, Any] | None = None,
 ) -> Fetched:
-    """Fetch a model to this node, unless it is there, and return its folder.
+    """Fetch a model to this node, unless this node has the model already.
 
     Args:
-        source: the model's source.
-        model_id: the model, for errors.
+        model_id: id of the model, for errors.
         allow_pickle: accept a source with pickled weights only.
         weights: false fetches only what a tokenizer needs.
-        pinned: the version that other replicas serve; no other is accepted.
-        progress: observes the download; by default it is logged.
-        in_cache: use our own cache even if the hub client's has the model, so that the path is the same on every node.
-        arguments: `engine_kwargs`; its formats say which weights are fetched.
+        pinned: version that other replicas serve, and the only version accepted.
+        progress: observes the download; logs by default.
+        in_cache: never use the hub client's own cache, so that the path is the same on every node.
+        arguments: `engine_kwargs`, whose formats decide which weights are fetched.
 
     Raises:
-        SourceError: it cannot be fetched; the message names the source and the cause.
-        ConfigError: it holds no weights that may be loaded, or not all of them.
+        SourceError: the model cannot be fetched; the message names the source and the cause.
+        ConfigError: weights that may be loaded are missing, or incomplete.
     """
     if isinstance(source, LocalSource):
         fetched = Fetched(Path(source.path).expanduser())
         if not fetched.folder.is_dir():
-            raise SourceError(f"model `{model_id}`: model_source {fetched.folder} is no folder on this node.")
+            raise SourceError(f"model `{model_id}`: model_source {fetched.folder} is not a folder on this node.")
     else:
         progress = progress or LoggedProgress()
         try:
@@ -90,7 +83,7 @@ def fetch(
 
 
 def find_cached(source: Source, arguments: Mapping[str, Any] | None = None) -> Path | None:
-    """The folder of the copy that `fetch` would return if the store was unreachable; None if there is none."""
+    """Folder of the copy that `fetch` returns while the store is unreachable; None without a copy."""
     if isinstance(source, LocalSource):
         return None
     copy = _RemoteModel(source, False, True, arguments, None, False).find_cached()
@@ -98,7 +91,7 @@ def find_cached(source: Source, arguments: Mapping[str, Any] | None = None) -> P
 
 
 class _RemoteModel:
-    """The files of one source that serving needs, at a pinned version if there is one."""
+    """The files of a source that serving needs, at the pinned version if any."""
 
     def __init__(
         self,
@@ -160,7 +153,7 @@ class _RemoteModel:
         if isinstance(self._store, StoreWithExtras):
             paths |= self._store.extra_paths
         if self._weights and not paths & {CONFIG, MISTRAL_CONFIG}:
-            raise ConfigError(f"{uri} is no model: it holds no config.json.")
+            raise ConfigError(f"{uri} is not a model: it holds no config.json.")
         snapshot = Snapshot(uri, tuple(item for item in items if item.path in paths), self._store.commit)
         if self._pinned and self._pinned.snapshot not in ("", snapshot.id):
             raise SourceError(
@@ -170,7 +163,7 @@ class _RemoteModel:
         return snapshot
 
     def find_cached(self) -> Fetched | None:
-        """A copy from an earlier fetch, ours or the hub client's."""
+        """A copy from an earlier fetch by RayLLM or by the hub's client."""
         if self._pinned is None and (entry := node_cache().acquire_latest(self._store.uri, self._selection)):
             return Fetched(entry.files, Version(entry.root.name, entry.commit))
         if self._hub_source:
@@ -180,7 +173,7 @@ class _RemoteModel:
         return None
 
     def _is_usable(self, folder: Path) -> bool:
-        """Whether a folder has all weights that vLLM would load from it, if they are wanted."""
+        """Whether a folder has all weights that vLLM would load, if weights are wanted."""
         if not self._weights:
             return True
         try:
@@ -190,7 +183,7 @@ class _RemoteModel:
         return True
 
     def _selection_name(self, source: BucketSource | HubSource) -> str:
-        """Names what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
+        """Name of what is fetched from a store: the kind of files, and the hub's branch or the extra files."""
         kind = "tokenizer" if not self._weights else "any-weights" if self._allow_pickle else "model"
         if self._weights and self._priority != "last":
             kind = f"{kind}-mistral-{self._priority}"

@@ -1,7 +1,7 @@
 """Parser for the header of safetensors files, local or read by range. Needs neither torch nor the weights.
 
-The safetensors library itself opens local files only: it cannot parse a header that was fetched from a bucket. Both
-kinds of files go through this parser, so that they are accepted or refused alike.
+The safetensors library opens only local files, not a header fetched from a bucket. Both kinds of files go through this
+parser, which accepts or refuses them alike.
 Source: https://github.com/huggingface/safetensors#format
 """
 
@@ -32,19 +32,18 @@ _BITS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's dtype as safetensors names it, such as `BF16`, and its shape."""
+    """A tensor's shape, and its dtype by safetensors' name, such as `BF16`."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def is_float(self) -> bool:
-        """Whether its elements are floats of 16 bits or more, which quantized weights are not."""
+        """Whether the elements are floats of 16 bits or more, unlike quantized weights."""
         return self.dtype in ("F16", "BF16", "F32", "F64")
 
     @property
@@ -59,7 +58,7 @@ def read_header(read: Callable[[int, int], bytes], size: int) -> dict[str, Tenso
     `read` returns the bytes [start, end) of the file.
 
     Raises:
-        ValueError: it is no safetensors file; the message says why, without naming the file.
+        ValueError: this is not a safetensors file; the message says why, without naming the file.
     """
     entries, _ = _read_entries(read, size)
     return _tensors(entries)
@@ -69,7 +68,7 @@ def read_complete_file(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a local file, by name, and check that its data is complete.
 
     Raises:
-        ValueError: it is not complete, or as for `read_header`.
+        ValueError: the file is incomplete, or as for `read_header`.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -90,7 +89,7 @@ def read_complete_file(path: Path) -> dict[str, Tensor]:
 
 
 def _read_entries(read: Callable[[int, int], bytes], size: int) -> tuple[dict[str, Any], int]:
-    """The header's entries, and the offset of the data behind it."""
+    """The header's entries, and the offset of the data after the header."""
     content = read(0, min(FIRST_READ, size))
     length = _LENGTH.unpack_from(content)[0] if len(content) >= _LENGTH.size else 0
     # Checked before memory is allocated for it.

@@ -1,7 +1,7 @@
 """Selects the files of a model that serving needs, and refuses pickled weights.
 
 Some models hold their weights twice: as transformers has them, and as Mistral does (`consolidated*`, with params.json
-in place of config.json). vLLM's `load_format` and `config_format` say which of them it loads.
+in place of config.json). vLLM's `load_format` and `config_format` say which of the two is loaded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ EXCLUDED = ("original/*", "*.gguf", "*.onnx", "onnx/*", "optimizer*", "training_
 CONSOLIDATED = ("consolidated*",)
 
 MistralPriority = Literal["only", "first", "last"]
-"""When weights in Mistral's own format are used: only they are; if there are any; or if there are no others."""
+"""When weights in Mistral's own format are used: as the only format, before other formats, or after them."""
 
 
 def mistral_priority(arguments: Mapping[str, Any] | None, in_place: bool) -> MistralPriority:
     """When weights in Mistral's own format are used; `in_place` if vLLM reads the folder that files are selected from.
 
-    Without a format, vLLM prefers them in a folder. They are then not downloaded beside others, so that it loads what
-    config.json describes. Source: vLLM 0.32, `DefaultModelLoader._prepare_weights`.
+    By default vLLM prefers them if its folder has both. So they are not downloaded beside other weights, and vLLM loads
+    what config.json describes. Source: vLLM 0.32, `DefaultModelLoader._prepare_weights`.
     """
     arguments = arguments or {}
     load_format = str(arguments.get("load_format") or "auto").lower()
@@ -79,7 +79,7 @@ def is_mistral(weights: Iterable[str]) -> bool:
 
 
 def config_path(paths: Iterable[str], weights: Iterable[str], arguments: Mapping[str, Any] | None) -> str:
-    """The one of `paths` that vLLM reads the configuration from. Source: vLLM 0.32, `get_config`."""
+    """The file among `paths` that vLLM reads the configuration from. Source: vLLM 0.32, `get_config`."""
     config_format = (arguments or {}).get("config_format") or "auto"
     by_itself = config_format == "auto" and is_mistral(weights) and MISTRAL_CONFIG in set(paths)
     return MISTRAL_CONFIG if by_itself or config_format == "mistral" else CONFIG
@@ -111,14 +111,14 @@ def _select_weights(paths: list[str], uri: str, allow_pickle: bool, priority: Mi
 def find_weights(
     folder: Path, allow_pickle: bool, model_id: str, arguments: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Find the weight files that vLLM loads from a local folder with these `engine_kwargs`.
+    """Find the weight files that vLLM loads from a local folder, given its `engine_kwargs`.
 
     Raises:
-        ConfigError: the folder is no model, holds only pickled weights although those are not allowed, or lacks a file
-            that its index names.
+        ConfigError: the folder is not a model, has only pickled weights that are not allowed, or lacks a file of its
+            index.
     """
     if not (folder / CONFIG).is_file() and not (folder / MISTRAL_CONFIG).is_file():
-        raise ConfigError(f"model `{model_id}`: {folder} is no model folder: it holds no config.json.")
+        raise ConfigError(f"model `{model_id}`: {folder} is not a model folder: it holds no config.json.")
     names = [path.name for path in folder.iterdir() if path.is_file()]
     try:
         weights = _select_weights(names, str(folder), allow_pickle, mistral_priority(arguments, True))
@@ -136,7 +136,7 @@ def _check_index(folder: Path, weights: list[str]) -> None:
     try:
         indexed = set(json.loads(index.read_text())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{index} is no index of weights.") from None
+        raise ConfigError(f"{index} is not an index of weights.") from None
     if missing := sorted(indexed - set(weights)):
         raise ConfigError(f"{folder} is not complete: {index.name} names {missing[0]}, which is missing.")
 

@@ -27,15 +27,15 @@ _BLOCK = 1024 * 1024
 
 
 def open_folder(uri: str) -> tuple[FileSystem, str]:
-    """Open the pyarrow file system of a folder, which Ray Data accepts as well, and return it with the folder's path.
+    """Open a folder as a pyarrow file system, which Ray Data accepts as well, and the folder's path in that.
 
-    Buckets use the same credentials and endpoints as models (docs/sources.md). Neither folder nor bucket is created.
+    Buckets use the same credentials and endpoints as models (docs/sources.md). Creates neither folder nor bucket.
 
     Raises:
         StorageError: the bucket cannot be accessed; the message says why.
     """
     if "://" not in uri:
-        # pyarrow is imported only by those who store something.
+        # Only processes that store something need pyarrow.
         from pyarrow.fs import LocalFileSystem
 
         return LocalFileSystem(), str(Path(uri).expanduser().absolute())
@@ -49,7 +49,7 @@ def open_folder(uri: str) -> tuple[FileSystem, str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file in a folder: its name, its size in bytes, and its modification time in seconds since the epoch."""
+    """A file in a folder: name, size in bytes, and modification time in seconds since the epoch."""
 
     name: str
     size: int
@@ -59,8 +59,8 @@ class Entry:
 class Folder:
     """A folder: a path, `s3://bucket/prefix` or `gs://bucket/prefix`, opened at first use.
 
-    Its methods block, are thread-safe, and raise StorageError if the folder cannot be read or written. They take
-    trusted relative paths with slashes.
+    All methods block, are thread-safe, and raise StorageError if the folder cannot be read or written. Paths are
+    relative, with slashes, and trusted.
     """
 
     def __init__(self, uri: str) -> None:
@@ -79,7 +79,7 @@ class Folder:
             return bytes(file.read())
 
     def open(self, path: str, offset: int = 0) -> NativeFile:
-        """Open a file for streaming from `offset`, in bytes; the caller closes it. Raises FileNotFoundError."""
+        """Open a file for streaming from `offset` bytes on, to be closed by the caller. Raises FileNotFoundError."""
         with self._translated(path, "read"):
             files, root = self._open()
             if not offset:
@@ -89,9 +89,9 @@ class Folder:
             return file
 
     def write(self, path: str, content: bytes | BinaryIO, mode: int = 0o666) -> None:
-        """Create or replace a file atomically, from bytes or a file: readers never see a part of it.
+        """Create or replace a file atomically: readers never see half a file.
 
-        A new file on disk gets `mode`, without what the process's umask takes; another keeps its mode and its owner.
+        A new file on disk gets `mode`, less the process's umask; an existing file keeps its mode and owner.
         """
         source = BytesIO(content) if isinstance(content, bytes) else content
         with self._translated(path, "written"):
@@ -102,16 +102,16 @@ class Folder:
                 _write_object(files, f"{root}/{path}", source)
 
     def names(self, path: str) -> list[str]:
-        """Sorted names of the files in the folder `path`, without subfolders; empty if it does not exist."""
+        """Sorted names of the files in the folder `path`; empty for a missing folder."""
         # Names with a leading dot are files being written.
         return sorted(entry.name for entry in self.entries(path) if not entry.name.startswith("."))
 
     def folders(self, path: str = "") -> list[str]:
-        """Sorted names of the folders in the folder `path`; empty if it does not exist."""
+        """Sorted names of the folders in the folder `path`; empty for a missing folder."""
         return sorted(info.base_name for info in self._listed(path) if not info.is_file)
 
     def entries(self, path: str) -> list[Entry]:
-        """Files in the folder `path`, including those being written; empty if it does not exist."""
+        """Files in the folder `path`, including files being written; empty for a missing folder."""
         infos = (info for info in self._listed(path) if info.is_file)
         return [Entry(info.base_name, info.size, info.mtime_ns / 1e9) for info in infos]
 
@@ -126,20 +126,20 @@ class Folder:
             return infos
 
     def size(self, path: str) -> int | None:
-        """Size of a file in bytes; None if it does not exist."""
+        """Size of a file in bytes; None for a missing file."""
         with self._translated(path, "read"):
             files, root = self._open()
             info = files.get_file_info(f"{root}/{path}")
         return int(info.size) if info.is_file else None
 
     def delete(self, path: str) -> None:
-        """Delete a file if it exists."""
+        """Delete a file; a missing file is no error."""
         with suppress(FileNotFoundError), self._translated(path, "deleted"):
             files, root = self._open()
             files.delete_file(f"{root}/{path}")
 
     def delete_folder(self, path: str) -> None:
-        """Delete a folder with everything in it, if it exists."""
+        """Delete a folder and its content; a missing folder is no error."""
         from pyarrow.fs import FileType
 
         with suppress(FileNotFoundError), self._translated(path, "deleted"):
@@ -197,7 +197,7 @@ def _write_object(files: FileSystem, path: str, source: BinaryIO) -> None:
 
 
 def _fsync(folder: Path) -> None:
-    """fsync the directory so that the rename is durable."""
+    """Make a rename in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -183,6 +183,6 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
     assert "holds no config.json" in plan(str(tmp_path)).stderr
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "model.safetensors").write_bytes(b"no")
-    assert "config.json is no JSON" in plan(str(tmp_path)).stderr
+    assert "config.json is not JSON" in plan(str(tmp_path)).stderr
     (tmp_path / "config.json").write_text((DEMO.parent / "rayllm-demo" / "weights" / "config.json").read_text())
     assert "truncated or no safetensors file" in plan(str(tmp_path)).stderr

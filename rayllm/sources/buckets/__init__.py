@@ -16,6 +16,6 @@ _PROVIDERS: dict[str, type[Bucket]] = {"s3": S3Bucket, "gs": GcsBucket}
 
 
 def open_bucket(source: BucketSource) -> Bucket:
-    """Open the bucket of `source.bucket_uri`; raises SourceError if credentials or options cannot be used."""
+    """Open the bucket of `source.bucket_uri`; raises SourceError if credentials or options are unusable."""
     scheme, _, path = source.bucket_uri.partition("://")
     return _PROVIDERS[scheme](path.partition("/")[0], source)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Bucket(ABC):
-    """One bucket and the credentials to access it. Its methods block and are thread-safe.
+    """A bucket, and the credentials for access. All methods block and are thread-safe.
 
     The constructor and all methods raise a SourceError if the bucket cannot be accessed as configured, and an
     UnreachableError if the provider cannot be reached.
@@ -30,11 +30,11 @@ class Bucket(ABC):
 
     @abstractmethod
     def list_objects(self, prefix: str) -> list[Item]:
-        """List all objects with a key of this prefix, as their path, without the empty ones that stand for folders."""
+        """List all objects under a prefix, with the key as path; the empty objects that mark folders are left out."""
 
     @abstractmethod
     def locate(self, key: str, version: str) -> Location:
-        """Get a URL for one version of an object, again if one has expired; raises ChangedError if it is gone."""
+        """Get a new URL for one version of an object; raises ChangedError if the version is gone."""
 
     @abstractmethod
     def filesystem(self) -> FileSystem:

@@ -40,7 +40,6 @@ class GcsBucket(Bucket):
         self._credentials, self._project = self._default_credentials(source.anonymous)
 
     def list_objects(self, prefix: str) -> list[Item]:
-        """See `Bucket.list_objects`."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         retry = DEFAULT_RETRY.with_timeout(_RETRY_FOR_S)
@@ -62,8 +61,7 @@ class GcsBucket(Bucket):
         ]
 
     def locate(self, key: str, version: str) -> Location:
-        """Get the URL of the object's generation."""
-        # Objects stored with gzip encoding are sent as stored, which is what their checksum covers.
+        # With this header, gzip-encoded objects are sent as stored, as their checksum requires.
         headers = {"accept-encoding": "gzip"}
         blob = self._client.bucket(self._name).blob(key)
         query = urlencode({"alt": "media", "generation": version})
@@ -80,7 +78,6 @@ class GcsBucket(Bucket):
         return Location(f"{self._client.api_endpoint}/download/storage/v1{blob.path}?{query}", headers)
 
     def filesystem(self) -> GcsFileSystem:
-        """See `Bucket.filesystem`."""
         from pyarrow.fs import FileType, GcsFileSystem
 
         options: dict[str, Any] = {} if self._credentials else {"anonymous": True}
@@ -123,7 +120,7 @@ class GcsBucket(Bucket):
         return SourceError(f"{uri}: there is no bucket `{self._name}`; check its name.")
 
     def _translated(self, error: Exception, uri: str) -> SourceError:
-        """Map an error of Google's clients to ours."""
+        """Map an error of Google's clients to a SourceError."""
         from google.api_core import exceptions
         from google.auth.exceptions import GoogleAuthError, TransportError
         from requests import RequestException

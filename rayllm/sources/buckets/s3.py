@@ -53,7 +53,6 @@ class S3Bucket(Bucket):
         self._connect()
 
     def list_objects(self, prefix: str) -> list[Item]:
-        """See `Bucket.list_objects`."""
         try:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=prefix)
             entries = [entry for page in pages for entry in page.get("Contents", ())]
@@ -81,7 +80,6 @@ class S3Bucket(Bucket):
         return Location(url, {"if-match": version}, self._checksum(head), self._ca_bundle())
 
     def filesystem(self) -> S3FileSystem:
-        """See `Bucket.filesystem`."""
         from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
         credentials = self._arrow_credentials()
@@ -134,7 +132,7 @@ class S3Bucket(Bucket):
             raise SourceError(f"{self.uri()} cannot be reached as configured: {error}") from None
 
     def _refresh_credentials(self) -> None:
-        """Request new credentials from the broker if the current ones are about to expire."""
+        """Request new credentials from the broker if the current credentials are about to expire."""
         with self._lock:
             if time.time() > self._expires_at - 60:
                 self._connect()
@@ -144,7 +142,7 @@ class S3Bucket(Bucket):
             self._region = region
 
     def _avoid_global_host(self, builtins: dict[str, Any], **_: Any) -> None:
-        """Let presigned URLs name the region's host: botocore's global one does not serve every region."""
+        """Let presigned URLs name the region's host: botocore's global host does not serve every region."""
         if builtins.get("AWS::Region") == "aws-global":
             builtins["AWS::Region"] = self._client.meta.region_name
 
@@ -163,9 +161,9 @@ class S3Bucket(Bucket):
         return self._botocore.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
 
     def _checksum(self, head: dict[str, Any]) -> Checksum | None:
-        """The cheapest checksum of the whole object, if S3 keeps one."""
+        """The cheapest checksum of the whole object that S3 has, if any."""
         etag = head["ETag"].strip('"')
-        # A COMPOSITE checksum is one of the parts' checksums, not of the content.
+        # A COMPOSITE checksum covers the parts' checksums, not the content.
         if head.get("ChecksumType", "COMPOSITE" if "-" in etag else "FULL_OBJECT") == "FULL_OBJECT":
             for algorithm in _CHECKSUMS:
                 value = head.get(f"Checksum{algorithm.upper()}", "-")
@@ -195,7 +193,7 @@ class S3Bucket(Bucket):
         return {"access_key": keys.access_key, "secret_key": keys.secret_key, "session_token": keys.token}
 
     def _translated(self, error: Exception, uri: str, key: str = "") -> SourceError:
-        """Map an error of boto3 to ours."""
+        """Map an error of boto3 to a SourceError."""
         from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError
 
         if isinstance(error, SourceError):
@@ -210,7 +208,7 @@ class S3Bucket(Bucket):
         return SourceError(f"{uri} cannot be read: {type(error).__name__}: {error}")
 
     def _refusal(self, response: Any, uri: str, key: str) -> SourceError:
-        """Map an HTTP error response to an error."""
+        """Map an HTTP error response to a SourceError."""
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = str(response.get("Error", {}).get("Code", status))
         if code == "NoSuchBucket" or (status == 404 and not key):

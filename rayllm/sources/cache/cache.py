@@ -31,20 +31,23 @@ logger = logging.getLogger(__name__)
 _MAX_CHANGES = 3
 # Share of a download's size to leave free on the disk.
 _HEADROOM = 0.02
-# Suffix of a folder that is being downloaded into.
+# Suffix of the folder of a download.
 _PART = ".part"
 
 
 class Cache:
-    """Snapshots in `<root>/<store>/<snapshot id>/`, of all processes of a node. `max_bytes` 0 is the disk's size.
+    """Snapshots in `<root>/<store>/<snapshot id>/`, shared by all processes of a node.
 
-    An entry that is acquired or fetched is in use, and not evicted, until it is released as often or the process ends.
+    An entry that was acquired or fetched is not evicted until it is released as often, or the process ends.
+
+    Args:
+        max_bytes: most bytes of the cache; 0 is the disk's size.
     """
 
     def __init__(self, root: Path, max_bytes: int = 0) -> None:
         self._root = root
         self._max_bytes = max_bytes
-        # Per entry in use: the descriptor of its shared lock, and the number of users in this process.
+        # By entry in use: the descriptor of its shared lock, and the number of users in this process.
         self._descriptors: dict[Path, int] = {}
         self._users: Counter[Path] = Counter()
         self._lock = threading.Lock()
@@ -54,7 +57,7 @@ class Cache:
         return Entry(self._store_folder(uri) / snapshot_id).is_complete()
 
     def acquire(self, uri: str, snapshot_id: str) -> Entry | None:
-        """Use the entry of a snapshot; None if the cache does not have all of it."""
+        """Acquire the entry of a snapshot; None if the entry is missing or incomplete."""
         entry = Entry(self._store_folder(uri) / snapshot_id)
         if not entry.root.is_dir():
             return None
@@ -69,7 +72,7 @@ class Cache:
         return None
 
     def acquire_latest(self, uri: str, selection: str) -> Entry | None:
-        """Use the entry that was fetched last for a selection of a store's files; None if it is gone."""
+        """Acquire the entry fetched last for a selection of a store's files; None if the entry is gone."""
         try:
             snapshot_id = self._latest_file(uri, selection).read_text().strip()
         except OSError:
@@ -77,7 +80,7 @@ class Cache:
         return self.acquire(uri, snapshot_id)
 
     def release(self, entry: Entry) -> None:
-        """End one use of the entry."""
+        """Release the entry once."""
         with self._lock:
             self._users[entry.root] -= 1
             if not self._users[entry.root]:
@@ -92,17 +95,14 @@ class Cache:
         progress: Progress,
         options: DownloadOptions,
     ) -> tuple[Entry, Snapshot]:
-        """Use the entry of a store's current content, downloading it if the cache does not have it.
+        """Acquire the entry of a store's current content, downloading what the cache lacks.
 
         Args:
-            store: the store.
-            list_snapshot: lists the store and selects files; called again if one changed meanwhile.
-            selection: names what was selected, for `acquire_latest`; must be valid in a file name.
-            progress: observes the download.
-            options: how to download.
+            list_snapshot: lists the store and selects files; called again if a file changed meanwhile.
+            selection: name of what was selected, for `acquire_latest`; must be valid in a file name.
 
         Raises:
-            SourceError: it cannot be fetched; the message says why.
+            SourceError: the content cannot be fetched; the message says why.
         """
         for _ in range(_MAX_CHANGES):
             snapshot = list_snapshot()
@@ -139,7 +139,7 @@ class Cache:
         raise SourceError(f"{snapshot.uri} was removed from {self._root} just after it was fetched.")
 
     def _make_room(self, snapshot: Snapshot, staging: Path) -> None:
-        """Evict the least recently used entries until the snapshot fits; raises SourceError if it cannot."""
+        """Evict the least recently used entries until the snapshot fits; raises SourceError without enough room."""
         staging.mkdir(parents=True, exist_ok=True)
         required = max(0, snapshot.size - _disk_usage(staging))
         required += round(required * _HEADROOM)
@@ -173,13 +173,13 @@ class Cache:
         return sum(entry.size for entry in self._entries())
 
     def _used(self) -> int:
-        """Size of the cache in bytes, with all downloads in progress. Not computed without a limit."""
+        """Bytes of the cache and of all downloads in progress; 0 without a limit, which needs no count."""
         if not self._max_bytes:
             return 0
         return self.size() + sum(map(_disk_usage, self._root.glob(f"*/*{_PART}")))
 
     def _remove_leftovers(self, staging: Path) -> None:
-        """Remove what killed processes left behind: other downloads without a process, entries partly removed."""
+        """Remove what killed processes left behind: abandoned downloads, and entries partly removed."""
         for trash in self._root.glob(f"*/*{REMOVED}"):
             shutil.rmtree(trash, ignore_errors=True)
         for other in self._root.glob(f"*/*{_PART}"):
@@ -189,7 +189,7 @@ class Cache:
                         shutil.rmtree(other, ignore_errors=True)
 
     def _evict(self, entry: Entry) -> bool:
-        """Remove an entry unless it is in use; whether it was removed."""
+        """Remove an entry that is not in use. Returns whether the entry was removed."""
         with locks.try_exclusive(entry.use_lock) as is_unused:
             if is_unused:
                 logger.info("Evicting %s from the cache: it is the least recently used.", entry.uri)

@@ -35,17 +35,17 @@ class Entry:
 
     @property
     def use_lock(self) -> Path:
-        """Lock file that all users of the entry share; its modification time is the last use."""
+        """Lock file that all users of the entry share, with the time of the last use."""
         return self.root.with_name(self.root.name + ".use")
 
     @property
     def size(self) -> int:
-        """Bytes on disk according to the manifest; 0 without one."""
+        """Bytes on disk according to the manifest; 0 without a manifest."""
         return sum(file["size"] for file in (self._manifest() or {"files": {}})["files"].values())
 
     @property
     def uri(self) -> str:
-        """The store it was fetched from."""
+        """URI of the store that the files were fetched from."""
         return str((self._manifest() or {"where": self.root.name})["where"])
 
     @property
@@ -54,9 +54,9 @@ class Entry:
         return str((self._manifest() or {"commit": ""})["commit"])
 
     def is_complete(self) -> bool:
-        """Whether it was published and all files have their size.
+        """Whether the entry was published and all files have their size.
 
-        Checksums are computed only if the machine rebooted before all data was known to be on disk.
+        Verifies checksums only if the machine rebooted before all data was known to be on disk.
         """
         manifest = self._manifest()
         if manifest is None:
@@ -87,7 +87,7 @@ class Entry:
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
 
     def remove(self) -> None:
-        """Remove it from the cache atomically, then delete its files."""
+        """Remove the entry from the cache atomically, then delete the files."""
         trash = self.root.with_name(self.root.name + REMOVED)
         shutil.rmtree(trash, ignore_errors=True)
         try:
@@ -97,7 +97,7 @@ class Entry:
         shutil.rmtree(trash, ignore_errors=True)
 
     def _settle(self) -> None:
-        """fsync all files in the background, while an engine already loads them from the page cache."""
+        """Write all files to the disk (fsync), in the background while an engine already loads the files."""
         try:
             for path in [path for path in self.files.rglob("*") if path.is_file()]:
                 with path.open("rb") as file:

@@ -1,7 +1,6 @@
-"""File locks between the processes of one node.
+"""File locks between the processes of one node: flock(2) locks, which the kernel releases when a process dies.
 
-They are flock(2) locks, which the kernel releases when a process dies. The filelock package has shared locks only as
-SQLite databases, which it rules out on NFS, or with heartbeats.
+The filelock package has shared locks only as SQLite databases, which it rules out on NFS, or with heartbeats.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _POLL_S = 0.2
 
 @contextmanager
 def exclusive(path: Path, on_wait: Callable[[float], None]) -> Iterator[None]:
-    """Hold an exclusive lock on a file, which is never removed, for the `with` block.
+    """Acquire an exclusive lock for the `with` block. The lock file is never removed.
 
     `on_wait` is called repeatedly with the seconds waited so far, and may raise to give up.
     """
@@ -34,7 +33,7 @@ def exclusive(path: Path, on_wait: Callable[[float], None]) -> Iterator[None]:
 
 @contextmanager
 def try_exclusive(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock for the `with` block if no other process holds or shares it; yields whether it does."""
+    """Acquire an exclusive lock for the `with` block if the lock is free; yields whether it was."""
     descriptor = _open(path)
     try:
         yield _try_exclusive(descriptor)
@@ -43,7 +42,7 @@ def try_exclusive(path: Path) -> Iterator[bool]:
 
 
 def share(path: Path) -> int:
-    """Hold a shared lock until the returned descriptor is closed, and set the lock file's time to now."""
+    """Acquire a shared lock until the returned descriptor is closed, and set the lock file's time to now."""
     descriptor = _open(path)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     os.utime(descriptor)

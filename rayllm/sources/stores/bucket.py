@@ -30,7 +30,6 @@ class BucketStore:
         return [item for item in siblings if item.key == self._prefix]
 
     def locate(self, item: Item) -> Location:
-        """See `Store.locate`."""
         return self._bucket.locate(item.key, item.version)
 
     def subfolder(self, name: str) -> Self:

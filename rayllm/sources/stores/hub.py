@@ -33,7 +33,7 @@ class HubStore:
         self._name = f"`{self._repo}`" + (f" at revision `{self._revision}`" if self._revision else "")
         self.commit = ""
         self.is_gated = False
-        """Whether users have to request access; set by `files`."""
+        """Whether the hub restricts access; set by `files`."""
         self.uri = f"hf://{source.repo_id}"
 
     def files(self) -> list[Item]:
@@ -60,7 +60,7 @@ class HubStore:
         ]
 
     def locate(self, item: Item) -> Location:
-        """The hub's URL, or the one it redirects to. Only the hub's own host is sent the token."""
+        """The hub's URL, or the URL that the hub redirects to. Only the hub's own host is sent the token."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
@@ -71,7 +71,7 @@ class HubStore:
 
 
 def find_in_hub_cache(source: HubSource, paths: list[str] | None = None) -> Path | None:
-    """Find a repository's folder, with all of `paths`, in the cache of the hub's client; None if it is not there."""
+    """Find a repository's folder, with all of `paths`, in the cache of the hub's client."""
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -92,7 +92,7 @@ def list_adapters(organisation: str) -> list[str]:
 
 
 def _retrying(call: Callable[[], T], name: str) -> T:
-    """Call the hub, with retries while it is unreachable. `name` is the repository's in messages."""
+    """Call the hub, with retries while the hub is unreachable. `name` names the repository in messages."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return call()
@@ -105,7 +105,7 @@ def _retrying(call: Callable[[], T], name: str) -> T:
 
 
 def _translated(error: Exception, name: str) -> SourceError:
-    """Map an error of the hub's client to ours."""
+    """Map an error of the hub's client to a SourceError."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):

@@ -32,7 +32,7 @@ class LocalStore:
             raise SourceError(f"{self._folder} cannot be read: {error.strerror}.") from None
 
     def locate(self, item: Item) -> Location:
-        """The file itself, unless it changed after it was listed."""
+        """The file itself; raises ChangedError if the file changed after the listing."""
         try:
             current = self._item(Path(item.key))
         except OSError:
@@ -51,7 +51,7 @@ class LocalStore:
 
 
 def read_range(location: Location, start: int, end: int) -> bytes:
-    """Read the bytes [start, end) of a local file; raises ChangedError if it is shorter."""
+    """Read the bytes [start, end) of a local file; raises ChangedError if the file is shorter."""
     with open(location.url.removeprefix(SCHEME), "rb") as file:
         file.seek(start)
         content = file.read(end - start)

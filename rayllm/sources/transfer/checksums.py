@@ -11,11 +11,11 @@ from typing import Any
 from rayllm.sources.items import Checksum
 
 DEFAULT = "crc32c"
-"""For files whose store gives no checksum: fast, and made to detect damage."""
+"""Algorithm for files without a checksum: fast, and made to detect damage."""
 
 
 class _Crc:
-    """A CRC with hashlib's interface. `extend` computes it of more data and the CRC so far."""
+    """A CRC with hashlib's interface. `extend` maps more data and the CRC so far to the new CRC."""
 
     def __init__(self, extend: Callable[[Any, int], int], digits: int) -> None:
         self._extend = extend

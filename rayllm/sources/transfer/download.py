@@ -1,4 +1,4 @@
-"""Downloads all files of a snapshot into a folder: many ranges at a time, each file verified once complete."""
+"""Downloads all files of a snapshot into a folder: many ranges at once, and every complete file is verified."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rayllm.sources.transfer.ranges import RangeClient
 logger = logging.getLogger(__name__)
 
 PART_SIZE = 32 * 1024 * 1024
-"""Bytes per request, and the most that each thread of a killed download loses."""
+"""Bytes per request, and most bytes that each thread of a killed download loses."""
 
 
 class _StoppedError(Exception):
-    """Another part failed, so this one stops as well."""
+    """The download stops because another part failed."""
 
 
 def download(
@@ -117,7 +117,7 @@ class _Download:
                 job.result()
 
     def _plan(self, files: list[_File]) -> list[tuple[_File, int | None]]:
-        """The jobs: one per missing part, and one without a part per file that only needs verification."""
+        """The jobs: one for each missing part, and one without a part for each file that is only to be verified."""
         jobs: list[tuple[_File, int | None]] = []
         for file in files:
             missing = [start for start in _part_starts(file.item) if not self._journal.has_part(file.item, start)]
@@ -149,7 +149,7 @@ class _Download:
         end = start + _part_length(file.item, start)
         location = self._locate(file, refresh=False)
         if location.url.startswith(SCHEME):
-            # A local file has no version in its URL, so it is checked before and after each part.
+            # The URL of a local file has no version, so the file is checked before and after each part.
             write(read_range(self._store.locate(file.item), start, end), start)
             self._store.locate(file.item)
         else:
@@ -168,7 +168,7 @@ class _Download:
         self._check_stopped()
 
     def _locate(self, file: _File, refresh: bool) -> Location:
-        """The file's location, looked up once and again if it was refused."""
+        """The file's location, looked up again only if the last location was refused."""
         self._check_stopped()
         with file.lock:
             if file.location is None or refresh:

@@ -1,4 +1,4 @@
-"""Records the finished parts of a download, so that another process can resume it."""
+"""The journal of a download: its finished parts, with which another process can resume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Journal:
     """An append-only file: one line per part of `part_size` bytes written, and one per file that starts over.
 
     A killed process leaves at most one incomplete line, which is ignored. After a crash of the machine, the journal may
-    name parts that never reached the disk, so a journal from another boot, or with another part size, is discarded.
+    name parts that never reached the disk: a journal of another boot, or with another part size, is discarded.
     """
 
     def __init__(self, path: Path, part_size: int) -> None:
@@ -34,27 +34,25 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def has_part(self, item: Item, start: int) -> bool:
-        """Whether the part at offset `start` was written, at this version of the item."""
+        """Whether the part at offset `start` was written, for this version of the item."""
         return self._versions.get(item.path) == item.version and str(start) in self._parts[item.path]
 
     def begin(self, item: Item) -> None:
-        """Start recording parts of this version; parts of another version are dropped."""
+        """Begin a version of the item, dropping the parts of another version."""
         with self._lock:
             if self._versions.get(item.path) != item.version:
                 self._append(_RESET, item)
 
     def reset(self, item: Item) -> None:
-        """Drop all parts of the item."""
         with self._lock:
             self._append(_RESET, item)
 
     def add_part(self, item: Item, start: int) -> None:
-        """Record a part."""
+        """Append a finished part."""
         with self._lock:
             self._append(str(start), item)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _append(self, start: str, item: Item) -> None:
@@ -69,7 +67,7 @@ class Journal:
 
 
 def boot_id() -> str:
-    """Identifies the current boot of this machine. Source: random(4), /proc/sys/kernel/random/boot_id"""
+    """Id of the current boot of this machine. Source: random(4), /proc/sys/kernel/random/boot_id"""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a download runs, and observers of it."""
+"""Options of a download, and observers of its progress."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ logger = logging.getLogger(__name__)
 class DownloadOptions:
     """Concurrency, retries and time limits of a download.
 
-    `tries` are consecutive failures without a byte received; `deadline_s` bounds the whole download, None does not;
-    `stall_s` is how long a connection may be silent.
+    Attributes:
+        threads: ranges fetched at once.
+        tries: consecutive failures, without a byte received, before giving up.
+        deadline_s: most seconds of the whole download; None is no limit.
+        stall_s: seconds that a connection may be silent.
     """
 
     threads: int = 16
@@ -33,13 +36,13 @@ class DownloadOptions:
 
 
 class Progress(Protocol):
-    """Observes one download. Its methods are called from many threads."""
+    """Observes one download. All methods are called from many threads."""
 
     def start(self, uri: str, size: int) -> None:
-        """A download of `size` bytes starts; bytes from an earlier attempt are reported by `advance`."""
+        """A download of `size` bytes starts; `advance` also reports bytes of an earlier attempt."""
 
     def advance(self, count: int) -> None:
-        """`count` more bytes are on disk; negative if damaged ones were discarded."""
+        """`count` more bytes are on disk; negative if damaged bytes were discarded."""
 
     def finish(self) -> None:
         """The download ended, successfully or not."""

@@ -24,7 +24,7 @@ from rayllm.sources.items import Item, Location
 
 _CHUNK = 1024 * 1024
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509})
-# Deleted or replaced since it was listed: If-Match failed, or the range starts beyond the end.
+# Deleted or replaced since the listing: If-Match failed, or the range starts beyond the end.
 _CHANGED = frozenset({404, 410, 412, 416})
 _MAX_WAIT_S = 20.0
 # urllib3 follows redirects, and drops credentials if the host differs. Retries are done here.
@@ -62,15 +62,12 @@ class RangeClient:
         """Write the bytes [start, end) of `item`. A retry continues after the last byte received.
 
         Args:
-            locate: returns the location; called with True after the last one was refused. Its errors are not retried,
-                since stores retry by themselves.
-            item: the file.
-            start, end: the range.
-            write: receives the chunks.
+            locate: returns the location; called with True after the last location was refused. Its errors are not
+                retried, since stores retry by themselves.
 
         Raises:
-            ChangedError: the file is no longer the one that was listed.
-            SourceError: it cannot be fetched; the message names it.
+            ChangedError: the file has changed since the listing.
+            SourceError: the file cannot be fetched; the message names the file.
         """
         offset, failures, denied = start, 0, False
         while True:
@@ -84,7 +81,7 @@ class RangeClient:
                     return
                 raise UnreachableError("the connection was closed early")
             except DeniedError:
-                # The URL may have expired. If a new one is refused as well, access is denied.
+                # The URL may have expired. If a new URL is refused as well, access is denied.
                 if denied:
                     raise
                 denied = True
@@ -96,13 +93,12 @@ class RangeClient:
                 self._pause(_backoff_s(failures))
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             for pool in self._pools.values():
                 pool.clear()
 
     def _stream(self, location: Location, item: Item, start: int, end: int) -> Iterator[bytes]:
-        """One attempt: chunks of at most 1 MiB. Ends early if the connection does."""
+        """One attempt, in chunks of at most 1 MiB. Ends early if the connection does."""
         with self._request(location, item, start, end) as response:
             # A server without ranges sends the file from the beginning.
             skip, remaining = (start if response.status == 200 else 0), end - start
@@ -155,7 +151,7 @@ def _open_pool(scheme: str, host: str, ca_bundle: str | None, connections: int) 
 
 
 def _raise_for_status(response: urllib3.BaseHTTPResponse, item: Item, start: int) -> None:
-    """Map an HTTP status to our exceptions."""
+    """Map an HTTP status to a SourceError."""
     status = response.status
     if status in (200, 206):
         if _full_size(response, start) not in (None, item.size):

@@ -115,8 +115,8 @@ def test_mistral_s_own_format_of_a_folder(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"config.json": None}, "holds no config.json"),
-        ({"config.json": b"["}, "config.json is no JSON"),
-        ({"config.json": b"[]"}, "config.json holds no JSON object"),
+        ({"config.json": b"["}, "config.json is not JSON"),
+        ({"config.json": b"[]"}, "config.json is not a JSON object"),
         ({"a.safetensors": b"12345678"}, "a.safetensors cannot be used: it is truncated or no safetensors file"),
         ({"a.safetensors": b""}, "a.safetensors cannot be used: it is truncated or no safetensors file"),
         ({"a.safetensors": struct.pack("<Q", 5) + b"hello"}, "a.safetensors cannot be used: its header is broken"),
@@ -132,7 +132,7 @@ def test_invalid_model(tmp_path: Path, changes: dict[str, bytes | None], message
 
 
 def test_missing_or_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="none is no folder"):
+    with pytest.raises(SourceError, match="none is not a folder"):
         inspect_model(LocalSource(path=str(tmp_path / "none")))
     with pytest.raises(SourceError, match="holds nothing"):
         inspect_model(LocalSource(path=str(tmp_path)))

@@ -45,7 +45,7 @@ def test_local_folder_is_used_in_place(tmp_path: Path) -> None:
 
 
 def test_missing_local_folder(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"model `m`: model_source .*none is no folder on this node"):
+    with pytest.raises(SourceError, match=r"model `m`: model_source .*none is not a folder on this node"):
         fetch(LocalSource(path=str(tmp_path / "none")), "m")
 
 
@@ -180,7 +180,7 @@ def test_incomplete_upload_is_refused(bucket: tuple[str, S3Server | GcsServer]) 
 def test_invalid_index(tmp_path: Path, index: bytes) -> None:
     for name, content in (MODEL | {"model.safetensors.index.json": index}).items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match="is no index of weights"):
+    with pytest.raises(ConfigError, match="is not an index of weights"):
         find_weights(tmp_path, False, "m")
 
 
@@ -208,6 +208,6 @@ def test_empty_source(bucket: tuple[str, S3Server | GcsServer]) -> None:
 def test_object_names_that_escape_the_folder(s3: S3Server, key: str) -> None:
     s3.put("traps", {"m/config.json": b"{}", "m/a.safetensors": b"", f"m/{key}": b"!"})
     source: Source = BucketSource(bucket_uri="s3://traps/m")
-    with pytest.raises(SourceError, match="which is no path inside a folder"):
+    with pytest.raises(SourceError, match="which is not a path inside a folder"):
         fetch(source, "m")
     s3.client().delete_object(Bucket="traps", Key=f"m/{key}")

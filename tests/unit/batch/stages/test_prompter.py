@@ -359,7 +359,7 @@ def test_a_tokenizer_may_lie_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_cannot_be_had(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="nowhere is no folder on this node"):
+    with pytest.raises(SourceError, match="nowhere is not a folder on this node"):
         Prompter(model(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="model `m`: the tokenizer cannot be read: "):
         Prompter(model(tmp_path))

@@ -183,7 +183,7 @@ def test_questions_have_answers_worked_out(folder: Path) -> None:
 def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Path) -> None:
     answers = [str(tmp_path / "nowhere"), "./other.yaml", str(WEIGHTS), "none", "", "n", "", "n"]
     done = gen_config(folder, answers=answers)
-    assert "is no folder" in done.stderr
+    assert "is not a folder" in done.stderr
     assert "is already a model file" in done.stderr
     written(folder, done)
 
@@ -203,7 +203,7 @@ def test_a_model_that_is_not_there_is_asked_for_again(folder: Path, tmp_path: Pa
         (["--model-id", str(WEIGHTS), "--accelerator-type", "L4", "--tensor-parallelism", "3"], 1, "8 attention heads"),
         (["--model-id", str(WEIGHTS), "--tensor-parallelism", "7"], 1, "may be 1, 2, 4, 8."),
         (["--model-id", str(WEIGHTS), "--max-model-len", "4096"], 1, "--max-model-len: 4,096 is more than the 2,048"),
-        (["--model-id", str(ROOT)], 1, "is no model: it holds no config.json"),
+        (["--model-id", str(ROOT)], 1, "is not a model: it holds no config.json"),
         (["--model-id", "a model"], 1, "neither a hub id like `organisation/name` nor a path"),
     ],
 )

@@ -38,7 +38,7 @@ def test_what_cannot_be_had_fails(tmp_path: Path) -> None:
     model.write_text("model_loading_config: {model_id: m, model_source: /nowhere/at/all}")
     result = CliRunner().invoke(command, [str(model)])
     assert isinstance(result.exception, SourceError)
-    assert "is no folder on this node" in result.exception.message
+    assert "is not a folder on this node" in result.exception.message
     assert not result.stdout
 
 
