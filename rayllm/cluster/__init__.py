@@ -1,1 +1,4 @@
-"""The Ray cluster that models run on: its nodes, the placement of a replica, and whether that fits."""
+"""The Ray cluster that models run on: its nodes, the placement of a replica, and whether the replica fits.
+
+Process: any.
+"""

@@ -1,15 +1,30 @@
-"""Whether the cluster can hold a model, checked before anything waits for resources."""
+"""The nodes of the Ray cluster, and whether a model fits, checked before anything waits for resources."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+import ray
+
 from rayllm.cluster.placement import Placement
+from rayllm.cluster.ray_internals import autoscaler_limits
 from rayllm.config.scaling import Bundle
 
 
+def live_nodes() -> list[Bundle]:
+    """Resources of each live node; empty if this process is not connected to a cluster."""
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+
+
+def may_grow() -> bool:
+    """Whether an autoscaler may add nodes."""
+    # KubeRay's autoscaler reports no limits; on Kubernetes a missing node shows as a pending pod.
+    return bool(autoscaler_limits()) or "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> str | None:
-    """What is missing for one replica, in one sentence; None if it fits.
+    """What the cluster lacks for one replica, in one sentence; None if the replica fits.
 
     Args:
         nodes: total resources of each node, in Ray's names and amounts.
@@ -27,15 +42,15 @@ def shortage(model_id: str, placement: Placement, nodes: Sequence[Bundle]) -> st
 
 
 def wait_for(wanted: Bundle, free: Bundle) -> str:
-    """What a replica waits for that the cluster could hold; empty if all of it is free."""
+    """What a replica waits for in a cluster that is large enough; empty if all resources are free."""
     lacking = {name: amount for name, amount in wanted.items() if free.get(name, 0) < amount}
     return f"waits for {_amounts(wanted)}; free: {_amounts(lacking, free)}." if lacking else ""
 
 
 def total_shortage(requested: Sequence[tuple[str, Placement, int]], nodes: Sequence[Bundle]) -> str | None:
-    """What is missing for the initial replicas of all models, in one sentence; None if they fit.
+    """What the cluster lacks for the initial replicas of all models, in one sentence; None if all may fit.
 
-    Only sums are compared, so that nothing that might fit is refused.
+    Compares only sums, and so refuses nothing that might fit.
 
     Args:
         requested: model, placement of one replica, and number of replicas.
@@ -61,7 +76,7 @@ def _covers(node: Bundle, wanted: Bundle) -> bool:
 
 
 def _first_fit(bundles: Sequence[Bundle], nodes: Sequence[Bundle], one_per_node: bool) -> bool:
-    """First-fit decreasing: enough to tell impossible from tight."""
+    """Whether the bundles fit, by first-fit decreasing."""
     free = [dict(node) for node in nodes]
     for bundle in sorted(bundles, key=lambda b: -b.get("GPU", 0)):
         node = next((node for node in free if _covers(node, bundle)), None)

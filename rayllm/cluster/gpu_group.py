@@ -1,4 +1,4 @@
-"""Work on the other bundles of a replica's placement group, before its engine starts."""
+"""Tasks on the other bundles of a replica's placement group, before the engine starts."""
 
 from __future__ import annotations
 

@@ -12,18 +12,14 @@ from rayllm.plan.cores import Neighbors, configured_threads
 
 @dataclass(frozen=True)
 class Placement:
-    """The resources of one replica.
-
-    `bundles[0]` is the replica actor's own; the others are the engine workers'. Amounts are Ray's: CPUs, GPUs, and
-    shares of custom resources.
-    """
+    """The resources of one replica: first the bundle of the replica's actor, then those of the engine's workers."""
 
     bundles: tuple[Bundle, ...]
     strategy: str
 
     @property
     def gpu_share(self) -> float:
-        """Share of a GPU per worker; 0 if none runs on a GPU."""
+        """Share of a GPU for each worker; 0 without GPUs."""
         return max(bundle.get("GPU", 0.0) for bundle in self.bundles)
 
     def total(self) -> Bundle:
@@ -36,7 +32,7 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
     """The placement of one replica of `model`.
 
     Args:
-        cpu_engine: whether vLLM's CPU build is installed; decides for models without an accelerator type.
+        cpu_engine: whether vLLM's CPU build is installed, which runs models without an accelerator type.
     """
     override = model.placement_group_config
     workers = model.tensor_parallel_size * model.pipeline_parallel_size
@@ -61,7 +57,7 @@ def place(model: ModelConfig, cpu_engine: bool) -> Placement:
 def cpu_neighbors(models: Sequence[ModelConfig], placements: Mapping[str, Placement]) -> dict[str, Neighbors]:
     """How the engines of an application share the cores of a machine, by model.
 
-    Assumes that all engines on CPUs run on one machine, each model's smallest number of replicas.
+    Assumes that all CPU engines run on one machine, with the smallest number of replicas of each model.
     """
     on_cpu = {model.model_id: model for model in models if not placements[model.model_id].gpu_share}
     configured = {name: configured_threads(model) for name, model in on_cpu.items()}

@@ -1,6 +1,6 @@
-"""Private names of Ray and Ray Serve, for Ray 2.60: most that RayLLM uses are wrapped here.
+"""Private names of Ray and Ray Serve, for Ray 2.60: most private names that RayLLM uses are wrapped here.
 
-`tests/unit/cluster/test_ray_internals.py` lists all, and checks them against the installed Ray.
+`tests/unit/cluster/test_ray_internals.py` lists all of them and checks them against the installed Ray.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORKER_COUNT = "worker processes have been started on node"
 
 
 def autoscaler_limits() -> Any:
-    """The most resources that Ray's own autoscaler may add; empty where it reports none."""
+    """Most resources that Ray's own autoscaler may add; empty without an autoscaler."""
     return state.state.get_max_resources_from_cluster_config()
 
 
@@ -28,15 +28,15 @@ def session_log_folder() -> Path:
     return Path(ray._private.worker._global_node.get_logs_dir_path())
 
 
-def serve_client(required: bool = True) -> Any:
-    """Ray Serve's controller client; None where Serve is not running and not required."""
+def serve_controller(required: bool = True) -> Any:
+    """The interface to Ray Serve's controller; None if Serve is not running and not required."""
     from ray.serve.context import _get_global_client
 
     return _get_global_client(raise_if_no_controller_running=required)
 
 
 def start_serve(http_options: dict[str, Any], proxy_location: Any, grpc_options: dict[str, Any]) -> Any:
-    """Start Ray Serve unless it is running; returns the controller client."""
+    """Start Ray Serve if necessary; returns the interface to its controller."""
     from ray.serve._private.api import serve_start
 
     return serve_start(http_options=http_options, proxy_location=proxy_location, grpc_options=grpc_options)
@@ -49,7 +49,7 @@ def this_replica() -> Any:
 
 
 def replace_sigterm_exit(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace the function that Ray's SIGTERM handler calls to exit by what `wrap` makes of it.
+    """Wrap the function that Ray's SIGTERM handler calls to exit.
 
     Only the main thread may install a signal handler, and no code of an actor runs there.
     """

@@ -21,8 +21,7 @@ from ray.serve.config import RequestRouterConfig
 from rayllm.access import check_key_file
 from rayllm.access.exposure import check_private
 from rayllm.access.key import key_hash
-from rayllm.cluster import nodes as cluster
-from rayllm.cluster.capacity import shortage, total_shortage
+from rayllm.cluster.capacity import live_nodes, may_grow, shortage, total_shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, cpu_neighbors, place
 from rayllm.config import AppConfig, LocalSource, ModelConfig, load_app
@@ -214,8 +213,8 @@ def check_capacity(config: AppConfig) -> None:
     """
     placements = _placements(config)
     mode = settings().resource_check
-    nodes = cluster.nodes()
-    if mode == "never" or not nodes or (mode == "auto" and cluster.may_grow()):
+    nodes = live_nodes()
+    if mode == "never" or not nodes or (mode == "auto" and may_grow()):
         return
     shortages = [sentence for model_id, p in placements.items() if (sentence := shortage(model_id, p, nodes))]
     requested = [

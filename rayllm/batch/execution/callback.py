@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from rayllm.batch.config import ProcessorConfig
 from rayllm.batch.execution.checkpoints import keep_checkpoints
 from rayllm.batch.execution.progress import Display, Totals
-from rayllm.cluster import nodes
+from rayllm.cluster.capacity import may_grow
 from rayllm.core.errors import ClusterError, RayLLMError
 from rayllm.core.settings import settings
 
@@ -89,7 +89,7 @@ def _check_cpus(executor: Any) -> None:
     Raises:
         ClusterError: the message says what to change.
     """
-    if settings().resource_check == "never" or nodes.may_grow():
+    if settings().resource_check == "never" or may_grow():
         return
     pools = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]
     required = sum(operator.min_max_resource_requirements()[0].cpu or 0 for operator in pools)

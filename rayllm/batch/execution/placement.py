@@ -7,8 +7,7 @@ from typing import Any
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rayllm.cluster import nodes
-from rayllm.cluster.capacity import shortage
+from rayllm.cluster.capacity import live_nodes, may_grow, shortage
 from rayllm.cluster.environment import has_cpu_engine, runtime_env
 from rayllm.cluster.placement import Placement, place
 from rayllm.config import ModelConfig
@@ -60,8 +59,8 @@ class EnginePlacement:
         Raises:
             ClusterError: the cluster never can; the message says what is missing.
         """
-        mode, capacities = settings().resource_check, nodes.nodes()
-        if mode == "never" or not capacities or (mode == "auto" and nodes.may_grow()):
+        mode, capacities = settings().resource_check, live_nodes()
+        if mode == "never" or not capacities or (mode == "auto" and may_grow()):
             return
         if message := shortage(self._model.model_id, self._placement, capacities):
             raise ClusterError(message)

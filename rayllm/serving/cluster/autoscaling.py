@@ -45,18 +45,17 @@ class EngineLoadPolicy:
         self._down = downscaling_factor
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas to run, and no state of our own."""
+        """The number of replicas to run, and an empty state."""
         running, target = ctx.current_num_replicas, ctx.target_num_replicas
         if running == 0:
-            # They are starting. Serve makes the first step from zero itself: one replica, however many requests are
-            # queued.
+            # Replicas are starting. Serve itself makes the first step from zero: one replica, however long the queue.
             return target, {}
         ongoing = _recorded(ctx, "ongoing")
         tokens = _recorded(ctx, "queued_tokens") if self._target_tokens else {}
         kv = _recorded(ctx, "kv_use") if self._target_kv else {}
         needed = max(self._for_requests(ctx, ongoing), self._for_tokens(tokens), self._for_kv(kv, ongoing))
         wanted = self._step(running, needed)
-        if self._must_hold(ctx, ongoing, tokens):
+        if self._must_keep_all(ctx, ongoing, tokens):
             wanted = max(wanted, target)
         return wanted, {}
 
@@ -72,8 +71,8 @@ class EngineLoadPolicy:
     def _is_any_full(self, ctx: AutoscalingContext, requests: float) -> bool:
         """Whether a replica is full now.
 
-        Otherwise nothing is queued in front of replicas: what the look-back period still shows is the queue of a cold
-        start, which the first replica has taken since.
+        Otherwise nothing is queued in front of replicas: the look-back period still shows the queue of a cold start,
+        which the first replica has since received.
         """
         series = (ctx.raw_metrics or {}).get("ongoing", {})
         latest: list[float] = [points[-1].value for points in series.values() if points]
@@ -96,7 +95,7 @@ class EngineLoadPolicy:
         return sum(use / self._target_kv for replica, use in kv.items() if ongoing.get(replica, 0.0) > 1.0)
 
     def _step(self, running: int, needed: float) -> int:
-        """Move from the running towards the needed replicas by the scaling factors, never below them."""
+        """Move from the running towards the needed replicas by the scaling factors, never below the need."""
         enough = math.ceil(needed)
         if needed >= running:
             return math.ceil(running + self._up * (needed - running))
@@ -104,8 +103,8 @@ class EngineLoadPolicy:
         # A small factor must not stall short of the target.
         return stepped - 1 if stepped == running > enough else stepped
 
-    def _must_hold(self, ctx: AutoscalingContext, ongoing: Recorded, tokens: Recorded) -> bool:
-        """Whether to keep all replicas: one has not reported yet, or prompts are queued for those that run."""
+    def _must_keep_all(self, ctx: AutoscalingContext, ongoing: Recorded, tokens: Recorded) -> bool:
+        """Whether to keep all replicas: a replica has not reported yet, or prompts are queued in engines."""
         if len(ongoing) < ctx.current_num_replicas and (ongoing or ctx.total_num_requests):
             return True
         waiting = sum(tokens.values()) / ctx.current_num_replicas
@@ -119,7 +118,7 @@ def _recorded(ctx: AutoscalingContext, name: str) -> Recorded:
 
 
 def serve_scaling(config: AutoscalingConfig, max_ongoing_requests: int) -> dict[str, Any]:
-    """Ray Serve's autoscaling options for a model, with our policy unless the user chose one."""
+    """Ray Serve's autoscaling options for a model, with RayLLM's policy by default."""
     ours = {"target_queued_tokens", "target_kv_use"}
     scaling = config.model_dump(exclude_none=True, exclude=ours)
     scaling.setdefault("target_ongoing_requests", max(1.0, round(0.6 * max_ongoing_requests, 1)))

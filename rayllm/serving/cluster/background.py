@@ -1,4 +1,4 @@
-"""Background tasks that outlive the request that starts them."""
+"""Background tasks, which outlive the request that starts them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _tasks: set[asyncio.Task[Any]] = set()
 def in_background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start a task outside of the current request's context.
 
-    Ray Serve attributes all handle calls made in a request's context to that request: it cancels them with it, and
-    loses one of two that wait for the same deployment.
+    Ray Serve attributes handle calls made in a request's context to the request: they are cancelled with the request,
+    and of two calls that wait for the same deployment, one is lost.
     """
     task = asyncio.create_task(work, context=Context())
     _tasks.add(task)

@@ -12,8 +12,11 @@ from typing import Any
 class ReplicaUpdate:
     """Ray Serve's report on one replica.
 
-    `metadata` is what the replica publishes once (`ModelReplica.record_replica_metadata`), `stats` what it publishes
-    periodically (`record_routing_stats`).
+    Attributes:
+        id: id of the replica.
+        capacity: requests that the replica processes at once.
+        metadata: what the replica publishes once (`ModelReplica.record_replica_metadata`).
+        stats: what the replica publishes periodically (`record_routing_stats`).
     """
 
     id: str

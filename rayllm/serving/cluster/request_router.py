@@ -1,7 +1,7 @@
-"""Ray Serve's request routers: how proxies choose among our routers, and handles among a model's replicas.
+"""Ray Serve's request routers: how proxies choose among RayLLM's routers, and handles among a model's replicas.
 
-Clients' requests do not pass through a model's (see `ReplicaSet`), only handle calls of operators and of routers.
-Serve pickles the classes with a copy of this module, so this module may hold no state.
+Only handle calls of operators and of routers pass through a model's request router; for clients' requests see
+`ReplicaSet`. Serve pickles the classes with a copy of this module, so this module may have no state.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from rayllm.serving.cluster.replica_updates import ReplicaUpdate, publish
 
 
 class NearestRouter(LocalityMixin, RequestRouter):  # type: ignore[misc]
-    """Picks two replicas of this node at random, or of any node if this one has none; Serve takes the less busy.
+    """Picks two replicas at random, of this node if possible; Serve uses the less busy of the two.
 
-    Serve's own leaves the node if its replica does not say at once how busy it is. What a proxy gets from a router of
-    another machine ends with that machine, and nobody can go on with it.
+    Serve's own request router leaves the node if its replica does not report its load at once. But a stream through a
+    router on another machine ends with that machine, and cannot be continued.
     """
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Two replicas at random, near ones if there are any."""
         if pending_request is not None:
             # Without backing off, Serve would ask again at once, for the same result.
             pending_request.routing_context.should_backoff = True
@@ -37,12 +36,11 @@ class WatchingRouter(NearestRouter):
     """Publishes changes of a model's replicas in this process."""
 
     def update_replicas(self, replicas: Sequence[RunningReplica]) -> None:
-        """Called by Ray Serve with the running replicas."""
         super().update_replicas(list(replicas))
         self._publish()
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
-        """Called when a replica has died, before Serve's controller reports it."""
+        """Called for a dead replica, before Serve's controller reports the death."""
         super().on_replica_actor_died(replica_id)
         self._publish()
 

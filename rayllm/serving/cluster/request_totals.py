@@ -1,4 +1,4 @@
-"""What routers have counted since their start, for `rayllm status`."""
+"""Counts of routers since their start, for `rayllm status`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from dataclasses import astuple, dataclass
 class RequestTotals:
     """Requests of one model.
 
-    `refused` are those that the router refused or failed; `cached_tokens` are those of `prompt_tokens` that were in a
-    KV cache; `first_token_s` is the sum of the times to first token of `first_tokens` requests, in seconds.
+    Attributes:
+        requests: all requests.
+        refused: requests that the router refused or failed.
+        prompt_tokens: tokens of prompts.
+        cached_tokens: tokens of prompts that were in a KV cache.
+        first_tokens: requests with a time to first token.
+        first_token_s: sum of their times to first token, in seconds.
     """
 
     requests: int = 0
@@ -24,5 +29,5 @@ class RequestTotals:
         return RequestTotals(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def since(self, earlier: RequestTotals) -> RequestTotals:
-        """What was counted since then; nothing where a router has restarted meanwhile and counts less."""
+        """Counts since `earlier`; 0 where a router restarted meanwhile and counts less."""
         return RequestTotals(*(max(now - then, 0) for now, then in zip(astuple(self), astuple(earlier), strict=True)))

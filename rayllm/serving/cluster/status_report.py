@@ -1,4 +1,4 @@
-"""Status of a cluster for operators: models, replicas, their load, and why one is missing."""
+"""Status of a cluster for operators: models, replicas, their load, and why replicas are missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from rayllm.cluster import nodes as cluster
-from rayllm.cluster.capacity import shortage, wait_for
+from rayllm.cluster.capacity import live_nodes, may_grow, shortage, wait_for
 from rayllm.cluster.placement import Placement
 from rayllm.serving.cluster.deployment import deployed
 from rayllm.serving.cluster.request_totals import RequestTotals
@@ -28,12 +27,19 @@ _ROUTER = "Router"
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """One replica.
+    """One replica. A starting replica has only the first four fields and `start`.
 
-    `state` is Ray Serve's; `node` the IP address of its node; `age_s` seconds since it was requested. A running replica
-    has its requests in progress, the share of its KV cache in use, tokens generated since its start, loaded adapters,
-    the type and the threads that its engine computes with, and seconds of each start-up phase. A starting one has
-    `start`, or None if it is not placed yet.
+    Attributes:
+        state: Ray Serve's state.
+        node: IP address of the node; None before placement.
+        age_s: seconds since the replica was requested.
+        ongoing: requests in progress.
+        kv_use: share of the KV cache in use.
+        generated_tokens: tokens generated since the start.
+        adapters: adapters loaded.
+        compute: type and threads that the engine computes with.
+        phases: seconds of each phase of the start.
+        start: progress of the start; None before placement.
     """
 
     id: str
@@ -53,8 +59,12 @@ class ReplicaReport:
 class ModelReport:
     """One model.
 
-    `status` is Ray Serve's status of the deployment; `target` the number of replicas wanted; `waiting` the queued
-    requests; `totals` what the routers have counted; `reason` why replicas are missing, or empty.
+    Attributes:
+        status: Ray Serve's status of the deployment.
+        target: number of replicas wanted.
+        waiting: requests queued in routers.
+        totals: counts of all routers.
+        reason: why replicas are missing; empty if none is.
     """
 
     application: str
@@ -68,7 +78,7 @@ class ModelReport:
 
     @property
     def running(self) -> list[ReplicaReport]:
-        """The replicas that take requests."""
+        """The running replicas."""
         return [replica for replica in self.replicas if replica.state == "RUNNING"]
 
 
@@ -87,7 +97,7 @@ def report() -> list[ModelReport]:
 
 
 def find_request(request_id: str) -> dict[str, Any] | None:
-    """A recent request with its explanation, from the router that had it; None if none has."""
+    """A recent request with its explanation, if a router still keeps its record."""
     found = [each for answer in _of_routers("find_request", request_id) for each in answer]
     return found[0] if found else None
 
@@ -116,7 +126,7 @@ def _names(deployments: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _requests(application: str) -> dict[str, tuple[int, RequestTotals]]:
-    """Waiting requests and what was counted, by model id, over all routers."""
+    """Waiting requests and totals of all routers, by model id."""
     requests: dict[str, tuple[int, RequestTotals]] = {}
     for answer in _broadcast(application, _ROUTER, "report"):
         for model_id, (waiting, totals) in answer.items():
@@ -158,12 +168,12 @@ def _replica(listed: Mapping[str, Any], answer: Mapping[str, Any], starting: Map
 
 
 def _broadcast(application: str, deployment: str, method: str, *arguments: Any) -> list[Any]:
-    """The answers of all replicas; empty if they do not answer in time."""
+    """The answers of all replicas of a deployment; empty if a replica does not answer in time."""
     try:
         handle = serve.get_deployment_handle(deployment, application)
         return list(handle.broadcast(method, *arguments).results(timeout_s=_TIMEOUT_S))
     except (RayError, RayServeException, TimeoutError) as error:
-        logger.debug("%s of %s says nothing: %r", deployment, application, error)
+        logger.debug("%s of %s does not answer: %r", deployment, application, error)
         return []
 
 
@@ -178,8 +188,8 @@ def _reason(model_id: str, details: Mapping[str, Any], replicas: Iterable[Replic
     config = details["deployment_config"]
     bundles = config.get("placement_group_bundles") or [details["required_resources"]]
     placement = Placement(tuple(dict(each) for each in bundles), config.get("placement_group_strategy") or "PACK")
-    if sentence := shortage(model_id, placement, cluster.nodes()):
-        return sentence + (" An autoscaler may add such a node." if cluster.may_grow() else "")
+    if sentence := shortage(model_id, placement, live_nodes()):
+        return sentence + (" An autoscaler may add such a node." if may_grow() else "")
     return wait_for(placement.total(), ray.available_resources())
 
 

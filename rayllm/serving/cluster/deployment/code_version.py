@@ -1,8 +1,8 @@
 """The code version of a deployment, which decides whether Ray Serve restarts its replicas.
 
 Serve itself gives all deployments of an application one version: a digest of all `args`, or a random string in
-`serve.run`. A change to one model would restart every model. Ours is a digest of what the processes of one deployment
-depend on; Serve applies all other changes in place.
+`serve.run`. A change to one model would restart every model. RayLLM's is a digest of what the processes of one
+deployment depend on; Serve applies all other changes in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ray.serve._private.config import DeploymentConfig
 
 
 class _VersionedConfig(DeploymentConfig):  # type: ignore[misc]
-    """Options that keep their version when Serve assigns the application's."""
+    """Options that keep their own version when Serve assigns the application's."""
 
     _own: str = PrivateAttr("")
 
@@ -49,7 +49,7 @@ def _digest(value: Any) -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """Digest of RayLLM's own code and data: another RayLLM restarts everything."""
+    """Digest of RayLLM's own code and data, whose change restarts everything."""
     package = Path(str(resources.files("rayllm")))
     files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return _digest([[str(path.relative_to(package)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files])

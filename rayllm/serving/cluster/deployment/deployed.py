@@ -9,7 +9,7 @@ from typing import Any
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
-from rayllm.cluster.ray_internals import serve_client, start_serve
+from rayllm.cluster.ray_internals import serve_controller, start_serve
 from rayllm.config import AppConfig, load_app
 from rayllm.core.errors import ConfigError
 
@@ -21,25 +21,23 @@ Details = Mapping[str, Any]
 
 def applications() -> dict[str, Details]:
     """Details of all applications in the connected cluster, by name; empty if Serve is not running."""
-    client = serve_client(required=False)
-    return dict(client.get_serve_details()["applications"]) if client else {}
+    return dict(_details().get("applications", {}))
 
 
 def listening() -> dict[str, Any]:
     """The keys of a serve config for Serve's HTTP address; empty if Serve is not running."""
-    client = serve_client(required=False)
-    details = client.get_serve_details() if client else {}
+    details = _details()
     return {key: details[key] for key in ("http_options", "proxy_location") if details.get(key)}
 
 
 def declared(details: Details) -> dict[str, Any] | None:
-    """The serve config of an application; None if it was not deployed from one."""
+    """The serve config that an application was deployed from, if any."""
     found: dict[str, Any] | None = details.get("deployed_app_config")
     return found
 
 
 def configuration(details: Details) -> AppConfig | None:
-    """The configuration of an application of RayLLM; None if it is unknown."""
+    """The configuration of an application of RayLLM, if known here."""
     user_config = (details.get("deployments") or {}).get("Router", {}).get("deployment_config", {}).get("user_config")
     if isinstance(user_config, Mapping) and "config" in user_config:
         return AppConfig.model_validate(user_config["config"])
@@ -53,12 +51,17 @@ def configuration(details: Details) -> AppConfig | None:
 
 
 def deploy(config: Mapping[str, Any]) -> None:
-    """Deploy a serve config, replacing all applications of earlier ones. Starts Serve if necessary."""
+    """Deploy a serve config in place of all applications deployed before. Starts Serve if necessary."""
     schema = ServeDeploySchema.model_validate(config)
-    client = start_serve(schema.http_options.model_dump(), schema.proxy_location, schema.grpc_options.model_dump())
-    client.deploy_apps(schema)
+    controller = start_serve(schema.http_options.model_dump(), schema.proxy_location, schema.grpc_options.model_dump())
+    controller.deploy_apps(schema)
 
 
 def statuses() -> dict[str, Any]:
     """Status of each application, from `serve.status`."""
     return dict(serve.status().applications)
+
+
+def _details() -> dict[str, Any]:
+    controller = serve_controller(required=False)
+    return dict(controller.get_serve_details()) if controller else {}

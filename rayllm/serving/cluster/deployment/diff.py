@@ -17,13 +17,13 @@ _Model = tuple[dict[str, Any], dict[str, Any]]
 
 
 def process_part(model: ModelConfig) -> ModelConfig:
-    """The model as its replicas get it: without the options that Ray Serve changes in place."""
+    """The part of a model that restarts replicas: without the options that Ray Serve changes in place."""
     kept = {name: getattr(model.deployment_config, name) for name in ROLLING & model.deployment_config.model_fields_set}
     return model.model_copy(update={"deployment_config": DeploymentConfig(**kept)})
 
 
 class Effect(StrEnum):
-    """The effect on a model."""
+    """The effect of a deployment on a model."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -38,7 +38,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """The effect on one model, and the keys that differ."""
+    """The effect of a deployment on one model, and the keys that differ."""
 
     model_id: str
     effect: Effect
@@ -49,7 +49,7 @@ def changes(before: AppConfig | None, after: AppConfig | None, running: frozense
     """The effect on every model of either configuration, sorted by id.
 
     Args:
-        before: the deployed configuration; None if there is none, or it is unknown.
+        before: the deployed configuration, if any is known.
         after: the new configuration; None to remove everything.
         running: ids of deployed models, if `before` is unknown.
     """

@@ -1,7 +1,7 @@
 """Detached named actors for cluster-wide state.
 
-They outlive an upgrade of RayLLM. The first process with other code that gets one replaces it by an actor of its own
-code, which takes over the state.
+The actors outlive an upgrade of RayLLM. The first process with other code that gets an actor replaces it by an actor of
+its own code, which inherits the state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 _NAMESPACE = "rayllm"
 _ANSWER_S = 30.0
-# During a rolling update, processes of the old code still start; for so long they leave a newer actor alone. Later, old
-# code is a deliberate rollback.
+# During a rolling update, processes of the old code still start: for this long they leave a newer actor alone. After
+# that, old code is a deliberate rollback.
 _RETIRED_S = 3600.0
 # Actors whose code this process has checked, by name and version.
 _checked: set[tuple[str, str]] = set()
@@ -31,7 +31,7 @@ _checked: set[tuple[str, str]] = set()
 
 @dataclass
 class Identity:
-    """The code version of an actor, and the versions it has replaced, with times in seconds since the epoch."""
+    """The code version of an actor, and the replaced versions with their times in seconds since the epoch."""
 
     version: str
     retired: dict[str, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Identity:
         return version != self.version and self.retired.get(version, float("-inf")) < now - _RETIRED_S
 
     def retire(self, other: Identity, now: float) -> None:
-        """Record the actor that this one has replaced."""
+        """Note that this actor has replaced another."""
         self.retired |= other.retired | {other.version: now}
 
 
@@ -50,20 +50,20 @@ class DetachedActor:
 
     def __init__(self, version: str = "") -> None:
         self._identity = Identity(version)
-        self._has_left = False
+        self._is_closed = False
 
     def identity(self) -> dict[str, Any]:
-        """The fields of its `Identity`."""
+        """The fields of the actor's `Identity`."""
         return {"version": self._identity.version, "retired": self._identity.retired}
 
     def take_over(self, identity: dict[str, Any], state: dict[str, Any]) -> None:
-        """Merge the state of the actor that this one replaces; newer entries of this one win."""
+        """Merge the identity and the state of the replaced actor; newer entries of this actor win."""
         self._identity.retire(Identity(**identity), time.time())
         self.restore(state)
 
     def hand_over(self) -> dict[str, Any]:
         """The state for the replacement. From now on `check_open` raises."""
-        self._has_left = True
+        self._is_closed = True
         return self.state()
 
     def check_open(self) -> None:
@@ -72,7 +72,7 @@ class DetachedActor:
         Raises:
             RuntimeError: the state has been handed over.
         """
-        if self._has_left:
+        if self._is_closed:
             raise RuntimeError("this actor is being replaced by one of other code; ask again")
 
     def state(self) -> dict[str, Any]:
@@ -85,9 +85,9 @@ class DetachedActor:
 
 
 def detached_actor(cls: type[DetachedActor], name: str, version: str | None = None) -> Any:
-    """Get or create the named actor, replacing one of other code. Blocks.
+    """Get or create the named actor, replacing an actor of other code. Blocks.
 
-    If it dies, Ray restarts it without its state.
+    Ray restarts a dead actor without its state.
 
     Args:
         version: code version of this process; RayLLM's by default.
@@ -111,8 +111,7 @@ def _get(cls: type[DetachedActor], name: str, version: str) -> Any:
         "lifetime": "detached",
         "num_cpus": 0,
         "max_restarts": -1,
-        # On the node without which there is no cluster: the loss of another one does not interrupt them. Serve's
-        # controller is there as well.
+        # On the head node, as Serve's controller: the loss of another node does not interrupt the actors.
         "resources": {HEAD_NODE_RESOURCE_NAME: 0.001},
         # Otherwise a replica's child actors would be placed in its placement group and end with it.
         "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=None),
@@ -127,12 +126,12 @@ def _identity_of(actor: Any) -> Identity:
 
 
 def _replaced(old: Any, identity: Identity, cls: type[DetachedActor], name: str, version: str) -> Any:
-    """Replace `old`. Of several processes that do so at the same time, one creates the actor."""
+    """Replace `old`. Of several processes that do so at once, one creates the new actor."""
     try:
         state = ray.get(old.hand_over.remote(), timeout=_ANSWER_S) if hasattr(old, "hand_over") else {}
     except RayError as error:
         # Another process was faster, or the actor died: processes that cache its state restore it.
-        logger.warning("`%s` of other code did not hand over what it keeps: %r", name, error)
+        logger.warning("`%s` of other code did not hand over its state: %r", name, error)
         state = {}
     ray.kill(old, no_restart=True)
     new = _get(cls, name, version)

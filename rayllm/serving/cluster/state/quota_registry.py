@@ -1,4 +1,4 @@
-"""Quotas of keys, shared by all routers of the cluster: a router leases a part, and needs no call for each request."""
+"""Quotas of keys, shared by all routers: a router leases a part of a quota, and needs no call for each request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 _ACTOR = "rayllm-quotas"
 _PREFIX = "rayllm-quotas/"
-# Seconds between saves: so much may be lost with the actor.
+# Seconds between saves, and so of usage that may be lost with the actor.
 _SAVE_S = 1.0
-# A request waits so long for one in progress to end, which its router may be about to report.
+# Seconds that a request waits for a slot of its key, whose release a router may be about to report.
 _CONCURRENT_WAIT_S = 0.05
-# Seconds after which a router that has reported nothing is taken for dead.
+# Seconds without a report after which a router counts as dead.
 _SILENT_S = 10.0
 # Seconds that a request waits for the actor, which may be restarting. On a busy machine that takes Ray more than ten.
 _TIMEOUT_S = 30.0
@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 
 class Change(NamedTuple):
-    """An amount that a key has used, or gives back, of what was lent `age_s` seconds ago."""
+    """An amount that a key used, or a negative amount released, of a lease `age_s` seconds ago."""
 
     key: str
     kind: Kind
@@ -48,10 +48,12 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Instant:
-    """A moment of which another process can tell how long ago it was, even if the clock is set meanwhile.
+    """A point in time whose age another process can tell, even if the clock is set meanwhile.
 
-    `epoch_s` are seconds since the epoch, and `monotonic_s` those of a clock that is never set, which all processes of
-    a machine share until it boots; `boot` names that.
+    Attributes:
+        epoch_s: seconds since the epoch.
+        monotonic_s: time of the machine's monotonic clock.
+        boot: id of the boot, for which the monotonic clock holds.
     """
 
     epoch_s: float
@@ -60,12 +62,12 @@ class Instant:
 
     @classmethod
     def now(cls) -> Instant:
-        """This moment."""
+        """The present."""
         return cls(time.time(), time.monotonic(), boot_id())
 
     @property
     def age_s(self) -> float:
-        """Seconds since then. On another machine or after a reboot, clocks have to be right for that."""
+        """Seconds since this instant; on another machine or after a reboot, by the clocks."""
         now = Instant.now()
         if self.boot == now.boot:
             return max(0.0, now.monotonic_s - self.monotonic_s)
@@ -73,24 +75,24 @@ class Instant:
 
 
 class QuotaActor(DetachedActor):
-    """Quotas by application and key. One detached actor of the cluster, which keeps them through its own restart."""
+    """Quotas by application and key. A detached actor of the cluster, which saves them for its own restart."""
 
     def __init__(self, version: str = "") -> None:
         super().__init__(version)
         self._quotas: dict[Key, Quota] = {}
         self._changed: dict[Key, None] = {}
         self._released = asyncio.Event()
-        # When each router of each application was heard of last.
+        # Time of the last report of each router of each application.
         self._routers: dict[Key, float] = {}
         self._load()
         self._saving: asyncio.Task[None] | None = None
 
     async def lease(
-        self, app: str, router: str, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: Sequence[Change]
+        self, app: str, router: str, key: str, limits: Amounts, need: Amounts, want: Amounts, released: Sequence[Change]
     ) -> dict[str, Any]:
-        """Give back what is `returned`, and lend as `Quota.lend`; returns the fields of a `Lease`."""
+        """Release earlier leases, then lease as `Quota.lease`; returns the fields of a `Lease`."""
         self.check_open()
-        await self.settle(app, router, returned)
+        await self.settle(app, router, released)
         deadline = time.monotonic() + _CONCURRENT_WAIT_S
         while True:
             now = time.monotonic()
@@ -110,7 +112,7 @@ class QuotaActor(DetachedActor):
     async def settle(
         self, app: str, router: str, changes: Sequence[Change], in_progress: Mapping[str, int] | None = None
     ) -> None:
-        """Apply changes, and correct the router's requests in progress by key to what it says."""
+        """Apply changes, and set the requests in progress by key to what the router reports."""
         self.check_open()
         if self._saving is None:
             self._saving = in_background(self._save())
@@ -119,22 +121,22 @@ class QuotaActor(DetachedActor):
         for key, kind, amount, age_s in changes:
             self._quotas.setdefault((app, key), Quota()).use(now, router, kind, amount, age_s)
             self._changed[app, key] = None
-        said = {} if in_progress is None else {**self._busy(app, router), **in_progress}
-        for key, count in said.items():
+        reported = {} if in_progress is None else {**self._busy(app, router), **in_progress}
+        for key, count in reported.items():
             self._quotas.setdefault((app, key), Quota()).correct(now, router, count)
         if in_progress is not None or any(change[1] == "concurrent" for change in changes):
             self._released.set()
 
     def state(self) -> dict[str, Any]:
-        """Save the quotas; returns nothing, since the replacement loads them from the key-value store."""
+        """Save the quotas to the key-value store, from which the replacement loads them."""
         _write(*self._unsaved())
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Do nothing: the quotas were loaded from the key-value store at the start."""
+        """Do nothing: quotas are loaded from the key-value store at the start."""
 
     def _busy(self, app: str, router: str) -> dict[str, int]:
-        """The keys of which the router is taken to have requests in progress, with none."""
+        """The keys with requests in progress of the router, with count 0."""
         return {key: 0 for (other, key), quota in self._quotas.items() if other == app and router in quota.routers}
 
     def _count(self, app: str, now: float) -> int:
@@ -159,7 +161,7 @@ class QuotaActor(DetachedActor):
                 self._changed.update(changed)
 
     def _unsaved(self) -> tuple[dict[str, str], list[str]]:
-        """What to write to the key-value store, and what to delete from it."""
+        """Entries to write to the key-value store, and names to delete there."""
         now, changed, self._changed = time.monotonic(), self._changed, {}
         saved_at = asdict(Instant.now())
         idle = [each for each, quota in self._quotas.items() if quota.is_idle(now)]
@@ -191,9 +193,9 @@ class QuotaRegistry:
         self._actor: Any = None
 
     async def lease(
-        self, key: str, limits: Amounts, need: Amounts, want: Amounts, returned: Sequence[Change] = ()
+        self, key: str, limits: Amounts, need: Amounts, want: Amounts, released: Sequence[Change] = ()
     ) -> Lease:
-        """Give back what is `returned`, and lease as `Quota.lend`. It waits while the actor is restarted.
+        """Release earlier leases, then lease as `Quota.lease`. Waits while the actor restarts.
 
         Raises:
             UnavailableError: the actor does not answer.
@@ -202,18 +204,18 @@ class QuotaRegistry:
             async with asyncio.timeout(_TIMEOUT_S):
                 while True:
                     try:
-                        return Lease(**await self._call("lease", key, limits, need, want, list(returned)))
+                        return Lease(**await self._call("lease", key, limits, need, want, list(released)))
                     except RayError as error:
                         logger.warning("The registry of quotas does not answer, trying again: %r", error)
-                        # Perhaps it was given back already. What is not counts until it leaves the window.
-                        returned = ()
+                        # Perhaps released already; if not, the amounts count until they leave the window.
+                        released = ()
                         await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             message = "The limits of your key cannot be checked now; try again."
             raise UnavailableError(message, None, "limits_unavailable", 5) from None
 
     async def settle(self, changes: Sequence[Change], in_progress: Mapping[str, int] | None = None) -> None:
-        """Apply changes, which are lost if the actor dies meanwhile, and tell that this router lives."""
+        """Report changes, which are lost if the actor dies meanwhile, and that this router lives."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._call("settle", list(changes), in_progress)

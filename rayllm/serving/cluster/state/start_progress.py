@@ -1,4 +1,4 @@
-"""Progress of starting replicas, in Ray's key-value store: they answer no calls yet."""
+"""Progress of starting replicas, which answer no calls yet, in Ray's key-value store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from rayllm.cluster.ray_internals import kv_delete, kv_get, kv_keys, kv_put
 
 _PREFIX = "rayllm-starting/"
-# Downloads report every chunk, more often than is read.
+# Seconds between writes; downloads report every chunk.
 _PERIOD_S = 1.0
 # A start must not fail because its progress cannot be published.
 _UNPUBLISHED = (RayError, RuntimeError, ConnectionError)
@@ -21,10 +21,15 @@ _UNPUBLISHED = (RayError, RuntimeError, ConnectionError)
 
 @dataclass(frozen=True)
 class Start:
-    """Progress of a start.
+    """Progress of a replica's start.
 
-    `phase` is fetch, load or warm_up, `since` its start in seconds since the epoch; `done` of `size` bytes are fetched,
-    both 0 where nothing is. `application` and `model_id` say whose replica it is.
+    Attributes:
+        phase: fetch, load or warm_up.
+        since: start of the phase, in seconds since the epoch.
+        done: bytes fetched.
+        size: bytes to fetch; 0 if nothing is fetched.
+        application: application of the replica.
+        model_id: model of the replica.
     """
 
     phase: str
@@ -36,12 +41,12 @@ class Start:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since its phase began."""
+        """Seconds since the phase began."""
         return time.time() - self.since
 
     @property
     def share(self) -> str:
-        """How much has been fetched, as the end of a sentence; empty where nothing is."""
+        """Share fetched, as the end of a sentence; empty if nothing is fetched."""
         return f", {self.done / self.size:.0%} of {self.size / 1e9:.1f} GB" if self.size else ""
 
     def __str__(self) -> str:
@@ -80,7 +85,7 @@ class StartProgress:
 
 
 def starts(replica_ids: Iterable[str]) -> dict[str, Start]:
-    """Progress of those replicas that are starting."""
+    """Progress of the replicas among `replica_ids` that are starting."""
     values = {replica_id: kv_get(_PREFIX + replica_id) for replica_id in replica_ids}
     return {replica_id: Start(**json.loads(value)) for replica_id, value in values.items() if value}
 

@@ -7,7 +7,7 @@ import asyncio
 import ray
 from ray.serve.config import ProxyLocation
 
-from rayllm.cluster.ray_internals import serve_client
+from rayllm.cluster.ray_internals import serve_controller
 from rayllm.config import RouterConfig
 
 
@@ -19,7 +19,7 @@ async def listening_hosts(config: RouterConfig) -> list[str]:
 def listening_addresses(config: RouterConfig) -> list[tuple[str, str]]:
     """The same, each with the key that sets it; without Ray Serve's while it does not run. Blocks."""
     own = [("router.listen", config.address[0])] if config.address else []
-    client = serve_client(required=False) if ray.is_initialized() else None
+    client = serve_controller(required=False) if ray.is_initialized() else None
     if client is None:
         return own
     # Without proxies, Serve's address is the routers', unless they have their own.

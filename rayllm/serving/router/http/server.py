@@ -15,7 +15,7 @@ from typing import Any
 from ray.serve.config import ProxyLocation
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve_client
+from rayllm.cluster.ray_internals import name_request_in_logs, raylet_pid, serve_controller
 from rayllm.config import RouterConfig
 from rayllm.core.error_shapes import error_response
 from rayllm.core.errors import ClusterError, RayLLMError, RequestTimeoutError, RouteNotFoundError, UnavailableError
@@ -171,7 +171,7 @@ async def open_http_server(
     Raises:
         ClusterError: the address is not available, or belongs to another application.
     """
-    controller = serve_client()
+    controller = serve_controller()
     details = await asyncio.to_thread(controller.get_serve_details)
     address = config.address or _serve_address(controller, details, app_name)
     if address is None:

@@ -20,7 +20,7 @@ def test_who_comes_first_decides() -> None:
 
 
 def test_a_version_that_nobody_serves_is_forgotten() -> None:
-    ledger = ServedVersionsActor(held_s=0.05)
+    ledger = ServedVersionsActor(kept_s=0.05)
     ledger.hold("a", OLD)
     time.sleep(0.1)
     assert ledger.hold("a", None) is None
@@ -28,7 +28,7 @@ def test_a_version_that_nobody_serves_is_forgotten() -> None:
 
 
 def test_a_version_is_held_for_as_long_as_it_is_renewed() -> None:
-    ledger = ServedVersionsActor(held_s=0.3)
+    ledger = ServedVersionsActor(kept_s=0.3)
     ledger.hold("a", OLD)
     for _ in range(4):
         time.sleep(0.1)

@@ -44,6 +44,6 @@ class Client:
 async def test_who_listens_where(
     monkeypatch: pytest.MonkeyPatch, listen: str | None, proxies: str, host: str | None, hosts: list[str]
 ) -> None:
-    monkeypatch.setattr(listen_addresses, "serve_client", lambda required: Client(HttpConfig(host), proxies))
+    monkeypatch.setattr(listen_addresses, "serve_controller", lambda required: Client(HttpConfig(host), proxies))
     monkeypatch.setattr(listen_addresses.ray, "is_initialized", lambda: True)
     assert await listening_hosts(RouterConfig(listen=listen)) == hosts
