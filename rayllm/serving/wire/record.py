@@ -1,4 +1,4 @@
-"""What a router knows of one request."""
+"""The record of one request: what a router counts, logs and traces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from rayllm.core.request_stats import RequestStats
 
 CLIENT_LEFT = 499
-"""Status of requests whose client left before the reply began; nginx has it, too."""
+"""Status of requests whose client left before the reply began, as in nginx."""
 _NO_STATS = RequestStats()
-# Each phase's parts.
+# Parts of each phase.
 _PHASES = {
     "router": ("router", "hooks", "guards", "transfer", "prepare"),
     "waiting": ("lost", "wait", "adapter"),
@@ -25,19 +25,34 @@ _PHASES = {
 
 @dataclass
 class RequestRecord:
-    """One request, from its headers to the end of its reply. Times are `time.perf_counter()`'s, `created` the epoch's.
+    """One request, from its headers to the end of its reply. Times `…_at` are those of `time.perf_counter()`.
 
-    `key` is the name of the sender's key, empty without keys, and `labels` are those of that key. `model_id` and
-    `adapter` are empty until the model is known; `status` is the one that the client got, 0 until something was sent,
-    and 499 if the client left first; `refusal` is the code of the error that the router answered with, and
-    `error_status` the status of an error, which is not the client's if the reply had begun. `attempts` counts the
-    replicas that the request was sent to, `continuations` how often another one had to go on with a reply that had
-    begun; `replica` is the last of them, `choice` says why that one, `waited_for` what for the request had to wait.
-    `routed_at` is when the router began to look for a replica, `sent_at` when the replica got the request,
-    `first_byte_at` when the reply began; `lost_s` are the seconds that replicas had it that did not answer, and
-    `hooks_s` those of policy hooks; `guards_s` are those in which guards were asked about the request, and
-    `reply_guards_s` about its reply. `span` is OpenTelemetry's, None without tracing, and `trace_headers` continue it
-    in the replica.
+    Attributes:
+        endpoint: path of the request.
+        model_id: model; empty until it is known.
+        adapter: adapter's own name; empty for a base model.
+        status: status that the client got; 0 before the reply, 499 if the client left first.
+        refusal: code of the error that the router answered with.
+        error_status: status of that error, which the client does not get if the reply had begun.
+        attempts: replicas that the request was sent to.
+        fallbacks: fallback models that the request was sent to.
+        continuations: times that another replica continued a reply that had begun.
+        replica: last replica that the request was sent to.
+        choice: why the router chose that replica.
+        waited_for: what the request had to wait for.
+        created: arrival, in seconds since the epoch.
+        routed_at: when the model was known and the router began to look for a replica.
+        sent_at: when the request was sent to the replica.
+        first_byte_at: when the reply began.
+        lost_s: seconds with replicas that did not answer.
+        hooks_s: seconds with policy hooks.
+        guards_s: seconds with guards, about the request.
+        reply_guards_s: seconds with guards, about the reply.
+        stats: the replica's figures; None if it reported none.
+        key: name of the sender's key; empty without keys.
+        labels: labels of that key.
+        span: OpenTelemetry's span; None without tracing.
+        trace_headers: headers that continue the trace in the replica.
     """
 
     endpoint: str
@@ -70,21 +85,21 @@ class RequestRecord:
     trace_headers: dict[str, str] = field(default_factory=dict)
 
     def routed(self) -> None:
-        """The model is known; a replica is looked for from now on."""
+        """Note that the model is known, and the router looks for a replica."""
         if self.routed_at is None:
             self.routed_at = time.perf_counter()
 
     def sent_to(self, replica: str, choice: str = "", waited_for: str = "") -> None:
-        """The request goes to a replica now."""
+        """Note that the request is sent to a replica."""
         self.attempts += 1
         self.replica, self.choice, self.sent_at = replica, choice, time.perf_counter()
         self.waited_for = waited_for or self.waited_for
 
     def came_back(self, was_full: bool = False) -> None:
-        """The replica did not answer, and the request is looking for another.
+        """Note that the replica did not answer, and the router looks for another.
 
         Args:
-            was_full: whether the replica had no slot for it; then it has only waited there.
+            was_full: whether the replica had no free slot, so that the request only waited there.
         """
         if self.sent_at is not None:
             if not was_full:
@@ -92,47 +107,47 @@ class RequestRecord:
             self.sent_at = None
 
     def began(self) -> None:
-        """The first bytes of the reply are there."""
+        """Note the first bytes of the reply."""
         if self.first_byte_at is None:
             self.first_byte_at = time.perf_counter()
 
     def answered(self, status: int) -> None:
-        """The client has got a status. A reply has only one, whatever happens later."""
+        """Note the status that the client got; a later status does not count."""
         self.status = self.status or status
 
     def refused(self, status: int, code: str) -> None:
-        """The router answers with an error of its own."""
+        """Note that the router answers with an error of its own."""
         self.refusal, self.error_status = code, status
 
     def end(self) -> None:
-        """The reply is complete, or the client has left."""
+        """Note that the reply is complete, or the client has left."""
         self.ended_at = time.perf_counter()
         self.status = self.status or CLIENT_LEFT
 
     @property
     def outcome(self) -> int:
-        """The status of the error that ended the request, also where the client had got another, or else the status."""
+        """Status of the error that ended the request, even if the reply had begun; else the status."""
         return self.error_status or self.status
 
     @property
     def total_s(self) -> float:
-        """From the request's headers to the end of its reply."""
+        """Seconds from the request's headers to the end of the reply."""
         return self.ended_at - self.started_at
 
     @property
     def first_token_s(self) -> float | None:
-        """From the request's headers to the first token; None if none was generated."""
+        """Seconds from the request's headers to the first token; None without generated tokens."""
         stats = self.stats
         if not stats or not stats.generated_tokens:
             return None
         if self.continuations and self.first_byte_at is not None:
-            # The last replica's stats do not tell when the first one began.
+            # The stats are the last replica's, and the first token came from the first replica.
             return self.first_byte_at - self.started_at
         return max(0.0, self.total_s - stats.decode_s - stats.deliver_s)
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of the prompt and of all answers; None if a replica has worked on it, and nobody knows how much."""
+        """Tokens of the prompt and of all answers; None if a replica generated an unknown number of tokens."""
         if self.stats:
             return self.stats.tokens
         is_refused_by_replica = self.status >= 400 and self.status != CLIENT_LEFT and not self.refusal
@@ -140,14 +155,14 @@ class RequestRecord:
         return None if has_worked and not is_refused_by_replica else 0
 
     def parts(self, until: float | None = None) -> list[tuple[str, float]]:
-        """The request's time until its end, or `until`, by what it was spent on, in seconds and in order."""
+        """Seconds of the request until its end, or `until`, by what the time was spent on, in order."""
         end = self.ended_at if until is None else until
         routed_at = end if self.routed_at is None else self.routed_at
         sent_at = end if self.sent_at is None else self.sent_at
         stats = self.stats or _NO_STATS
-        # What the replica does not account for, all of it if it said nothing.
+        # What the replica's figures do not explain.
         transfer_s = max(0.0, end - sent_at - stats.held_s - stats.total_s)
-        # Replies go on being generated while guards are asked.
+        # The replica continues to generate while guards are asked.
         reply_guards_s = min(self.reply_guards_s, transfer_s)
         return [
             ("router", routed_at - self.started_at - self.hooks_s - self.guards_s),
@@ -160,10 +175,10 @@ class RequestRecord:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The record for logs: nothing of what the client wrote or was answered."""
+        """The record for logs, without prompt or answer."""
         stats = self.stats or _NO_STATS
         parts, first_token_s = defaultdict(float, self.parts()), self.first_token_s
-        # They add up to the whole.
+        # The phases add up to the total.
         phases = {f"{phase}_s": sum(parts[name] for name in names) for phase, names in _PHASES.items()}
         return {
             "id": self.request_id,

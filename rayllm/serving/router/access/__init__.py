@@ -1,1 +1,4 @@
-"""Who may call the router: keys in requests, and the file of keys."""
+"""Who may call the router, and how much: keys, tokens and limits.
+
+Process: router.
+"""

@@ -1,4 +1,4 @@
-"""ASGI middleware that admits requests by their keys, before anything of their body is read."""
+"""ASGI middleware that admits requests by their keys, before their bodies are read."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from rayllm.serving.router.access.credentials import Credentials
 from rayllm.serving.router.http.admin_keys import AdminKeys, bearer_key
 from rayllm.serving.router.http.errors import path_of
 
-# Tells whether the process lives; load balancers have no keys.
+# Open to load balancers, which have no keys.
 _OPEN = "/health"
 _METRICS = "/metrics"
-# No key and no token is called so.
+# No key or token can have this name.
 _ADMINISTRATOR = Caller("router:admin", is_admin=True)
-# Anthropic's clients send their key here.
+# Header of the key from Anthropic's clients.
 _API_KEY = "x-api-key"
 
 
 @dataclass(eq=False)
 class ApiKeyGate:
-    """Finds the caller of each request, and puts it into the scope as `user`.
+    """Finds the caller of each request, and puts the caller into the scope as `user`.
 
     Args:
-        refused: called with the error of each request that is not admitted.
-        open_requests: shares of what is in progress, in which the forwarder counts those to models.
-        open_paths: further paths that need no key, but may say more to who has one.
+        refused: called with the error of each refused request.
+        open_requests: shares of requests in progress; the forwarder counts requests to models there.
+        open_paths: further paths that need no key, but may tell callers with a key more.
     """
 
     app: ASGIApp
@@ -48,12 +48,12 @@ class ApiKeyGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Calls in process have a user already.
-        with ExitStack() as held:
+        with ExitStack() as share:
             if scope["type"] == "http" and "user" not in scope and (path := path_of(Request(scope))) != _OPEN:
                 try:
                     scope["user"] = caller = await self._caller(scope, path)
                     if path not in BY_PATH:
-                        held.enter_context(self.open_requests.holding(caller.tenant))(1)
+                        share.enter_context(self.open_requests.holding(caller.tenant))(1)
                 except RayLLMError as error:
                     if path not in self.open_paths:
                         self.refused(error)

@@ -1,7 +1,7 @@
 """ASGI middleware for services without keys: refuses what browsers send on behalf of other web pages.
 
-Whoever opens a web page lets it send requests to this machine: to a name of its own that it has made lead here (DNS
-rebinding), whose replies it can read, or to a loopback address, blindly.
+A web page can send requests to this machine: to a name of its own that resolves to this machine (DNS rebinding), with
+access to the replies, or blindly to a loopback address.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rayllm.core.hosts import is_loopback
 from rayllm.serving.router.http.errors import path_of
 
 _HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([^\[\]:/@\s]+))(?::\d*)?")
-# Methods that change nothing.
+# Methods without effect.
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class BrowserGate:
-    """Lets requests pass that name this machine, and that no page of another origin sends to change something.
+    """Admits requests that name this machine, and changes only from pages of this or an allowed origin.
 
     Args:
-        refused: called with the error of each request that is not let in.
+        refused: called with the error of each refused request.
     """
 
     def __init__(self, app: ASGIApp, config: RouterConfig, refused: Callable[[RayLLMError], None]) -> None:

@@ -19,7 +19,7 @@ _PARAMETERS = ("limit", "after")
 
 
 def described(key: Key) -> dict[str, Any]:
-    """A key as administrators see it: all but its hash, and whether it has expired."""
+    """A key as administrators see it, with its status and without its hash."""
     status = "expired" if key.has_expired else "active"
     known = key.model_dump(mode="json", exclude={"hash"})
     return {"object": "key", **known, "tenant": key.tenant or key.name, "status": status}

@@ -1,4 +1,4 @@
-"""Limits of keys: whether a request may go on, with what this router has leased of each quota."""
+"""Limits of keys: admits requests within what this router has leased of each quota."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rayllm.serving.cluster.background import in_background
 from rayllm.serving.cluster.state.quota_registry import Change, QuotaRegistry
 from rayllm.serving.router.requests.demand import Demand
 
-# Seconds between reports; what is leased and not used for so long is given back.
+# Seconds between reports, and after which an unused lease is released.
 _PERIOD_S = 1.0
-# Seconds for which a refusal is repeated without asking.
+# Seconds for which a refusal is repeated without a new call.
 _REFUSED_S = 0.1
 # Estimates before the first request.
 _TOKENS_PER_BYTE = 0.25
 _TYPICAL_ANSWER = 256
-# Weight of the latest request in estimates, and how many averages are kept.
+# Weight of the latest request in averages, and most averages kept.
 _WEIGHT = 0.1
 _MAX_AVERAGES = 10_000
 
 
 @dataclass
 class Admission:
-    """A request that may go on.
+    """A request that was admitted.
 
     Args:
-        headers: `x-ratelimit-…` of its reply.
-        settle: called once, at its end, with the tokens that it used; None if nobody knows.
+        headers: `x-ratelimit-…` of the reply.
+        settle: called once, at the end of the request, with the tokens used; None if unknown.
     """
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,16 @@ class Admission:
 
 @dataclass
 class _Leased:
-    """What this router has of one key's quota: `spare` was leased at `since`, and `used` of it since then."""
+    """This router's leases of one key's quota.
+
+    Attributes:
+        spare: amounts leased and not used.
+        used: amounts used since the last lease.
+        since: time of the last lease.
+        last: the last lease, or the last refusal.
+        refused_until: time until which a refusal is repeated.
+        refused_need: amounts that were refused.
+    """
 
     spare: dict[Kind, int] = field(default_factory=dict)
     used: dict[Kind, int] = field(default_factory=dict)
@@ -58,7 +67,7 @@ class _Leased:
 
 
 class RateLimiter:
-    """Admits the requests of one router."""
+    """Admits the requests of one router by the limits of their keys."""
 
     def __init__(self, registry: QuotaRegistry, now: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -69,14 +78,14 @@ class RateLimiter:
         self._reporting: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Start the process that keeps the quotas, if there is none, so that the first request need not wait for it."""
+        """Start the actor of the quotas, lest the first request wait for its start."""
         in_background(self._registry.settle([]))
 
     async def admit(self, caller: Caller, tokens: int) -> Admission:
         """Reserve what a request needs.
 
         Raises:
-            RateLimitError: a limit of the key's has been reached.
+            RateLimitError: the key has reached a limit.
             UnavailableError: the quotas cannot be reached.
         """
         limits = caller.limits
@@ -87,23 +96,23 @@ class RateLimiter:
         amounts: dict[Kind, int] = {"requests": 1, "tokens": tokens, "tokens_per_day": tokens, "concurrent": 1}
         need = {kind: amounts[kind] for kind in limits}
         leased = self._leased.setdefault(caller.name, _Leased())
-        if not self._take(leased, need):
+        if not self._reserve(leased, need):
             async with leased.lock:
-                if not self._take(leased, need):
+                if not self._reserve(leased, need):
                     await self._lease(caller.name, leased, limits, need)
         if "concurrent" in need:
             self._in_progress[caller.name] += 1
         return Admission(_headers(limits, leased, self._now()), self._settler(caller.name, need))
 
     async def close(self) -> None:
-        """Give back what is left."""
+        """Release all leases."""
         if self._reporting:
             self._reporting.cancel()
-            self._give_back(self._leased.items())
+            self._release(self._leased.items())
             await self._registry.settle(self._changes)
 
-    def _take(self, leased: _Leased, need: Amounts) -> bool:
-        """Take what a request needs from what is leased, if it is enough."""
+    def _reserve(self, leased: _Leased, need: Amounts) -> bool:
+        """Reserve what a request needs, if enough is leased."""
         if any(leased.spare.get(kind, 0) < amount for kind, amount in need.items()):
             return False
         for kind, amount in need.items():
@@ -115,19 +124,19 @@ class RateLimiter:
         now = self._now()
         if now < leased.refused_until and all(need[kind] >= leased.refused_need.get(kind, 0) for kind in need):
             raise _error(limits, need, leased, now)
-        returned = self._spare_changes(name, leased)
-        # As much as was used in the last period; what is counted at once is never leased in advance.
+        released = self._spare_changes(name, leased)
+        # As much as was used in the last period; slots for concurrent requests are never leased in advance.
         elapsed = max(now - leased.since, _PERIOD_S / 100)
         want: Amounts = {
             kind: int(used / elapsed * _PERIOD_S) for kind, used in leased.used.items() if kind != "concurrent"
         }
         leased.spare, leased.used = {}, {}
-        asked = in_background(self._registry.lease(name, limits, need, want, returned))
+        asked = in_background(self._registry.lease(name, limits, need, want, released))
         try:
-            # Shielded: what is granted to a client that has left is given back.
+            # Shielded: a lease for a client that has left is released.
             lease = leased.last = await asyncio.shield(asked)
         except asyncio.CancelledError:
-            asked.add_done_callback(partial(self._give_back_lease, name))
+            asked.add_done_callback(partial(self._release_lease, name))
             raise
         leased.since = self._now()
         if lease.granted is None:
@@ -135,7 +144,7 @@ class RateLimiter:
                 leased.refused_until, leased.refused_need = leased.since + _REFUSED_S, dict(need)
             raise _error(limits, need, leased, leased.since)
         leased.spare = dict(lease.granted)
-        self._take(leased, need)
+        self._reserve(leased, need)
 
     def _settler(self, name: str, need: Amounts) -> Callable[[int | None], None]:
         admitted_at = self._now()
@@ -153,7 +162,7 @@ class RateLimiter:
 
         return settle
 
-    def _give_back_lease(self, name: str, asked: asyncio.Task[Lease]) -> None:
+    def _release_lease(self, name: str, asked: asyncio.Task[Lease]) -> None:
         granted = asked.result().granted if not asked.cancelled() and asked.exception() is None else None
         self._changes += [Change(name, kind, -amount, 0.0) for kind, amount in (granted or {}).items()]
 
@@ -162,14 +171,14 @@ class RateLimiter:
             await asyncio.sleep(_PERIOD_S)
             now = self._now()
             old = [(name, leased) for name, leased in self._leased.items() if leased.since <= now - _PERIOD_S]
-            self._give_back(old)
+            self._release(old)
             for name, leased in old:
                 if not leased.lock.locked():
                     del self._leased[name]
             self._in_progress = +self._in_progress
             await self._flush(self._in_progress)
 
-    def _give_back(self, entries: Iterable[tuple[str, _Leased]]) -> None:
+    def _release(self, entries: Iterable[tuple[str, _Leased]]) -> None:
         for name, leased in entries:
             self._changes += self._spare_changes(name, leased)
             leased.spare = {}
@@ -184,7 +193,7 @@ class RateLimiter:
 
 
 def _headers(limits: Amounts, leased: _Leased, now: float) -> dict[str, str]:
-    """`x-ratelimit-…`, as OpenAI has them; of two limits on tokens that of which less is left.
+    """The headers `x-ratelimit-…` as in OpenAI's API; of two limits on tokens, the limit with less left.
 
     Source: https://platform.openai.com/docs/guides/rate-limits
     """
@@ -202,7 +211,7 @@ def _headers(limits: Amounts, leased: _Leased, now: float) -> dict[str, str]:
 
 
 def _duration(seconds: float) -> str:
-    """Such as `1m5s`, rounded up."""
+    """A duration such as `1m5s`, rounded up."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = [(hours, "h"), (minutes, "m"), (rest, "s")]
@@ -233,27 +242,27 @@ class _Averages:
 
 
 class TokenEstimates:
-    """Estimates by tenant and model: nobody's requests change what others reserve."""
+    """Estimated tokens of requests, learned by tenant and model."""
 
     def __init__(self) -> None:
         self._averages: OrderedDict[tuple[str, str], _Averages] = OrderedDict()
 
     def tokens(self, tenant: str, model_id: str, demand: Demand) -> int:
-        """Tokens of the prompts, and at most those of the answers: the limit of each, or an average without one."""
-        averages = self._of(tenant, model_id)
+        """Tokens of prompts and answers; of an answer its limit, or the average without a limit."""
+        averages = self._averages_of(tenant, model_id)
         answer = averages.answer if demand.answer_limit is None else demand.answer_limit
         return 1 + int(demand.prompt_bytes * averages.tokens_per_byte + demand.answers * answer)
 
     def learn(self, tenant: str, model_id: str, demand: Demand, stats: RequestStats) -> None:
-        """A request has ended."""
-        averages = self._of(tenant, model_id)
+        """Update the averages with a request that has ended."""
+        averages = self._averages_of(tenant, model_id)
         if demand.answer_limit is None and stats.answers and stats.finish_reason != "abort":
             averages.answer = _moved(averages.answer, stats.generated_tokens / stats.answers, _TYPICAL_ANSWER)
         if demand.prompt_bytes:
             ratio = stats.prompt_tokens / demand.prompt_bytes
             averages.tokens_per_byte = _moved(averages.tokens_per_byte, ratio, _TOKENS_PER_BYTE)
 
-    def _of(self, tenant: str, model_id: str) -> _Averages:
+    def _averages_of(self, tenant: str, model_id: str) -> _Averages:
         averages = self._averages.setdefault((tenant, model_id), _Averages())
         self._averages.move_to_end((tenant, model_id))
         if len(self._averages) > _MAX_AVERAGES:
@@ -262,5 +271,5 @@ class TokenEstimates:
 
 
 def _moved(average: float, latest: float, first: float) -> float:
-    """Move an average by one request, within bounds: none makes later ones reserve next to nothing, or far too much."""
+    """Move an average by one request, within bounds: a single request cannot make it useless."""
     return average + _WEIGHT * (min(max(latest, first / 4), 4 * max(average, first)) - average)

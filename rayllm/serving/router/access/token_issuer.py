@@ -1,4 +1,4 @@
-"""The OpenID Connect issuer of a service, whose public keys are fetched again from time to time."""
+"""The OpenID Connect issuer of a service, whose public keys are fetched every five minutes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rayllm.serving.cluster.background import in_background
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 300.0
-# Seconds between two fetches for tokens of unknown keys, which anybody can send.
+# Seconds between two fetches for tokens with unknown keys, which anyone can send.
 _UNKNOWN_S = 10.0
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1024 * 1024
-# Verified tokens to remember: a signature takes a tenth of a millisecond.
+# Verified tokens remembered: a verification takes a tenth of a millisecond.
 _MAX_TOKENS = 10_000
 
 
@@ -44,19 +44,19 @@ class TokenIssuer:
         self._refreshing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Fetch the keys, and again from time to time."""
+        """Fetch the keys every five minutes."""
         self._refreshing = asyncio.create_task(self._refresh())
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         if self._refreshing:
             self._refreshing.cancel()
 
     async def caller(self, token: str) -> Caller:
-        """The caller that has a token.
+        """The caller who sent a token.
 
         Raises:
-            AuthenticationError: it is not valid.
+            AuthenticationError: the token is not valid.
             UnavailableError: the issuer's keys have never been fetched.
         """
         digest = hashlib.sha256(token.encode()).digest()
@@ -85,7 +85,7 @@ class TokenIssuer:
             await asyncio.sleep(_PERIOD_S if self._keys is not None else _UNKNOWN_S)
 
     async def _fetched(self, seconds: float) -> None:
-        """Wait for the keys that are being fetched; fetch them if the last time is longer ago than some seconds."""
+        """Wait for the running fetch; start a fetch if the last is longer ago than `seconds`."""
         has_ended = self._fetching is None or self._fetching.done()
         if has_ended and time.monotonic() - self._fetched_at > seconds:
             self._fetching = in_background(self._fetch())
@@ -93,14 +93,14 @@ class TokenIssuer:
             await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> None:
-        """Fetch the keys; without success, those of before stay."""
+        """Fetch the keys; after a failure, the last keys stay in force."""
         self._fetched_at = time.monotonic()
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
                 url = self.config.jwks_url or await self._discover(session)
                 keys = jwt.PyJWKSet.from_dict(await _json(session, url)).keys
             self._keys = {key.key_id or "": key for key in keys}
-            # A key that is gone may have been stolen.
+            # A removed key may have been stolen.
             self._callers.clear()
         # An issuer may send anything.
         except Exception as error:

@@ -20,10 +20,10 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _BY_LABEL = re.compile(LABEL + r"[\w.-]+", re.ASCII)
 _PARAMETERS = ("group_by", "since", "until")
 
-# Sums by file, as routers tell each other, or why there are none now.
+# Sums by file, as routers send each other, or why the ledger cannot be read now.
 Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
 Wanted = tuple[str, str, str | None]
-"""The first day and the last, and whose usage; None is that of all keys."""
+"""First day, last day, and name of the key; None is all keys."""
 
 
 async def get_usage(

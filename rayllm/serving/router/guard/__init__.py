@@ -1,1 +1,4 @@
-"""Guards: models that are asked whether requests and replies are safe, and `/v1/moderations`."""
+"""Guards: models that are asked whether requests and replies are safe, and `/v1/moderations`.
+
+Process: router.
+"""

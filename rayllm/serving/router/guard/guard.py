@@ -1,4 +1,4 @@
-"""One guard, as the router asks it."""
+"""Questions to one guard."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rayllm.core.endpoints import CHAT, CLASSIFY
 from rayllm.core.errors import GuardError, RateLimitError, RequestError
 from rayllm.serving.router.guard.verdict import Verdict, of_answer, of_probabilities
 
-# Of one text: more are far beyond the context of any model.
+# Most parts of a text; more are far beyond the context of any model.
 _MAX_PARTS = 64
-# Of one request or reply.
+# Questions at once about a request or a reply.
 _QUESTIONS_AT_ONCE = 4
-# A verdict and its categories are shorter.
+# Most tokens of an answer; a verdict with its categories is shorter.
 _MAX_TOKENS = 100
 _SAFE = Verdict(False)
 _LIMIT_HEADERS = ("retry-after", "x-should-retry", "x-ratelimit-")
 
 
 class GuardCaller(Caller):
-    """The sender of a question to a guard, which meets no hooks and no guards itself."""
+    """The sender of a question to a guard. Hooks and guards do not see the question."""
 
 
 class Guard:
@@ -43,11 +43,11 @@ class Guard:
         self._labels: Sequence[str] = ()
 
     async def verdict(self, text: str, sender: GuardCaller, headers: Mapping[str, str], prompt: str = "") -> Verdict:
-        """What the guard says about a text, of any length.
+        """Ask about a text of any length.
 
         Args:
             text: a request, or a reply to `prompt`.
-            prompt: what the text replies to, for guards that write; "" for a request.
+            prompt: what the text replies to, for guards that write an answer; empty for a request.
 
         Raises:
             GuardError: the guard fails or takes too long.
@@ -81,7 +81,7 @@ class Guard:
     async def _chat(self, text: str, sender: GuardCaller, headers: Mapping[str, str], prompt: str) -> Verdict:
         messages = [{"role": "user", "content": text}]
         if prompt:
-            # What was asked last matters most.
+            # The end of the prompt matters most.
             question = prompt[-self.config.question_chars :]
             messages = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
         answer = await self._post(
@@ -110,7 +110,7 @@ class Guard:
         except (ValueError, KeyError, TypeError):
             raise GuardError(f"it answered {reply.status} without an error object") from None
         if reply.status == 429:
-            # A question of the client's own, at `/v1/moderations`.
+            # A client asks at `/v1/moderations`, within its own limits.
             limits = {name: value for name, value in reply.headers.items() if name.startswith(_LIMIT_HEADERS)}
             raise RateLimitError(message, reply_headers=limits)
         if reply.status != 200:
@@ -119,7 +119,7 @@ class Guard:
 
 
 def parts_of(text: str, length: int) -> list[str]:
-    """The text in parts of a length, each of which repeats the end of the one before, lest a cut hides something."""
+    """Split a text into parts of a length, which overlap lest a cut hide something."""
     overlap = length // 10
     starts = range(0, max(1, len(text) - overlap), length - overlap)
     return [text[start : start + length] for start in starts] if text else []

@@ -1,4 +1,4 @@
-"""The guards of one router, as its requests meet them."""
+"""The guards of one router, and which requests and replies they are asked about."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Guards:
         """Ask about a request, and prepare the questions about its reply.
 
         Args:
-            client: the client's request, which gets the guard of its reply.
-            fallbacks: ids of models that may answer it instead.
+            client: the client's request; its `reply_guard` is set.
+            fallbacks: ids of models that may answer the request instead.
 
         Raises:
-            RefusedError: a guard finds it unsafe.
+            RefusedError: a guard finds the request unsafe.
             GuardError: a guard fails, and `on_error` is `refuse`.
-            RequestError: its texts cannot be read, or are too long.
+            RequestError: the texts cannot be read, or are too long.
         """
         guards = self._those_for(client, resolved.model_id, {payload.model, resolved.full_name, *fallbacks})
         if not guards:
@@ -63,7 +63,7 @@ class Guards:
             await ask_all([guard for guard in guards if "input" in guard.config.check], client, "request", text)
         finally:
             client.record.guards_s += time.perf_counter() - started
-        # What is heard in a recording is not the model's.
+        # A transcription is not the model's own text.
         if of_reply := [guard for guard in guards if "output" in guard.config.check and client.path not in _FORMS]:
             client.exchange.reply_guard = ReplyGuard(of_reply, client, text)
 
@@ -90,14 +90,14 @@ class ReplyGuard:
         """Ask about a complete reply in JSON.
 
         Raises:
-            RefusedError: a guard finds it unsafe.
+            RefusedError: a guard finds the reply unsafe.
             GuardError: a guard fails, and `on_error` is `refuse`.
         """
         for text in reply_texts(json.loads(body)):
             await self._check(text)
 
     def stream(self) -> GuardedStream:
-        """A new stream of the reply."""
+        """A new stream for the reply."""
         return GuardedStream(max(guard.config.window_chars for guard in self.guards), self._check)
 
     async def _check(self, text: str) -> None:
@@ -112,8 +112,8 @@ async def ask_all(guards: Sequence[Guard], client: ClientRequest, what: str, tex
     """Ask guards about a text at the same time.
 
     Raises:
-        RefusedError: one finds it unsafe.
-        GuardError: one fails, and its `on_error` is `refuse`.
+        RefusedError: a guard finds the text unsafe.
+        GuardError: a guard fails, and its `on_error` is `refuse`.
     """
     sender = GuardCaller(_NAME, client.caller.tenant, priority=client.priority)
     found = await asyncio.gather(*(_verdict(guard, client, sender, text, prompt) for guard in guards))
@@ -136,7 +136,7 @@ async def _verdict(guard: Guard, client: ClientRequest, sender: GuardCaller, tex
 
 
 def question_headers(client: ClientRequest) -> dict[str, str]:
-    """Headers of questions to guards for a client's request, in whose trace they are."""
+    """Headers of questions to guards, with the trace of the client's request."""
     request_id = f"guard-{client.record.request_id}"[: headers.LONGEST_REQUEST_ID]
     return {headers.REQUEST_ID: request_id, **client.record.trace_headers}
 

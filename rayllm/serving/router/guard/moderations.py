@@ -34,11 +34,7 @@ _AT_ONCE = 4
 
 
 class ModerationsApi:
-    """ASGI application: the endpoint.
-
-    Args:
-        guards: the guards; the first is the default.
-    """
+    """ASGI application of the endpoint. The first of `guards` is the default."""
 
     def __init__(self, models: ModelRegistry, guards: list[Guard], hooks: RequestHooks, telemetry: Telemetry) -> None:
         self._models = models
@@ -89,11 +85,11 @@ class ModerationsApi:
         guard = self._guards.get(self._models.resolve(name, caller=client.caller).full_name)
         if guard is None:
             known = ", ".join(f"`{each}`" for each in self._guards if client.caller.may_use(each))
-            raise RequestError(f"The model `{name[:200]}` is no guard. Guards here: {known}.", "model")
+            raise RequestError(f"The model `{name[:200]}` is not a guard. Guards here: {known}.", "model")
         return guard
 
     async def _verdicts(self, client: ClientRequest, guard: Guard, texts: list[str]) -> list[Verdict]:
-        """What the guard says about each text; the questions count as the client's usage."""
+        """Ask about each text; the questions count as the client's usage."""
         room = asyncio.Semaphore(_AT_ONCE)
         sender = as_guard_caller(client)
 
@@ -108,10 +104,10 @@ class ModerationsApi:
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts to ask about, one for each result.
+    """The texts to ask about: as many as results.
 
     Raises:
-        RequestError: the input is none of OpenAI's kinds.
+        RequestError: the input is not of a kind that OpenAI specifies.
     """
     if isinstance(value, str):
         return [value]

@@ -1,4 +1,4 @@
-"""A stream that is released in windows, once guards have been asked about their text."""
+"""A stream that is sent in windows, after guards have been asked about the text of each window."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from typing import Any
 
 from rayllm.serving.router.requests.texts import delta_texts
 
-# Bytes of events held back, whatever the length of their text.
-_MAX_HELD = 1 << 20
+# Most bytes of events kept back, whatever the length of their text.
+_MAX_KEPT = 1 << 20
 
 
 class GuardedStream:
-    """Holds the events of a stream back until enough text has come to ask about.
+    """Keeps the events of a stream back until there is enough text to ask about.
 
-    Each answer in the stream is asked about by itself, a window together with the end of what came before.
+    Guards are asked about each answer in the stream separately, a window together with the end of the last window.
     """
 
     def __init__(self, window: int, check: Callable[[str], Awaitable[None]]) -> None:
         self._window = window
         self._check = check
         self._rest = b""
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        # By answer: the end of what has been asked about, and what has not.
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        # By answer: the end of the text asked about, and the text not asked about yet.
         self._asked: dict[str, str] = {}
         self._new: dict[str, str] = {}
 
     async def feed(self, chunk: bytes) -> AsyncIterator[bytes]:
-        """Take the next bytes of the stream; returns those to send, window by window."""
+        """Consume bytes of the stream; yields bytes to send, window by window."""
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         for event in events:
-            self._hold(event)
+            self._keep(event)
             if self._is_enough():
                 yield await self._release()
 
     async def end(self) -> bytes:
-        """The stream has ended; returns the bytes that are left. An event that is not whole is dropped."""
+        """End the stream; returns the last bytes to send. An incomplete event is dropped."""
         return await self._release()
 
-    def _hold(self, event: bytes) -> None:
+    def _keep(self, event: bytes) -> None:
         try:
             found = list(deltas(event))
         except ValueError:
-            # A replica broke off in the middle of it.
+            # The replica broke off within the event.
             return
         for answer, text in found:
             self._new[answer] = self._new.get(answer, "") + text
-        self._held.append(event + b"\n\n")
-        self._held_bytes += len(event)
+        self._kept.append(event + b"\n\n")
+        self._kept_bytes += len(event)
 
     def _is_enough(self) -> bool:
-        # Events without text wait behind those with text, and for the first, before which the reply has no status.
+        # Events without text wait for the text before them, and for the first text, which decides the status.
         has_only_marks = self._asked and not self._new
-        is_full = sum(map(len, self._new.values())) >= self._window or self._held_bytes >= _MAX_HELD
+        is_full = sum(map(len, self._new.values())) >= self._window or self._kept_bytes >= _MAX_KEPT
         return bool(has_only_marks or is_full)
 
     async def _release(self) -> bytes:
@@ -63,13 +63,13 @@ class GuardedStream:
             await self._check(whole)
             self._asked[answer] = whole[-self._window :]
         self._new.clear()
-        released = b"".join(self._held)
-        self._held, self._held_bytes = [], 0
+        released = b"".join(self._kept)
+        self._kept, self._kept_bytes = [], 0
         return released
 
 
 def deltas(event: bytes) -> Iterator[tuple[str, str]]:
-    """The texts in an event of any of the APIs, each with what tells its answer from others."""
+    """The texts in an event of any API, each with a key of its answer."""
     for line in event.split(b"\n"):
         data = line.removeprefix(b"data:").strip()
         if data != line.strip() and data.startswith(b"{"):

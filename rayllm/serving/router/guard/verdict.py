@@ -1,4 +1,4 @@
-"""What guards say about a text."""
+"""Verdicts of guards on texts, and their form for clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rayllm.config import GuardConfig
 from rayllm.core.errors import GuardError
 
-# OpenAI's name of each category that a guard has, where there is one.
+# OpenAI's name of each category of a guard; empty without an equivalent.
 # Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama-guard-3/
 _LLAMA_GUARD = {
     "S1": "violence",
@@ -47,7 +47,9 @@ _MAX_CATEGORIES = 50
 class Verdict:
     """Whether a text is refused, and why.
 
-    `categories` has the refused ones, `scores` a number from 0 to 1 for each category that the guard knows.
+    Attributes:
+        categories: categories for which the text is refused.
+        scores: number from 0 to 1 for each category that the guard knows.
     """
 
     is_flagged: bool
@@ -63,19 +65,19 @@ class Verdict:
 
 
 def of_answer(answer: str, guard: GuardConfig) -> Verdict:
-    """The verdict that a guard has written.
+    """Parse the verdict that a guard has written.
 
     Raises:
-        GuardError: it is none.
+        GuardError: the answer is not a verdict.
     """
     read = _read_llama_guard if guard.verdict == "llama_guard" else _read_qwen3_guard
     found = read(answer)
     if found is None:
-        raise GuardError(f"it answered {answer[:_LONGEST_ANSWER]!r}, which is no verdict of `{guard.verdict}`")
+        raise GuardError(f"it answered {answer[:_LONGEST_ANSWER]!r}, which is not a verdict of `{guard.verdict}`")
     is_unsafe, named = found
     blocked = tuple(name for name in named if guard.block is None or name in guard.block)
     scores = dict.fromkeys(_CATEGORIES[guard.verdict], 0.0) | dict.fromkeys(named, 1.0)
-    # One that names no category may have been cut off.
+    # An answer without a category may have been cut off.
     return Verdict(is_unsafe and (bool(blocked) or not named), blocked if is_unsafe else (), scores)
 
 
@@ -83,7 +85,7 @@ def of_probabilities(labels: Sequence[str], probabilities: Sequence[float], guar
     """The verdict of a classifier.
 
     Raises:
-        GuardError: it has not the labels that the configuration names.
+        GuardError: the classifier lacks a label of the configuration.
     """
     scores = dict(zip(labels, probabilities, strict=False))
     if unknown := [name for name in guard.thresholds if name not in scores]:
@@ -114,7 +116,7 @@ def as_moderation(verdict: Verdict, guard: GuardConfig) -> dict[str, object]:
 
 
 def _read_llama_guard(answer: str) -> tuple[bool, list[str]] | None:
-    """Whether it is unsafe, and the categories; None if it is no verdict."""
+    """Whether the text is unsafe, and the categories; None if the answer is not a verdict."""
     first, _, rest = answer.strip().partition("\n")
     if first.strip().lower() not in ("safe", "unsafe"):
         return None

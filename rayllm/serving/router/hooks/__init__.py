@@ -1,1 +1,4 @@
-"""Policy hooks: users' functions that see requests and their usage, in a process of their own."""
+"""Policy hooks: users' functions that see requests and their usage.
+
+Process: router; the functions run in a child process (`worker_process`).
+"""

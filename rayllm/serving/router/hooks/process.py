@@ -19,20 +19,23 @@ from rayllm.serving.router.hooks.worker_process import LENGTHS, MAX_CALLS, messa
 
 _COMMAND = [sys.executable, "-m", "rayllm.serving.router.hooks.worker_process"]
 _Message = tuple[dict[str, Any], bytes]
-# Seconds until a call that waits for others in the process is given up.
+# Most seconds that a call may wait for other calls in the process.
 _MAX_PATIENCE_S = 60.0
 # Seconds to import the functions.
 _START_S = 60.0
-# Seconds after a failed start in which no other is tried.
+# Seconds after a failed start before the next.
 _PAUSE_S = 1.0
 _NO_ANSWER = f"hooks: their process did not import them within {_START_S:g} s, or ended; its log says more."
 
 
 @dataclass
 class _Call:
-    """A call in a process: `limit` is when it is given up, `patience_s` after the process last answered any call.
+    """A call in a process.
 
-    `latest` is the last moment to which it may be put off.
+    Attributes:
+        limit: when the call fails.
+        patience_s: seconds until then, since the process last answered any call.
+        latest: time beyond which `limit` is not put off.
     """
 
     process: asyncio.subprocess.Process
@@ -42,25 +45,24 @@ class _Call:
     latest: float
 
     def put_off(self, now: float) -> None:
-        """Wait longer: the process has answered another call, so no hook blocks it."""
+        """Wait longer: the process has answered another call, so no hook blocks the process."""
         if not self.limit.expired():
             self.limit.reschedule(max(self.limit.when() or 0.0, min(now + self.patience_s, self.latest)))
 
 
 class HookProcess:
-    """Runs hooks in a process, and in another one once that has ended.
+    """Runs hooks in a child process, which is replaced once it ends.
 
     Args:
-        max_bytes: most bytes of a body that they return.
-        grace_s: seconds after its time limit within which a call is answered, unless a hook blocks the process.
-
-    `users` counts the requests whose hooks are being asked or told of usage.
+        max_bytes: most bytes of a body that a hook returns.
+        grace_s: seconds after a call's time limit in which the process answers, unless a hook blocks the process.
     """
 
     def __init__(self, hooks: Sequence[HookConfig], max_bytes: int, grace_s: float = 5) -> None:
         self.hooks = tuple(hooks)
         self.max_bytes = max_bytes
         self.users = 0
+        """Requests whose hooks are being called."""
         self._grace_s = grace_s
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -75,7 +77,7 @@ class HookProcess:
         """Start the process and import the functions.
 
         Raises:
-            ConfigError: one cannot be imported; the message has the key of each.
+            ConfigError: a function cannot be imported; the message names the key of each.
         """
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*_COMMAND, stdin=pipe, stdout=pipe)
@@ -97,13 +99,13 @@ class HookProcess:
         """Call a hook.
 
         Args:
-            head: `when`, the fields of its argument (`request`), and whether that has a body (`has_body`).
+            head: `when`, the fields of the argument (`request`), and whether `body` belongs to it (`has_body`).
 
         Returns:
             The hook's answer, whose `result` is allow, change, refuse or fault, and the changed body.
 
         Raises:
-            HookError: the process ended before it answered, is blocked, or cannot be started.
+            HookError: the process ended before an answer, is blocked, or cannot be started.
         """
         timeout_s = self.hooks[index].timeout_s
         async with self._room:
@@ -127,7 +129,7 @@ class HookProcess:
                 self._pending.pop(call_id, None)
 
     async def stop(self, timeout_s: float) -> None:
-        """Wait until there are no users, some seconds at most, and end the process."""
+        """End the process once no request uses it, after `timeout_s` seconds at most."""
         for _ in range(int(20 * timeout_s)):
             if self.users:
                 await asyncio.sleep(0.05)
@@ -138,7 +140,7 @@ class HookProcess:
                 await self._reading
 
     async def _running(self) -> asyncio.subprocess.Process:
-        # Others wait for the same process when a client leaves.
+        # Shielded: when a client leaves, others still wait for the process.
         return self._process if self._process else await asyncio.shield(in_background(self._started()))
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -206,7 +208,7 @@ def check_hooks(hooks: Sequence[HookConfig], name: str) -> None:
     """Import the functions in a process of their own. Blocks.
 
     Raises:
-        ConfigError: one cannot be imported; the message lists all of them, with their keys.
+        ConfigError: a function cannot be imported; the message names the key of each.
     """
     if not hooks:
         return

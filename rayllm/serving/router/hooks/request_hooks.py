@@ -1,4 +1,4 @@
-"""The hooks of one router, as its requests meet them."""
+"""The hooks of one router, and their calls for requests and usage."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rayllm.serving.router.requests.payload import JsonPayload, Payload
 logger = logging.getLogger(__name__)
 ReadBody = Callable[[bytes], Awaitable[Payload]]
 
-# Parts of names of headers that may hold credentials.
+# Parts of the names of headers with credentials.
 _SECRET = ("auth", "key", "token", "secret", "cookie", "password", "credential", "signature")
-# Reports of usage that wait for their hooks; further ones are dropped.
+# Most reports of usage that wait for hooks; further reports are dropped.
 _MAX_REPORTS = 10_000
 _REPORTS_AT_ONCE = 32
 # Seconds that a stopping router waits for calls.
@@ -32,19 +32,19 @@ _LAST_CALLS_S = 5.0
 
 
 class RequestHooks:
-    """Calls the configured hooks. Without any there is no process."""
+    """Calls the configured hooks. Without hooks there is no process."""
 
     def __init__(self) -> None:
         self._process: HookProcess | None = None
         self._reports = 0
-        # Most calls are for requests, which wait for them.
+        # Leaves most calls to requests, which wait for their hooks.
         self._reports_at_once = asyncio.Semaphore(_REPORTS_AT_ONCE)
 
     async def configure(self, config: RouterConfig) -> None:
-        """Use the hooks of a configuration from now on. The same ones keep their process.
+        """Use the hooks of a configuration from now on. Unchanged hooks keep their process.
 
         Raises:
-            ConfigError: one cannot be imported; the former ones stay.
+            ConfigError: a function cannot be imported; the former hooks stay.
         """
         former = self._process
         if former and (former.hooks, former.max_bytes) == (config.hooks, config.max_body_bytes):
@@ -57,23 +57,23 @@ class RequestHooks:
             in_background(former.stop(_LAST_CALLS_S))
 
     async def stop(self) -> None:
-        """Wait for the calls in progress, some seconds at most, and end the process."""
+        """End the process after the calls in progress, or after a few seconds."""
         if self._process:
             await self._process.stop(_LAST_CALLS_S)
 
     @property
     def see_requests(self) -> bool:
-        """Whether a hook sees requests before they are routed."""
+        """Whether any hook is called for requests."""
         return self._process is not None and any(_those("request", self._process))
 
     async def apply(self, client: ClientRequest, payload: Payload, read: ReadBody) -> Payload:
-        """Ask the hooks in order about a request; each gets what the one before has made of it.
+        """Call the hooks in order; each hook gets the request as changed by the hooks before.
 
         Args:
-            read: reads a changed body as a client's; raises RequestError if it is invalid.
+            read: parses a changed body like a client's; raises RequestError for an invalid body.
 
         Raises:
-            RefusedError: a hook refuses it.
+            RefusedError: a hook refuses the request.
             HookError: a hook fails, and `on_error` is `refuse`.
         """
         process = self._process
@@ -96,7 +96,7 @@ class RequestHooks:
         return payload
 
     def report(self, client: ClientRequest) -> None:
-        """Tell the hooks that want it about a request that has ended, in the background."""
+        """Call the hooks of usage for a request that has ended, in the background."""
         process = self._process
         if process is None:
             return
@@ -120,14 +120,14 @@ class RequestHooks:
 
 
 def _those(when: str, process: HookProcess) -> Iterator[tuple[int, str]]:
-    """The hooks that are called then: their indices, and their names in the log."""
+    """The hooks of a kind: their indices, and their names in the log."""
     for index, hook in enumerate(process.hooks):
         if hook.when == when:
             yield index, f"The hook `{hook.callable}` (router.hooks.{index})"
 
 
 async def _asked(process: HookProcess, index: int, client: ClientRequest, payload: Payload, read: ReadBody) -> Payload:
-    """The request after a hook has seen it."""
+    """The request as changed by a hook."""
     request = {
         "id": client.record.request_id,
         "path": client.path,
@@ -148,7 +148,7 @@ async def _asked(process: HookProcess, index: int, client: ClientRequest, payloa
 
 
 async def _run(process: HookProcess, index: int, head: dict[str, Any], body: bytes = b"") -> bytes | None:
-    """Call a hook; returns the body that it has made of the request's, if it has."""
+    """Call a hook; returns the changed body, or None without a change."""
     result, changed = await process.run(index, head, body)
     if result["result"] == "refuse":
         raise RefusedError(result["message"], None, result["code"], result["status"])
@@ -158,7 +158,7 @@ async def _run(process: HookProcess, index: int, head: dict[str, Any], body: byt
 
 
 def shown_headers(headers: Headers) -> dict[str, str]:
-    """The headers that hooks may see: none whose name sounds like credentials, or whose value has the caller's key."""
+    """The headers that hooks may see: without credentials, by the name or by the caller's key in the value."""
     keys = {words[-1] for name in ("authorization", "x-api-key") if (words := headers.get(name, "").split())}
     return {
         name: value

@@ -1,7 +1,7 @@
 """The program of the hooks' process: reads calls from stdin, and writes results to stdout.
 
-The first message has the names of the functions; its answer has the fault of each, or null. Then each call is answered
-by one result. Functions run side by side: coroutine functions in the event loop, others in threads.
+The first message has the names of the functions, and its answer the fault of each, or null. Then each call gets one
+result. Functions run concurrently: coroutine functions in the event loop, others in threads.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from rayllm.hooks import HookRequest, HookUsage, Refuse
 MAX_CALLS = 256
 """Calls at once."""
 LENGTHS = struct.Struct("!II")
-"""Begins a message: lengths of its JSON object and of the bytes after that."""
-# Threads that run on after their time limit; with this many, the process ends, as they cannot be stopped.
+"""Header of a message: the lengths of its JSON object and of the bytes after that."""
+# Threads that still run after their time limit, and cannot be stopped: with this many, the process ends.
 _MAX_STUCK = 64
 logger = logging.getLogger("rayllm.hooks")
 
@@ -62,7 +62,7 @@ def _module(place: str) -> ModuleType:
         return sys.modules[place]
     if not Path(place).is_file():
         raise ImportError(f"there is no file {place}")
-    # So that it may import its neighbors.
+    # The file may import modules beside it.
     sys.path.insert(0, str(Path(place).parent))
     spec = importlib.util.spec_from_file_location(place, place)
     assert spec is not None  # noqa: S101  (a .py file has one)
@@ -73,7 +73,7 @@ def _module(place: str) -> ModuleType:
 
 
 def import_fault(error: BaseException) -> str:
-    """Why a function cannot be imported, in a phrase that names the line of the user's module if it failed there."""
+    """Why a function cannot be imported, with the line of the user's module if that failed."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     is_ours = where.filename == __file__ or where.filename.startswith("<frozen")
     line = "" if is_ours else f" ({where.filename}, line {where.lineno})"
@@ -92,7 +92,7 @@ class Worker:
 
     Args:
         functions: the hooks, in the order of the configuration.
-        max_bytes: most bytes of a body that they return.
+        max_bytes: most bytes of a body that a hook returns.
     """
 
     def __init__(self, functions: list[Callable[..., Any]], max_bytes: int, answer: Callable[[bytes], None]) -> None:
@@ -135,14 +135,14 @@ class Worker:
                 logger.error("%d threads of hooks hang: the process ends", _MAX_STUCK)
                 os._exit(1)
             raise
-        # An object whose `__call__` is a coroutine function is none itself.
+        # Not recognized above: an object whose `__call__` is a coroutine function.
         return await returned if inspect.isawaitable(returned) else returned
 
     def _body(self, call: dict[str, Any], returned: Any) -> bytes:
         """The changed body that a function has returned, empty for none.
 
         Raises:
-            TypeError, ValueError: it returned neither None nor a body.
+            TypeError, ValueError: the function returned neither None nor a body.
         """
         if returned is None or call["when"] == "usage":
             return b""
@@ -196,7 +196,7 @@ async def _serve(functions: list[Callable[..., Any]], max_bytes: int, output: in
     def receive() -> None:
         while received := _read(sys.stdin.buffer):
             loop.call_soon_threadsafe(start, *received)
-        # The router has gone, whatever the hooks are doing.
+        # The router is gone, whatever the hooks are doing.
         os._exit(0)
 
     threading.Thread(target=receive, daemon=True).start()

@@ -1,1 +1,4 @@
-"""What a router knows of the requests it has forwarded: metrics, traces, a log, and the most recent ones."""
+"""What a router keeps of its requests: metrics, traces, a log, and the records of the most recent requests.
+
+Process: router.
+"""

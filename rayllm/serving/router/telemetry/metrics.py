@@ -13,54 +13,51 @@ from rayllm.serving.cluster.request_totals import RequestTotals
 from rayllm.serving.router.replicas.replica_set import ReplicaSet
 from rayllm.serving.wire.record import RequestRecord
 
-# Adapters with a label of their own: the names are clients', as long as the folder of adapters has them.
+# Adapters with a label of their own: clients name adapters, and a folder may have any number.
 _MAX_ADAPTERS = 2000
 _WORK = ("model", "adapter", "endpoint")
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
 
 
+def _counted(name: str, labels: tuple[str, ...], meaning: str) -> Series:
+    return Series(name, "counter", labels, meaning)
+
+
 def _timed(name: str, meaning: str, *buckets: tuple[float, ...]) -> Series:
-    """Seconds of requests, by model and endpoint."""
     return Series(name, "histogram", ("model", "endpoint"), meaning, *buckets)
 
 
-REQUESTS = Series(
+REQUESTS = _counted(
     "rayllm_requests_total",
-    "counter",
     (*_WORK, "status"),
     "Requests, by status; 499 if the client left before the reply began, and an error's own if that came later.",
 )
-FINISHED = Series(
+FINISHED = _counted(
     "rayllm_finished_requests_total",
-    "counter",
     ("model", "adapter", "finish_reason"),
     "Requests that an engine worked on, by why it stopped: stop, length, abort, or empty if nothing is generated.",
 )
-TOKENS = Series(
+TOKENS = _counted(
     "rayllm_tokens_total",
-    "counter",
     (*_WORK, "kind"),
     "Tokens of prompts (prompt), those of them that were in a KV cache (cached), and generated ones (completion).",
 )
-REFUSED = Series(
+REFUSED = _counted(
     "rayllm_refused_total",
-    "counter",
     ("model", "cause"),
     "Requests that the router refused or failed, by the code of the error, or `hook` or `guard` by what refused them.",
 )
-RETRIES = Series(
+RETRIES = _counted(
     "rayllm_retries_total",
-    "counter",
     ("model",),
-    "Times that a request was sent to another replica, because one was full, gone or lost.",
+    "Times that a request was sent to another replica, because the first was full, gone or lost.",
 )
-CONTINUATIONS = Series(
+CONTINUATIONS = _counted(
     "rayllm_continuations_total",
-    "counter",
     ("model",),
-    "Times that another replica went on with a stream, because the one that wrote it was lost or had to end.",
+    "Times that another replica continued a stream, because the first replica was lost or had to end.",
 )
-FALLBACKS = Series("rayllm_fallbacks_total", "counter", ("model",), "Requests that a fallback of their model answered.")
+FALLBACKS = _counted("rayllm_fallbacks_total", ("model",), "Requests that a fallback of their model answered.")
 DURATION = _timed("rayllm_request_seconds", "From a request's headers to the end of its reply.")
 FIRST_BYTE = _timed("rayllm_time_to_first_byte_seconds", "From a request's headers to the first byte of its reply.")
 FIRST_TOKEN = _timed("rayllm_time_to_first_token_seconds", "From a request's headers to the first token.")
@@ -84,7 +81,7 @@ SERIES = (
     *(ROUTER, WAIT, ADAPTER, ENGINE_QUEUE, PREFILL, DECODE),
     *(WAITING, IN_HAND, REPLICAS),
 )
-"""All series of a router. Every one has the label `router` besides, the id of the router's replica."""
+"""All series of a router. On `/metrics` each also has the label `router`, the id of the router's replica."""
 
 
 class RouterMetrics:
@@ -121,7 +118,7 @@ class RouterMetrics:
             self._add_up(record)
 
     def totals(self, model_id: str) -> RequestTotals:
-        """What was counted for a model since the router's start."""
+        """Counts of a model since the router's start."""
         return self._totals.get(model_id, RequestTotals())
 
     def refuse(self, error: RayLLMError) -> None:
@@ -129,7 +126,7 @@ class RouterMetrics:
         self._metrics.count(REFUSED, ("", error.log_name))
 
     def update_load(self) -> None:
-        """Set the gauges of each model's load, as this router sees it."""
+        """Set the gauges of all models' load at this router."""
         for series in (WAITING, IN_HAND, REPLICAS):
             self._metrics.clear(series)
         for model_id, replica_set in self._replica_sets().items():
@@ -167,7 +164,7 @@ class RouterMetrics:
                 self._metrics.observe(series, (record.model_id, record.endpoint), value)
 
     def _adapter(self, record: RequestRecord) -> str:
-        """The adapter's label. An adapter that no replica has found to exist gets none."""
+        """The adapter's label; empty for an adapter that no replica has found."""
         if not record.adapter or record.adapter in self._adapters:
             return record.adapter
         if not record.stats:

@@ -21,7 +21,7 @@ from rayllm.serving.wire.relay.transport import HttpTransport
 
 logger = logging.getLogger(__name__)
 
-# Scrapers give up after ten seconds: leave out processes that have not answered well before.
+# Well below the ten seconds of scrapers: processes that do not answer in time are left out.
 _TIMEOUT_S = 5.0
 _LABEL = re.compile(r'[{,](model|model_name|adapter)="([^"]*)"')
 
@@ -32,11 +32,12 @@ async def metrics_page(
     transport: HttpTransport,
     request: Request,
 ) -> Response:
-    """Gather the metrics of all routers and replicas, whichever router is asked. A process that dies meanwhile is left
-    out, and so is what is not of a model that the caller may use, if its key is for some.
+    """Gather the metrics of all routers and replicas, except of processes that do not answer.
+
+    A caller whose key is for some models gets only the metrics of these models.
 
     Args:
-        routers: renders the pages of all routers, this one's included, in OpenMetrics or not.
+        routers: returns the pages of all routers, with True in OpenMetrics.
     """
     is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
     replicas = [replica for each in replica_sets().values() for replica in each.replicas.values()]
@@ -51,7 +52,7 @@ async def metrics_page(
 
 
 def _is_permitted(line: str, caller: Caller) -> bool:
-    """Whether a sample is of a model, or of an adapter of one, that the caller may use."""
+    """Whether a sample belongs to a model or adapter that the caller may use."""
     labels = dict(_LABEL.findall(line))
     model, adapter = labels.get("model") or labels.get("model_name", ""), labels.get("adapter")
     return caller.may_use(f"{model}:{adapter}" if adapter else model)

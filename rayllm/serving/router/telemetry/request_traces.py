@@ -28,7 +28,7 @@ _UNSET = Status(StatusCode.UNSET)
 
 
 class HashedResource(Resource):
-    """A resource that computes its hash once; exporters look it up for every span."""
+    """A resource that computes its hash only once; exporters need the hash for every span."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource.attributes, resource.schema_url)
@@ -62,7 +62,7 @@ class Tracing:
     def end(self, record: RequestRecord) -> None:
         """End the trace of a request that has ended."""
         span = record.span
-        # The record is kept for a while; the span is as large again.
+        # The record is kept for a while without the span, which is as large as the record.
         record.span = None
         if span is None or not span.is_recording():
             return
@@ -118,7 +118,7 @@ class Tracing:
             processor.on_end(finished)
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export the last spans."""
         self._provider.shutdown()
 
 

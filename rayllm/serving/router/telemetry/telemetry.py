@@ -1,4 +1,4 @@
-"""What happens with the record of each request."""
+"""Counts, keeps, logs and traces each request."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _MAX_BYTES, _BACKUPS = 100_000_000, 5
 
 
 class RequestLog:
-    """Writes to a file that is rotated."""
+    """Log of requests: a file of JSON lines, which is rotated."""
 
     def __init__(self, file: Path) -> None:
         self._handler = RotatingFileHandler(file, maxBytes=_MAX_BYTES, backupCount=_BACKUPS, delay=True)
 
     def write(self, record: RequestRecord) -> None:
-        """Append a request that has ended. Its prompt and its answer are not in the log."""
+        """Append a request that has ended, without prompt or answer."""
         line = json.dumps(record.as_json())
         self._handler.handle(logging.LogRecord("rayllm.requests", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:
-        """Close the file."""
         self._handler.close()
 
 
@@ -46,12 +45,10 @@ class Telemetry:
         self._tracing = tracing
 
     def begin(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
-        """A request has arrived."""
         if self._tracing:
             self._tracing.begin(record, headers)
 
     def end(self, record: RequestRecord) -> None:
-        """A request has ended."""
         record.end()
         self.metrics.observe(record)
         self.recent.add(record)
@@ -61,7 +58,7 @@ class Telemetry:
             self._tracing.end(record)
 
     def close(self) -> None:
-        """Write what is left. Blocks."""
+        """Write the last entries. Blocks."""
         if self.log:
             self.log.close()
         if self._tracing:

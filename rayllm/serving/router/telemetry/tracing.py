@@ -1,4 +1,4 @@
-"""Settings of tracing: the environment configures it, as OpenTelemetry specifies.
+"""Tracing as the environment configures it, by OpenTelemetry's specification.
 
 Variables are `OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT` and the like. OpenTelemetry's SDK is imported only
 where the environment asks for traces.
@@ -20,10 +20,10 @@ _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
 def tracing_from_environment(environment: Mapping[str, str], instance: str) -> Tracing | None:
-    """Tracing as the environment says; None if it asks for none.
+    """Set up tracing as the environment asks; None without an exporter.
 
     Raises:
-        ConfigError: there is no such exporter, or it refuses its settings.
+        ConfigError: the exporter is not installed, or refuses its settings.
     """
     names = environment.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(environment.get, _ENDPOINTS)) else "none")
     if names == "none" or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":

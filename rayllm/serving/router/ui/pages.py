@@ -1,4 +1,4 @@
-"""Serves the page at `/ui`. Its files hold no data: the page calls the API, with the key that a person enters."""
+"""Serves the page at `/ui`. The page has no data of its own: it calls the API with the key that a person enters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayllm.serving.router.http.static_file import StaticFile
 
 PATH = "/ui"
 STATIC = Path(__file__).parent / "static"
-# Nothing of another host, nothing inline, and no page around it.
+# Nothing from another host, nothing inline, and no embedding.
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -46,13 +46,13 @@ def _file(path: Path) -> StaticFile:
 
 
 async def _to_the_page(request: Request) -> Response:
-    """`GET /ui/`, from which the addresses in the page would lead elsewhere."""
+    """`GET /ui/`: redirect to `/ui`, which the relative addresses in the page need."""
     return RedirectResponse(f"..{PATH}", 308)
 
 
 @cache
 def page_routes() -> tuple[Route, ...]:
-    """A route for the page and for each of its files. Reads them when it is first called."""
+    """A route for the page and for each of its files, which the first call reads."""
     files = {path.name: _file(path) for path in sorted(STATIC.iterdir()) if path.suffix in _MEDIA_TYPES}
     return (
         Route(PATH, files.pop(_INDEX).answer),

@@ -11,8 +11,8 @@ import pytest
 from rayllm.access import Key, KeyFile
 from rayllm.access.key import key_hash
 from rayllm.core.errors import AuthenticationError, UnavailableError
-from rayllm.serving.router.access import key_watcher
-from rayllm.serving.router.access.key_watcher import KeyWatcher
+from rayllm.serving.router.access import credentials
+from rayllm.serving.router.access.credentials import KeyWatcher
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_without_a_valid_file_nobody_is_let_in(tmp_path: Path, caplog: pytest.Lo
 
 
 async def test_it_reads_by_itself(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_watcher, "_PERIOD_S", 0.01)
+    monkeypatch.setattr(credentials, "_PERIOD_S", 0.01)
     watcher = KeyWatcher(file.uri)
     await watcher.start()
     with file.change() as keys:

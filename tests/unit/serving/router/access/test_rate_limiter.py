@@ -46,10 +46,10 @@ class LocalRegistry:
         registry = self
 
         class Own:
-            async def lease(self, key: str, limits: Any, need: Any, want: Any, returned: list[Change]) -> Lease:
+            async def lease(self, key: str, limits: Any, need: Any, want: Any, released: list[Change]) -> Lease:
                 registry.calls += 1
                 await asyncio.sleep(0)
-                self._use(returned)
+                self._use(released)
                 quota = registry.quotas.setdefault(key, Quota())
                 return quota.lease(registry._clock(), router, limits, need, want, registry._routers)
 
@@ -88,7 +88,7 @@ class Routers:
     async def period(self) -> None:
         """What each router does every second."""
         for router in self.all:
-            router._give_back(list(router._leased.items()))
+            router._release(list(router._leased.items()))
             await router._flush()
 
 
@@ -212,7 +212,7 @@ async def test_so_many_requests_at_once() -> None:
     assert routers.registry.quotas["alice"].is_idle(routers.clock())
 
 
-async def test_what_is_granted_to_a_client_that_has_left_is_given_back() -> None:
+async def test_what_is_granted_to_a_client_that_has_left_is_released() -> None:
     routers = Routers(1)
     leaving = asyncio.create_task(routers.all[0].admit(caller(max_concurrent=1, requests_per_minute=1), 1))
     await asyncio.sleep(0)

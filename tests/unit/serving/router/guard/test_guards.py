@@ -265,7 +265,7 @@ async def test_moderations(value: Any, flagged: list[bool]) -> None:
         ({"input": [7]}, 400, "input[0]", "content part"),
         ({"input": ["x"] * 101}, 400, "input", "100 texts at most"),
         ({"input": [{"type": "image_url", "image_url": {"url": "data:,"}}]}, 400, "input[0]", "see no images"),
-        ({"input": "x", "model": "m"}, 400, "model", "The model `m` is no guard. Guards here: `guard`"),
+        ({"input": "x", "model": "m"}, 400, "model", "The model `m` is not a guard. Guards here: `guard`"),
         ({"input": "x", "model": "none"}, 404, "model", "does not exist"),
         ({"input": "x", "model": 7}, 400, "model", "must be a guard's name"),
         ({"input": "crash"}, 503, None, "answered 500"),

@@ -45,7 +45,7 @@ def test_answers_are_verdicts(kind: str, answer: str, flagged: bool, categories:
     ],
 )
 def test_other_answers_are_errors(kind: str, answer: str) -> None:
-    with pytest.raises(GuardError, match="no verdict of"):
+    with pytest.raises(GuardError, match="not a verdict of"):
         of_answer(answer, guard(kind))
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from rayllm.cli.commands.explain import PARTS
 from rayllm.core.request_stats import RequestStats, server_timing
-from rayllm.serving.router.telemetry.explanation import explain
-from rayllm.serving.router.telemetry.recent_requests import RecentRequests
+from rayllm.serving.router.telemetry.recent_requests import RecentRequests, explain
 from rayllm.serving.router.telemetry.telemetry import RequestLog
 from rayllm.serving.wire.record import RequestRecord
 
@@ -60,7 +59,7 @@ def test_what_no_replica_accounts_for(keys: dict[str, Any], expected: dict[str, 
         (None, {"sent_at": 110.0, "waited_for": "a running replica"}, "it waited until a replica was running"),
         (None, {"sent_at": 110.0, "waited_for": "a free slot"}, "it waited for a free slot"),
         (None, {"sent_at": 110.0, "lost_s": 8.0, "attempts": 3}, "of 3 attempts, some met a replica that was full"),
-        (None, {"sent_at": 110.0, "lost_s": 8.0, "attempts": 2, "continuations": 1}, "and another one went on with it"),
+        (None, {"sent_at": 110.0, "lost_s": 8.0, "attempts": 2, "continuations": 1}, "and another replica continued the reply"),
         (None, {"routed_at": 109.0, "sent_at": 110.0, "hooks_s": 8.0}, "it waited for the policy hooks"),
         (None, {"routed_at": 109.0, "sent_at": 110.0, "guards_s": 8.0}, "it waited for guards"),
         (None, {}, "reported no times"),
