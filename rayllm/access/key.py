@@ -111,7 +111,6 @@ class Key(Frozen):
 
     @property
     def has_expired(self) -> bool:
-        """Whether the key has stopped working."""
         return self.expires is not None and self.expires.timestamp() <= time.time()
 
     @property

@@ -43,7 +43,6 @@ class KeyList(Frozen):
 
     @property
     def keyring(self) -> Keyring:
-        """The keys, to look callers up in."""
         return Keyring(bytes.fromhex(self.salt), self.keys)
 
 

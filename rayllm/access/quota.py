@@ -46,7 +46,6 @@ class Quota:
         self._leased_at: dict[str, float] = {}
 
     def is_idle(self, now: float) -> bool:
-        """Whether the whole quota is free."""
         return not self._in_progress and not any(window.used(now) for window in self._windows.values())
 
     def lease(self, now: float, router: str, limits: Amounts, need: Amounts, want: Amounts, routers: int = 1) -> Lease:
@@ -99,7 +98,6 @@ class Quota:
 
     @property
     def routers(self) -> set[str]:
-        """The routers with requests in progress."""
         return set(self._in_progress)
 
     def state(self, now: float) -> dict[str, list[tuple[float, int]]]:

@@ -64,7 +64,6 @@ class UsageEntry:
         return (day_of(self.at), self.key, self.model, self.adapter, labels)
 
     def add_to(self, totals: Totals) -> None:
-        """Count the entry in `totals`."""
         counts = totals.setdefault(self.group, [0] * len(COUNTS))
         for index, amount in enumerate((1, self.prompt_tokens, self.cached_tokens, self.completion_tokens)):
             counts[index] += amount

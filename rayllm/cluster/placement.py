@@ -23,7 +23,6 @@ class Placement:
         return max(bundle.get("GPU", 0.0) for bundle in self.bundles)
 
     def total(self) -> Bundle:
-        """All resources of one replica."""
         names = dict.fromkeys(name for bundle in self.bundles for name in bundle)
         return {name: sum(bundle.get(name, 0) for bundle in self.bundles) for name in names}
 

@@ -24,7 +24,6 @@ def autoscaler_limits() -> Any:
 
 
 def session_log_folder() -> Path:
-    """The log folder of this node's Ray session."""
     return Path(ray._private.worker._global_node.get_logs_dir_path())
 
 
@@ -77,24 +76,22 @@ def name_request_in_logs(request_id: str) -> None:
     _set_request_context(request_id=request_id)
 
 
+# The cluster's key-value store.
 def kv_get(key: str) -> bytes | None:
-    """The value of a key in the cluster's key-value store."""
     value: bytes | None = internal_kv._internal_kv_get(key)
     return value
 
 
 def kv_keys(prefix: str) -> list[str]:
-    """The keys in the cluster's key-value store that begin with `prefix`."""
+    """The keys that begin with `prefix`."""
     return [key.decode() for key in internal_kv._internal_kv_list(prefix)]
 
 
 def kv_put(key: str, value: str) -> None:
-    """Set a key in the cluster's key-value store."""
     internal_kv._internal_kv_put(key, value, overwrite=True)
 
 
 def kv_delete(key: str) -> None:
-    """Delete a key from the cluster's key-value store."""
     internal_kv._internal_kv_del(key)
 
 

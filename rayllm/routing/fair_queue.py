@@ -54,7 +54,6 @@ class _Class(Generic[T]):
 
     @property
     def tokens(self) -> int:
-        """The sum of all costs."""
         return sum(queue.tokens for queue in self.queues.values())
 
     @property

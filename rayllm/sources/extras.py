@@ -30,7 +30,6 @@ class StoreWithExtras:
         self.uri = store.uri
 
     def files(self) -> list[Item]:
-        """List the store's files and the extra files."""
         by_path = {item.path: (item, self._store) for item in self._store.files()}
         for extra, store in self._extras:
             for item in _list(extra, store):

@@ -76,7 +76,6 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Total size in bytes."""
         return sum(item.size for item in self.items)
 
 

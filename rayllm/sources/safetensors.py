@@ -48,7 +48,6 @@ class Tensor:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in the file."""
         return ceil(self.count * _BITS.get(self.dtype, 32) / 8)
 
 

@@ -30,7 +30,6 @@ class EnginePlacement:
 
     @property
     def workers(self) -> Workers:
-        """Where the engine's workers run."""
         if not self._placement.gpu_share:
             return "cpu"
         return "ray" if self._spans_nodes else "gpu"

@@ -38,7 +38,6 @@ class Totals:
 
 
 def count(rows: list[Row]) -> Totals:
-    """Totals of a list of rows."""
     return Totals(
         len(rows),
         sum(row.get(ERROR) is not None or (row.get("status_code") or 200) >= 400 for row in rows),
@@ -59,7 +58,6 @@ class JobProgress:
         self._deaths = 0
 
     def add(self, totals: Totals) -> None:
-        """Add a worker's totals."""
         self._totals += totals
 
     def add_death(self) -> int:

@@ -5,22 +5,26 @@ Results are written in parts to the job's folder. An interrupted job resumes wit
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import ray
 from ray.data import ExecutionResources
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
 from ray.data.exceptions import UserCodeException
 from ray.exceptions import RayError
 
 from rayllm.batch.config import Checkpoint, RequestProcessorConfig, pool_size
 from rayllm.batch.execution.callback import StoppedError, stop
-from rayllm.batch.files.datasource import LineSource, open_lines
 from rayllm.batch.files.jsonl import LONGEST_LINE, Fault, Line, bounded, check, read
 from rayllm.batch.files.results import PARTS, Counts, ResultCounter, answered, write_part, write_results
 from rayllm.batch.processors.kinds import DEFAULT_MAX_PENDING, REQUEST_STAGE, RequestProcessor
@@ -36,6 +40,8 @@ _PERIOD_S = 1.0
 _FEW = 200
 # CPUs for the tasks that read, check and write, beside the workers.
 _EXTRA_CPUS = 2
+# Most lines and bytes of a piece that a task reads; rows are several times larger than their lines.
+_PIECE_LINES, _PIECE_BYTES = 512, 64 * 1024 * 1024
 
 
 @dataclass(eq=False)
@@ -93,7 +99,7 @@ class Job:
             return
         reporter = threading.Thread(target=self._report, args=(on_progress,), daemon=True)
         try:
-            dataset = self._processor(ray.data.read_datasource(LineSource(self.lines, _rows)))
+            dataset = self._processor(ray.data.read_datasource(_Requests(self.lines)))
             # The caller reports progress.
             dataset.context.enable_progress_bars = False
             dataset.context.execution_options.resource_limits = ExecutionResources(cpu=self._cpu_limit())
@@ -149,7 +155,7 @@ class Job:
 
     def _open(self) -> BinaryIO:
         try:
-            return open_lines(self.lines)
+            return _open_lines(self.lines)
         except OSError as error:
             raise ConfigError(f"{self.lines}: cannot be read: {error.strerror or error}.") from None
 
@@ -197,3 +203,45 @@ def _root_cause(error: BaseException) -> RayLLMError:
         cause = getattr(current, "cause", None)
         current = cause if isinstance(cause, BaseException) else current.__cause__
     return ClusterError(f"the job was interrupted: {' '.join(str(error).split())[:1000]}")
+
+
+def _open_lines(address: str) -> BinaryIO:
+    filesystem, path = open_folder(address)
+    return io.BufferedReader(filesystem.open_input_file(path), 2**20)
+
+
+class _Requests(Datasource):  # type: ignore[misc]  # Ray has no types
+    """The requests of a validated file, which Ray Data's tasks read in pieces."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._pieces = list(_pieces(address))
+
+    def estimate_inmemory_data_size(self) -> int:
+        return sum(size for _, size, _ in self._pieces)
+
+    def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+        return [
+            ReadTask(partial(_read, self._address, *piece), BlockMetadata(None, piece[1], [self._address], None))
+            for piece in self._pieces
+        ]
+
+
+def _read(address: str, start: int, size: int, first: int) -> list[pa.Table]:
+    filesystem, path = open_folder(address)
+    with filesystem.open_input_file(path) as file:
+        file.seek(start)
+        return [pa.Table.from_pylist(_rows(file.read(size).split(b"\n"), first))]
+
+
+def _pieces(address: str) -> Iterator[tuple[int, int, int]]:
+    """Offset and size of each piece in bytes, and the number of its first line."""
+    start = size = first = 0
+    with _open_lines(address) as lines:
+        for number, line in enumerate(lines):
+            if number - first == _PIECE_LINES or (size and size + len(line) > _PIECE_BYTES):
+                yield start, size, first + 1
+                start, size, first = start + size, 0, number
+            size += len(line)
+    if size:
+        yield start, size, first + 1

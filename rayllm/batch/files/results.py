@@ -57,7 +57,6 @@ class ResultCounter:
         self._counted: set[str] = set()
 
     def update(self) -> None:
-        """Count the new parts."""
         for name in set(self._folder.names(PARTS)) - self._counted:
             try:
                 table = _read_part(self._folder, name, ["status_code", ERROR])

@@ -31,7 +31,6 @@ class VLLMEngineStage:
         return self._worker.map(self._work, rows)
 
     def close(self) -> None:
-        """Stop the engine."""
         self._worker.close()
 
     async def _generate(self, row: Row) -> Row:

@@ -41,7 +41,6 @@ class EngineRequestStage:
         return self._worker.map(self._request, rows)
 
     def close(self) -> None:
-        """Stop the engine."""
         self._worker.close()
 
     async def _request(self, row: Row) -> Row:

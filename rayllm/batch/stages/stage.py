@@ -109,7 +109,6 @@ class StageCall:
         return self.pack(table, self.process(table))
 
     def pack(self, table: pa.Table, rows: list[Row]) -> pa.Table:
-        """`table` with `rows` as its data."""
         return pack(table, self.column, rows)
 
     def process(self, table: pa.Table) -> list[Row]:

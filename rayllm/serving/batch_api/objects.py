@@ -189,7 +189,6 @@ class Batch(BaseModel):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the batch is in a final state."""
         return self.status in ENDED
 
     def public(self) -> dict[str, Any]:

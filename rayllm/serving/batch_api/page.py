@@ -69,7 +69,6 @@ class TenantCache:
         self._tenants: dict[str, str] = {}
 
     def add(self, entry_id: str, tenant: str) -> None:
-        """Remember the tenant of an entry."""
         self._tenants[entry_id] = tenant
 
     def page(

@@ -42,7 +42,6 @@ class Metrics:
             self._ray[series].inc(amount, _tags(series, labels))
 
     def observe(self, series: Series, labels: tuple[str, ...], value: float) -> None:
-        """Add a value to a histogram."""
         self._prometheus[series].labels(*labels).observe(value)
         self._ray[series].observe(value, _tags(series, labels))
 

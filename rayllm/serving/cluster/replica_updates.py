@@ -42,13 +42,11 @@ def subscribe(app: str, deployment: str, listener: Listener) -> None:
 
 
 def unsubscribe(app: str, deployment: str) -> None:
-    """Stop calling the listener."""
     with _lock:
         _listeners.pop((app, deployment), None)
 
 
 def publish(app: str, deployment: str, updates: list[ReplicaUpdate]) -> None:
-    """Pass on a deployment's current replicas."""
     with _lock:
         _last[app, deployment] = updates
         listener = _listeners.get((app, deployment))

@@ -78,7 +78,6 @@ class ModelReport:
 
     @property
     def running(self) -> list[ReplicaReport]:
-        """The running replicas."""
         return [replica for replica in self.replicas if replica.state == "RUNNING"]
 
 

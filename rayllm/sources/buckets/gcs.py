@@ -29,8 +29,6 @@ _READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 
 
 class GcsBucket(Bucket):
-    """A Google Cloud Storage bucket."""
-
     scheme = "gs"
 
     def __init__(self, name: str, source: BucketSource) -> None:
@@ -120,7 +118,6 @@ class GcsBucket(Bucket):
         return SourceError(f"{uri}: there is no bucket `{self._name}`; check its name.")
 
     def _translated(self, error: Exception, uri: str) -> SourceError:
-        """Map an error of Google's clients to a SourceError."""
         from google.api_core import exceptions
         from google.auth.exceptions import GoogleAuthError, TransportError
         from requests import RequestException

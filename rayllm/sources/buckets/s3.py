@@ -193,7 +193,6 @@ class S3Bucket(Bucket):
         return {"access_key": keys.access_key, "secret_key": keys.secret_key, "session_token": keys.token}
 
     def _translated(self, error: Exception, uri: str, key: str = "") -> SourceError:
-        """Map an error of boto3 to a SourceError."""
         from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError
 
         if isinstance(error, SourceError):
@@ -208,7 +207,6 @@ class S3Bucket(Bucket):
         return SourceError(f"{uri} cannot be read: {type(error).__name__}: {error}")
 
     def _refusal(self, response: Any, uri: str, key: str) -> SourceError:
-        """Map an HTTP error response to a SourceError."""
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = str(response.get("Error", {}).get("Code", status))
         if code == "NoSuchBucket" or (status == 404 and not key):

@@ -80,7 +80,6 @@ class Cache:
         return self.acquire(uri, snapshot_id)
 
     def release(self, entry: Entry) -> None:
-        """Release the entry once."""
         with self._lock:
             self._users[entry.root] -= 1
             if not self._users[entry.root]:
@@ -267,7 +266,6 @@ def _remove_stale_files(folder: Path, paths: set[str]) -> None:
 
 
 def _download_lock(staging: Path) -> Path:
-    """Lock file of the process that downloads into `staging`."""
     return staging.with_suffix(".lock")
 
 

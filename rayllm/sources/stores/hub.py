@@ -105,7 +105,6 @@ def _retrying(call: Callable[[], T], name: str) -> T:
 
 
 def _translated(error: Exception, name: str) -> SourceError:
-    """Map an error of the hub's client to a SourceError."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):

@@ -55,7 +55,6 @@ _ALGORITHMS: dict[str, Callable[[int], Any]] = {
 
 
 def file_checksum(path: Path, algorithm: str) -> Checksum:
-    """Compute the checksum of a file."""
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, lambda: _ALGORITHMS[algorithm](size))

@@ -48,7 +48,6 @@ class Journal:
             self._append(_RESET, item)
 
     def add_part(self, item: Item, start: int) -> None:
-        """Append a finished part."""
         with self._lock:
             self._append(str(start), item)
 

@@ -151,7 +151,6 @@ def _open_pool(scheme: str, host: str, ca_bundle: str | None, connections: int) 
 
 
 def _raise_for_status(response: urllib3.BaseHTTPResponse, item: Item, start: int) -> None:
-    """Map an HTTP status to a SourceError."""
     status = response.status
     if status in (200, 206):
         if _full_size(response, start) not in (None, item.size):

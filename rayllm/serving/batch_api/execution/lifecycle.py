@@ -84,7 +84,7 @@ class BatchLifecycle:
             return "failed", [BatchError.model_validate(fault, from_attributes=True) for fault in faults]
         self.batch.request_counts.total = job.counts.total
         failure = self._execute(job) if self.attempt <= MAX_ATTEMPTS else _runner_died()
-        self._gather(job, failure)
+        self._write_files(job, failure)
         return ("failed", [failure]) if failure else (self._stopped_for or "completed", [])
 
     def _execute(self, job: Job) -> BatchError | None:
@@ -109,8 +109,7 @@ class BatchLifecycle:
                 self._saved_at = float("inf")
         return None
 
-    def _gather(self, job: Job, failure: BatchError | None) -> None:
-        """Write the output files."""
+    def _write_files(self, job: Job, failure: BatchError | None) -> None:
         batch, unfinished = self.batch, _EXPIRED if self._stopped_for == "expired" else failure
         if not (unfinished or self._stopped_for):
             batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or self._now()

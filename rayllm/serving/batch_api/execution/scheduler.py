@@ -41,7 +41,6 @@ class BatchScheduler:
             self._loop_task.cancel()
 
     def wake(self) -> None:
-        """Schedule now."""
         self._woken.set()
 
     async def _loop(self) -> None:

@@ -70,7 +70,6 @@ class BatchStore:
         return batch
 
     def page(self, cursor: Cursor, caller: Caller = ANYONE) -> Page[Batch]:
-        """A page of the list of the caller's batches."""
         return self._tenants.page(self._folder.names("batches"), cursor, caller, self._find)
 
     def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
@@ -125,7 +124,6 @@ class BatchStore:
         self._folder.delete(_mark(batch))
 
     def job_folder(self, batch_id: str) -> Folder:
-        """The working folder of a batch's runner."""
         return Folder(self._folder.address(_job(batch_id)))
 
     def unfinished(self) -> list[Unfinished]:

@@ -74,7 +74,6 @@ class FileStore:
         return file
 
     def usage(self) -> Usage:
-        """Count the stored files."""
         contents = self._folder.entries("contents")
         return Usage(len(contents), sum(entry.size for entry in contents))
 
@@ -101,7 +100,6 @@ class FileStore:
             raise ObjectNotFoundError(f"There is no file `{file_id}` any more.", "file_id") from None
 
     def address(self, file_id: str) -> str:
-        """Path or URI of a file's content."""
         return self._folder.address(f"contents/{file_id}")
 
     def page(self, cursor: Cursor, purpose: str | None, caller: Caller = ANYONE) -> Page[File]:

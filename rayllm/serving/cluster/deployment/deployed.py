@@ -58,7 +58,6 @@ def deploy(config: Mapping[str, Any]) -> None:
 
 
 def statuses() -> dict[str, Any]:
-    """Status of each application, from `serve.status`."""
     return dict(serve.status().applications)
 
 

@@ -53,7 +53,6 @@ class DetachedActor:
         self._is_closed = False
 
     def identity(self) -> dict[str, Any]:
-        """The fields of the actor's `Identity`."""
         return {"version": self._identity.version, "retired": self._identity.retired}
 
     def take_over(self, identity: dict[str, Any], state: dict[str, Any]) -> None:

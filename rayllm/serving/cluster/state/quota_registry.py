@@ -62,7 +62,6 @@ class Instant:
 
     @classmethod
     def now(cls) -> Instant:
-        """The present."""
         return cls(time.time(), time.monotonic(), boot_id())
 
     @property

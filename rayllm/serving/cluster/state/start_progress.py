@@ -41,7 +41,6 @@ class Start:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the phase began."""
         return time.time() - self.since
 
     @property

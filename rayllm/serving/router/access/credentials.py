@@ -109,7 +109,6 @@ class KeyWatcher:
 
     @property
     def has_limits(self) -> bool:
-        """Whether a key in force is limited."""
         return self._keyring is not None and any(key.caller.limits for key in self._keyring.keys)
 
     async def start(self) -> None:
@@ -140,7 +139,6 @@ class KeyWatcher:
             self._report(repr(error))
 
     def _report(self, fault: str) -> None:
-        """Log a fault once."""
         if fault != self._fault:
             effect = "The last valid keys stay in force" if self._keyring else "All requests are refused"
             logger.error("%s until this is repaired: %s", effect, fault)

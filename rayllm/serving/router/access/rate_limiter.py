@@ -105,7 +105,6 @@ class RateLimiter:
         return Admission(_headers(limits, leased, self._now()), self._settler(caller.name, need))
 
     async def close(self) -> None:
-        """Release all leases."""
         if self._reporting:
             self._reporting.cancel()
             self._release(self._leased.items())
@@ -254,7 +253,6 @@ class TokenEstimates:
         return 1 + int(demand.prompt_bytes * averages.tokens_per_byte + demand.answers * answer)
 
     def learn(self, tenant: str, model_id: str, demand: Demand, stats: RequestStats) -> None:
-        """Update the averages with a request that has ended."""
         averages = self._averages_of(tenant, model_id)
         if demand.answer_limit is None and stats.answers and stats.finish_reason != "abort":
             averages.answer = _moved(averages.answer, stats.generated_tokens / stats.answers, _TYPICAL_ANSWER)

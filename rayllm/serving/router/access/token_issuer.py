@@ -48,7 +48,6 @@ class TokenIssuer:
         self._refreshing = asyncio.create_task(self._refresh())
 
     def stop(self) -> None:
-        """Stop fetching."""
         if self._refreshing:
             self._refreshing.cancel()
 

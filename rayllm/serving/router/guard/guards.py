@@ -97,7 +97,6 @@ class ReplyGuard:
             await self._check(text)
 
     def stream(self) -> GuardedStream:
-        """A new stream for the reply."""
         return GuardedStream(max(guard.config.window_chars for guard in self.guards), self._check)
 
     async def _check(self, text: str) -> None:

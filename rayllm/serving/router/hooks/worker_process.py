@@ -103,7 +103,6 @@ class Worker:
         self._stuck: set[Future[Any]] = set()
 
     async def run(self, call: dict[str, Any], body: bytes) -> None:
-        """Call a hook, and send its result."""
         changed = b""
         try:
             async with asyncio.timeout(call["timeout_s"]) as deadline:

@@ -98,7 +98,6 @@ class RouterMetrics:
         self._totals: defaultdict[str, RequestTotals] = defaultdict(RequestTotals)
 
     def observe(self, record: RequestRecord) -> None:
-        """Count a request that has ended."""
         adapter = self._adapter(record)
         work = (record.model_id, adapter, record.endpoint)
         self._metrics.count(REQUESTS, (*work, str(record.outcome)))
@@ -118,7 +117,6 @@ class RouterMetrics:
             self._add_up(record)
 
     def totals(self, model_id: str) -> RequestTotals:
-        """Counts of a model since the router's start."""
         return self._totals.get(model_id, RequestTotals())
 
     def refuse(self, error: RayLLMError) -> None:

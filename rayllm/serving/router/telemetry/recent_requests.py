@@ -43,7 +43,6 @@ class RecentRequests:
         self._records: OrderedDict[str, RequestRecord] = OrderedDict()
 
     def add(self, record: RequestRecord) -> None:
-        """Add a request that has ended."""
         self._records.pop(record.request_id, None)
         self._records[record.request_id] = record
         if len(self._records) > self._most:

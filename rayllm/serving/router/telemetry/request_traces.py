@@ -60,7 +60,6 @@ class Tracing:
         self._propagator.inject(record.trace_headers, set_span_in_context(record.span))
 
     def end(self, record: RequestRecord) -> None:
-        """End the trace of a request that has ended."""
         span = record.span
         # The record is kept for a while without the span, which is as large as the record.
         record.span = None
