@@ -12,5 +12,5 @@ All state is in one folder (`router.batches.storage`), and each file in it has o
     unfinished/<batch>.<time>        marks an unfinished batch that expires at that time
     jobs/<batch>/                    working folder of its runner; deleted at the end
 
-Process: router; a batch is executed in its runner, a Ray actor.
+Process: router; `execution` in the runner of a batch, a Ray actor.
 """

@@ -54,22 +54,17 @@ class _File:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(eq=False)
 class _Download:
-    def __init__(
-        self,
-        store: Store,
-        snapshot: Snapshot,
-        folder: Path,
-        journal: Journal,
-        progress: Progress,
-        options: DownloadOptions,
-    ) -> None:
-        self._store = store
-        self._snapshot = snapshot
-        self._folder = folder
-        self._journal = journal
-        self._progress = progress
-        self._options = options
+    _store: Store
+    _snapshot: Snapshot
+    _folder: Path
+    _journal: Journal
+    _progress: Progress
+    _options: DownloadOptions
+
+    def __post_init__(self) -> None:
+        options = self._options
         stall_s = min(options.stall_s, options.deadline_s or options.stall_s)
         self._client = RangeClient(options.threads, stall_s, options.tries, self._pause)
         self._stop = threading.Event()

@@ -1,1 +1,4 @@
-"""The execution of batches: scheduler, runner actors and the lifecycle of one batch."""
+"""The execution of a batch: the runner and the lifecycle.
+
+Process: runner, a Ray actor for each batch.
+"""

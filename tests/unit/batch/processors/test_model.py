@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayllm.batch.processors.model import model_config
+from rayllm.batch.processors.kinds import model_config
 from rayllm.config import load_model
 from rayllm.config.source import BucketSource, HubSource, LocalSource
 from rayllm.core.errors import ConfigError

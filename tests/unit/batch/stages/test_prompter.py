@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from rayllm.batch.processors.model import model_config
+from rayllm.batch.processors.kinds import model_config
 from rayllm.batch.rows import ERROR, Row
 from rayllm.batch.stages.prompter import Prompter
 from rayllm.batch.stages.text import ChatTemplateStage, DetokenizeStage, TokenizeStage

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rayllm.serving.batch_api.execution import scheduler as scheduler_module
+from rayllm.serving.batch_api import service as service_module
 from rayllm.serving.batch_api.execution.lifecycle import MAX_ATTEMPTS
-from rayllm.serving.batch_api.execution.scheduler import BatchScheduler
 from rayllm.serving.batch_api.objects import Batch, BatchRequest
+from rayllm.serving.batch_api.service import BatchScheduler
 from rayllm.serving.batch_api.storage.stores import Stores, open_stores
 from tests.unit.serving.batch_api.conftest import Clock
 from tests.unit.serving.batch_api.work import KilledError, Runners
@@ -23,7 +23,7 @@ from tests.unit.serving.batch_api.work import KilledError, Runners
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "_PERIOD_S", 0.02)
+    monkeypatch.setattr(service_module, "_PERIOD_S", 0.02)
 
 
 @pytest.fixture
