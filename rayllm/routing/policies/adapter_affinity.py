@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import compress
+from operator import not_
 
 from rayllm.routing.candidate import Candidate, within_bound
 from rayllm.routing.policies import Policy
@@ -37,12 +39,12 @@ class AdapterAffinity:
         """All candidates: first those with the adapter, unless it needs another replica, then those to load it."""
         if not request.adapter:
             return self._policy.rank(request, candidates)
-        loaded = [self._has_loaded(one, request.adapter) for one in candidates]
-        holders = self._policy.rank(request, [one for one, has in zip(candidates, loaded, strict=True) if has])
-        others = _rank_loaders(request, [one for one, has in zip(candidates, loaded, strict=True) if not has])
-        if others and (not holders or self._needs_replica(request, holders, candidates)):
-            return [others[0], *holders, *others[1:]]
-        return holders + others
+        has_adapter = [self._has_loaded(one, request.adapter) for one in candidates]
+        loaded = self._policy.rank(request, list(compress(candidates, has_adapter)))
+        others = _rank_loaders(request, list(compress(candidates, map(not_, has_adapter))))
+        if others and (not loaded or self._needs_replica(request, loaded, candidates)):
+            return [others[0], *loaded, *others[1:]]
+        return loaded + others
 
     def reason(self, request: RoutingRequest, candidate: Candidate) -> str:
         """Whether the replica has the adapter; without an adapter, the other policy's reason."""
@@ -66,10 +68,10 @@ class AdapterAffinity:
         return adapter in candidate.adapters or (candidate.id, adapter) in self._loading
 
     def _needs_replica(
-        self, request: RoutingRequest, holders: Sequence[Candidate], candidates: Sequence[Candidate]
+        self, request: RoutingRequest, loaded: Sequence[Candidate], candidates: Sequence[Candidate]
     ) -> bool:
-        share = self._popularity.share(hash_name(request.adapter)) * len(candidates) / len(holders)
-        return share > _HOT_SHARE and not within_bound(holders, candidates, request.work)
+        share = self._popularity.share(hash_name(request.adapter)) * len(candidates) / len(loaded)
+        return share > _HOT_SHARE and not within_bound(loaded, candidates, request.work)
 
 
 def _rank_loaders(request: RoutingRequest, others: Sequence[Candidate]) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Local folders. Their files are copied like any others, so that they cannot change under a running engine."""
+"""Local folders. Their files are copied too, and so cannot change under a running engine."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class RateLimiter:
         self._reporting: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Start the actor of the quotas, lest the first request wait for its start."""
+        """Start the actor of the quotas before the first request needs it."""
         in_background(self._registry.settle([]))
 
     async def admit(self, caller: Caller, tokens: int) -> Admission:

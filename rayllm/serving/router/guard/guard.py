@@ -119,7 +119,7 @@ class Guard:
 
 
 def parts_of(text: str, length: int) -> list[str]:
-    """Split a text into parts of a length, which overlap lest a cut hide something."""
+    """Split a text into parts of a length, with an overlap in which a cut hides nothing."""
     overlap = length // 10
     starts = range(0, max(1, len(text) - overlap), length - overlap)
     return [text[start : start + length] for start in starts] if text else []

@@ -40,7 +40,7 @@ FINISHED = _counted(
 TOKENS = _counted(
     "rayllm_tokens_total",
     (*_WORK, "kind"),
-    "Tokens of prompts (prompt), those of them that were in a KV cache (cached), and generated ones (completion).",
+    "Tokens of prompts (prompt), tokens of prompts found in a KV cache (cached), and generated tokens (completion).",
 )
 REFUSED = _counted(
     "rayllm_refused_total",
@@ -73,7 +73,7 @@ DECODE = _timed("rayllm_decode_seconds", "From the first token to the last.")
 WAITING = Series("rayllm_requests_waiting", "gauge", ("model",), "Requests that wait for a replica.")
 IN_HAND = Series("rayllm_requests_in_hand", "gauge", ("model",), "Requests that replicas have from this router.")
 REPLICAS = Series(
-    "rayllm_replicas", "gauge", ("model", "state"), "Replicas that may be sent requests (open), and others (closed)."
+    "rayllm_replicas", "gauge", ("model", "state"), "Replicas that may be sent requests (open), or may not (closed)."
 )
 SERIES = (
     *(REQUESTS, REFUSED, FINISHED, TOKENS, RETRIES, CONTINUATIONS, FALLBACKS),
