@@ -1,1 +1,4 @@
-"""How Ray Data runs a processor: placement, engine workers, checkpoints and progress."""
+"""How Ray Data runs a processor: placement, engine workers, checkpoints and progress.
+
+Process: driver of a batch job, and its Ray Data workers.
+"""

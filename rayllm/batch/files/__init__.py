@@ -1,1 +1,4 @@
-"""JSONL files of requests in the format of OpenAI's Batch API."""
+"""JSONL files of requests in the format of OpenAI's Batch API.
+
+Process: driver of a batch job.
+"""

@@ -1,4 +1,7 @@
-"""Processors: pipelines of stages over a Ray Data dataset. Importing the package registers their builders."""
+"""Processors: pipelines of stages over a Ray Data dataset. Importing the package registers their builders.
+
+Process: driver of a batch job.
+"""
 
 from rayllm.batch.processors import kinds
 

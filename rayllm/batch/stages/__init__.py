@@ -1,1 +1,4 @@
-"""Stages of processors, one module for each kind."""
+"""Stages of processors, one module for each kind.
+
+Process: Ray Data worker.
+"""

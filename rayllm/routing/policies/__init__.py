@@ -1,4 +1,7 @@
-"""Routing policies: the order in which a router tries the replicas of a model."""
+"""Routing policies: the order in which a router tries the replicas of a model.
+
+Process: router.
+"""
 
 from __future__ import annotations
 

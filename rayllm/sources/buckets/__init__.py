@@ -2,6 +2,8 @@
 
 A new provider is a new module with a subclass of `Bucket`, an entry in `_PROVIDERS`, and its URI scheme in
 `rayllm/config/source.py`.
+
+Process: any.
 """
 
 from __future__ import annotations

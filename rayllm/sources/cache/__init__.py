@@ -1,4 +1,7 @@
-"""The cache of one node, shared by its processes."""
+"""The cache of one node, shared by its processes.
+
+Process: any.
+"""
 
 from rayllm.sources.cache.cache import Cache, node_cache
 from rayllm.sources.cache.entry import Entry

@@ -1,4 +1,7 @@
-"""Stores: list and locate the files of a hub repository, a bucket prefix or a local folder."""
+"""Stores: list and locate the files of a hub repository, a bucket prefix or a local folder.
+
+Process: any.
+"""
 
 from __future__ import annotations
 

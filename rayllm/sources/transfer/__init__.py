@@ -1,4 +1,7 @@
-"""Downloads: ranges over HTTP, resumed after interruptions, verified by checksum."""
+"""Downloads: ranges over HTTP, resumed after interruptions, verified by checksum.
+
+Process: any.
+"""
 
 from rayllm.sources.transfer.options import DownloadOptions, LoggedProgress, Progress
 

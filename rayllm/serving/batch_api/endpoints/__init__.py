@@ -1,1 +1,4 @@
-"""The HTTP endpoints of the Files API and the Batches API."""
+"""The HTTP endpoints of the Files API and the Batches API.
+
+Process: router.
+"""
