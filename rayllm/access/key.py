@@ -131,11 +131,7 @@ class Keyring:
         self._by_name = {key.name: key.hash for key in keys}
 
     def find(self, presented: str) -> Caller:
-        """The caller who sent a key.
-
-        Raises:
-            AuthenticationError: no such key, or it has expired.
-        """
+        """The caller who sent a key. Raises AuthenticationError for an unknown or expired key."""
         if not presented:
             raise AuthenticationError(f"This service needs a key. {_HINT}")
         if len(presented) > _LONGEST_KEY:
@@ -143,11 +139,7 @@ class Keyring:
         return self._caller(key_hash(presented, self._salt))
 
     def named(self, name: str) -> Caller:
-        """The caller whose key has this name.
-
-        Raises:
-            AuthenticationError: no such key, or it has expired.
-        """
+        """The caller whose key has this name. Raises AuthenticationError for an unknown or expired key."""
         return self._caller(self._by_name.get(name, ""))
 
     def _caller(self, hashed: str) -> Caller:

@@ -60,11 +60,7 @@ class KeyFile:
         self._folder = Folder(folder or ("/" if uri.startswith("/") else "."))
 
     def read(self) -> bytes:
-        """Read the file's content.
-
-        Raises:
-            StorageError: the file does not exist, or cannot be read.
-        """
+        """Read the file's content. Raises StorageError if the file is missing or cannot be read."""
         try:
             return self._folder.read(self._name)
         except FileNotFoundError:
@@ -73,11 +69,7 @@ class KeyFile:
             ) from None
 
     def parse(self, content: bytes) -> KeyList:
-        """The keys in the file's content.
-
-        Raises:
-            ConfigError: lists every fault, one a line.
-        """
+        """Parse the file's content. Raises ConfigError with every fault, one a line."""
         try:
             return KeyList.model_validate(self._raw(content))
         except ValidationError as error:

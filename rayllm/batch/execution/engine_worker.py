@@ -78,11 +78,7 @@ class EngineWorker:
         self._rows.call(self.server.stop(timeout_s=1), _STOP_S)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
-        """Apply `work` to each row, as `RowLoop.map` does.
-
-        Raises:
-            BrokenWorkerError: the engine has died.
-        """
+        """Apply `work` to each row, as `RowLoop.map` does. Raises BrokenWorkerError if the engine has died."""
 
         async def checked(row: Row) -> Row:
             try:
@@ -94,11 +90,7 @@ class EngineWorker:
         return self._rows.map(checked, rows)
 
     async def check(self) -> None:
-        """Check the engine's health.
-
-        Raises:
-            BrokenWorkerError: the engine has died.
-        """
+        """Check the engine's health. Raises BrokenWorkerError if the engine has died."""
         try:
             await self.server.check(_HEALTH_CHECK_S)
         except EngineError as error:

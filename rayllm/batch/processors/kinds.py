@@ -219,11 +219,7 @@ def _actor_options(config: ProcessorConfig, max_concurrent: int) -> dict[str, An
 
 
 def _image_stage() -> type:
-    """The stage for images, imported on demand.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-    """
+    """The stage for images, imported on demand. Raises ConfigError if Pillow is not installed."""
     try:
         from rayllm.batch.stages.images import PrepareImageStage
     except ImportError:

@@ -48,11 +48,7 @@ class Prompter:
         self._iterates_parts: dict[str, bool] = {}
 
     def prompt(self, row: Row) -> str:
-        """Render a row's `messages` to a prompt.
-
-        Raises:
-            RequestError: the messages cannot be rendered.
-        """
+        """Render a row's `messages` to a prompt. Raises RequestError if the messages cannot be rendered."""
         plan = self._row_plan(row)
         template = plan.chat_template or self._tokenizer_template(bool(row.get("tools")))
         if template is None:

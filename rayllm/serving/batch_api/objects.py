@@ -84,11 +84,7 @@ class BatchRequest(BaseModel):
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Self:
-        """Validate a request's body.
-
-        Raises:
-            RequestError: a field is invalid.
-        """
+        """Validate a request's body. Raises RequestError if a field is invalid."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:

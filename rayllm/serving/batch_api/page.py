@@ -21,11 +21,7 @@ _AT_ONCE = 64
 
 
 def limit_of(query: Mapping[str, str], default: int, most: int) -> int:
-    """The `limit` of a list in a request's query.
-
-    Raises:
-        RequestError: `limit` is not a number, or out of bounds.
-    """
+    """The `limit` of a list in a request's query. Raises RequestError if `limit` is not a number, or out of bounds."""
     text = query.get("limit", str(default))
     # Python refuses to parse thousands of digits.
     if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= most:
@@ -43,11 +39,7 @@ class Cursor:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], prefix: str, limit: int, most: int) -> Self:
-        """Parse a request's query.
-
-        Raises:
-            RequestError: a parameter is invalid.
-        """
+        """Parse a request's query. Raises RequestError if a parameter is invalid."""
         after, order = query.get("after", ""), query.get("order", "desc")
         if after and not is_id(prefix, after):
             raise RequestError(f"`after` must be an id from the list, such as `{prefix}…`.", "after")

@@ -112,11 +112,7 @@ class FileStore:
         return self._tenants.page(self._folder.names("files"), cursor, caller, find)
 
     def delete(self, file_id: str) -> None:
-        """Delete a file.
-
-        Raises:
-            ObjectNotFoundError: the file does not exist, or has expired.
-        """
+        """Delete a file. Raises ObjectNotFoundError if the file does not exist, or has expired."""
         self._delete(self.get(file_id).id)
 
     def sweep(self, used: Callable[[], Collection[str]]) -> None:

@@ -66,11 +66,7 @@ class DetachedActor:
         return self.state()
 
     def check_open(self) -> None:
-        """Refuse writes that the replacement would not see.
-
-        Raises:
-            RuntimeError: the state has been handed over.
-        """
+        """Refuse writes that the replacement would not see. Raises RuntimeError if the state has been handed over."""
         if self._is_closed:
             raise RuntimeError("this actor is being replaced by one of other code; ask again")
 

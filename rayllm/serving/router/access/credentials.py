@@ -98,11 +98,7 @@ class KeyWatcher:
 
     @property
     def keyring(self) -> Keyring:
-        """The keys in force.
-
-        Raises:
-            UnavailableError: the file has not been valid since the router's start.
-        """
+        """The keys in force. Raises UnavailableError if the file has not been valid since the router's start."""
         if self._keyring is None:
             raise UnavailableError("The service cannot read its keys; its log says why.", None, "keys_unavailable", 5)
         return self._keyring

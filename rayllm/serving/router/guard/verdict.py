@@ -65,11 +65,7 @@ class Verdict:
 
 
 def of_answer(answer: str, guard: GuardConfig) -> Verdict:
-    """Parse the verdict that a guard has written.
-
-    Raises:
-        GuardError: the answer is not a verdict.
-    """
+    """Parse the verdict that a guard has written. Raises GuardError if the answer is not a verdict."""
     read = _read_llama_guard if guard.verdict == "llama_guard" else _read_qwen3_guard
     found = read(answer)
     if found is None:
@@ -82,11 +78,7 @@ def of_answer(answer: str, guard: GuardConfig) -> Verdict:
 
 
 def of_probabilities(labels: Sequence[str], probabilities: Sequence[float], guard: GuardConfig) -> Verdict:
-    """The verdict of a classifier.
-
-    Raises:
-        GuardError: the classifier lacks a label of the configuration.
-    """
+    """The verdict of a classifier. Raises GuardError if the classifier lacks a label of the configuration."""
     scores = dict(zip(labels, probabilities, strict=False))
     if unknown := [name for name in guard.thresholds if name not in scores]:
         raise GuardError(f"it has no label `{unknown[0]}` (thresholds); its labels are {', '.join(labels)}")
