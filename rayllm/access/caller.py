@@ -42,29 +42,14 @@ class Caller:
         return self.models is None or any(fnmatchcase(name, model) for name in names for model in self.models)
 
     def check_model(self, *names: str) -> None:
-        """Check that the caller may use a model; the answer does not tell whether other models exist.
-
-        Args:
-            names: all names of the model or adapter; first the name in the request.
-
-        Raises:
-            PermissionDeniedError: the key is for other models.
-        """
+        """Check access to a model by all its names, first the name in the request. Raises PermissionDeniedError."""
         if not self.may_use(*names):
             allowed = ", ".join(f"`{model}`" for model in (self.models or ())[:20]) or "none"
             message = f"The key `{self.name}` may not use the model `{names[0][:200]}`; it may use {allowed}."
             raise PermissionDeniedError(message, "model")
 
     def priority_of(self, wanted: str | None) -> Priority:
-        """The class of a request.
-
-        Args:
-            wanted: name of the class that the request asks for, if any.
-
-        Raises:
-            RequestError: there is no such class.
-            PermissionDeniedError: the key is for lower classes.
-        """
+        """The class of a request that asks for the class `wanted`. Raises RequestError or PermissionDeniedError."""
         if wanted is None:
             return self.priority
         try:

@@ -15,13 +15,9 @@ def serves_page(router: RouterConfig, hosts: Iterable[str]) -> bool:
 
 
 def check_private(router: RouterConfig, addresses: Iterable[tuple[str, str]]) -> None:
-    """Refuse hosts that other machines can reach, unless the service has keys or `router.allow_anyone` is set.
+    """Refuse hosts that other machines can reach, without keys or `router.allow_anyone`. Raises ConfigError.
 
-    Args:
-        addresses: configuration key of each host, and the host.
-
-    Raises:
-        ConfigError: names the configuration key and the mend.
+    `addresses` are the configuration key of each host, and the host.
     """
     if router.needs_keys or router.allow_anyone:
         return

@@ -47,11 +47,7 @@ class KeyList(Frozen):
 
 
 class KeyFile:
-    """A file of keys. All methods block.
-
-    Args:
-        uri: a path, `s3://bucket/file` or `gs://bucket/file`.
-    """
+    """A file of keys at a path, `s3://bucket/file` or `gs://bucket/file`. All methods block."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -76,12 +72,7 @@ class KeyFile:
             raise config_error(self.uri, KeyList, error) from None
 
     def load(self) -> KeyList:
-        """The keys.
-
-        Raises:
-            StorageError: the file does not exist, or cannot be read.
-            ConfigError: the file is not valid.
-        """
+        """Read and parse the file. Raises StorageError or ConfigError, as `read` and `parse`."""
         return self.parse(self.read())
 
     @contextmanager
@@ -128,14 +119,7 @@ def _text(salt: str, keys: list[Key]) -> str:
 
 
 def check_key_file(uri: str | None) -> str:
-    """Check a file of keys that is on this machine.
-
-    Returns:
-        What is wrong if the file cannot be read, as before its first key; else "".
-
-    Raises:
-        ConfigError: the file is not valid.
-    """
+    """Check a local file of keys; returns why it cannot be read, or "". Raises ConfigError for wrong content."""
     if uri is None or "://" in uri:
         return ""
     try:

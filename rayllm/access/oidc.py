@@ -29,11 +29,7 @@ def is_token(presented: str) -> bool:
 
 
 def key_id(token: str) -> str:
-    """Id of the key that signed a token; empty if the key has no id.
-
-    Raises:
-        AuthenticationError: `token` is not a JWT.
-    """
+    """Id of the key that signed a token; may be empty. Raises AuthenticationError if `token` is not a JWT."""
     try:
         return str(jwt.get_unverified_header(token).get("kid", ""))
     except jwt.PyJWTError:
@@ -41,11 +37,7 @@ def key_id(token: str) -> str:
 
 
 def verify(token: str, key: jwt.PyJWK, config: OidcConfig) -> tuple[Caller, float]:
-    """Verify a token; returns the caller and the expiry in seconds since the epoch.
-
-    Raises:
-        AuthenticationError: the token is not valid; the message says why.
-    """
+    """Verify a token; returns the caller, and the expiry in seconds since the epoch. Raises AuthenticationError."""
     try:
         claims = jwt.decode(
             token,

@@ -50,11 +50,7 @@ def wait_for(wanted: Bundle, free: Bundle) -> str:
 def total_shortage(requested: Sequence[tuple[str, Placement, int]], nodes: Sequence[Bundle]) -> str | None:
     """What the cluster lacks for the initial replicas of all models, in one sentence; None if all may fit.
 
-    Compares only sums, and so refuses nothing that might fit.
-
-    Args:
-        requested: model, placement of one replica, and number of replicas.
-        nodes: the resources of each node.
+    Compares only sums. `requested` are models, the placement of a replica, and the number of replicas.
     """
     wanted: Bundle = {}
     for _, placement, replicas in requested:

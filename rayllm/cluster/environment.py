@@ -24,11 +24,7 @@ def _installed(name: str) -> bool:
 
 
 def runtime_env(model: ModelConfig) -> dict[str, Any]:
-    """The actor options' environment merged with the model's own, key by key, with references to secrets resolved.
-
-    Raises:
-        ConfigError: a referenced variable is not set.
-    """
+    """The actors' environment merged with the model's own, key by key. Raises ConfigError for an unset variable."""
     base = model.deployment_config.ray_actor_options.runtime_env
     merged = {**base, **model.runtime_env}
     variables = {**(base.get("env_vars") or {}), **(model.runtime_env.get("env_vars") or {})}

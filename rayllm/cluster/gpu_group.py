@@ -23,12 +23,9 @@ def call_on_other_nodes(function: Callable[[], Any]) -> None:
 
 
 def configure_on_gpu(arguments: VllmArguments) -> Any:
-    """vLLM's engine configuration, created in a task that sees a GPU of the placement group.
+    """vLLM's engine configuration, created in a task that sees a GPU of the placement group. Raises ConfigError.
 
     The replica's own bundle has no GPU, but vLLM inspects the device to validate its arguments.
-
-    Raises:
-        ConfigError: vLLM refuses a value.
     """
     group = _group()
     task = ray.remote(make_engine_config).options(

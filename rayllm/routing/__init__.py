@@ -23,9 +23,5 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 
 
 def create_policy(name: str) -> Policy:
-    """Create the policy of one model in one router. Requests for an adapter prefer replicas with the adapter loaded.
-
-    Raises:
-        KeyError: `name` is not among `POLICIES`.
-    """
+    """Create the policy `name`, one of `POLICIES`, for one model in one router, with affinity to adapters."""
     return AdapterAffinity(POLICIES[name]())

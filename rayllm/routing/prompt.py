@@ -115,9 +115,7 @@ def _add_turns(chain: DigestChain, turns: list[Any], values: Iterator[int]) -> t
 def _affinity_key(chain: DigestChain, start: int) -> tuple[int, int]:
     """Digest of the first turn; of a long document, of the longest prefix with half of the document but not its end.
 
-    Args:
-        chain: digests up to the end of the first turn.
-        start: bytes before the first turn.
+    `chain` ends with the first turn, which `start` bytes precede.
     """
     length = chain.size - start
     marks = list(zip(chain.digests, chain.sizes, strict=True))

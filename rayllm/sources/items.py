@@ -105,11 +105,7 @@ class Store(Protocol):
 
 
 def checked_path(key: str, uri: str) -> str:
-    """Return `key` as a path inside a folder.
-
-    Raises:
-        SourceError: the path would leave the folder, or no file system accepts it.
-    """
+    """Return `key` as a path inside a folder. Raises SourceError for a path that leaves it or that disks refuse."""
     parts = key.split("/")
     is_safe = all(part and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
     if not is_safe or "\\" in key or not key.isprintable() or PurePosixPath(key).is_absolute():

@@ -52,23 +52,13 @@ class Tensor:
 
 
 def read_header(read: Callable[[int, int], bytes], size: int) -> dict[str, Tensor]:
-    """Read the tensors of a file of `size` bytes, by name. The data behind the header may be missing.
-
-    `read` returns the bytes [start, end) of the file.
-
-    Raises:
-        ValueError: this is not a safetensors file; the message says why, without naming the file.
-    """
+    """Read a file's tensors by name; `read` returns the bytes [start, end). Raises ValueError without its name."""
     entries, _ = _read_entries(read, size)
     return _tensors(entries)
 
 
 def read_complete_file(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a local file, by name, and check that its data is complete.
-
-    Raises:
-        ValueError: the file is incomplete, or as for `read_header`.
-    """
+    """Read the tensors of a local file, as `read_header`. Raises ValueError also if the data is incomplete."""
     size = path.stat().st_size
     with path.open("rb") as file:
 

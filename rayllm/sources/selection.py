@@ -111,12 +111,7 @@ def _select_weights(paths: list[str], uri: str, allow_pickle: bool, priority: Mi
 def find_weights(
     folder: Path, allow_pickle: bool, model_id: str, arguments: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Find the weight files that vLLM loads from a local folder, given its `engine_kwargs`.
-
-    Raises:
-        ConfigError: the folder is not a model, has only pickled weights that are not allowed, or lacks a file of its
-            index.
-    """
+    """Find the weight files that vLLM loads from a local folder. Raises ConfigError if any is missing or unsafe."""
     if not (folder / CONFIG).is_file() and not (folder / MISTRAL_CONFIG).is_file():
         raise ConfigError(f"model `{model_id}`: {folder} is not a model folder: it holds no config.json.")
     names = [path.name for path in folder.iterdir() if path.is_file()]

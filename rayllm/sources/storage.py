@@ -27,12 +27,9 @@ _BLOCK = 1024 * 1024
 
 
 def open_folder(uri: str) -> tuple[FileSystem, str]:
-    """Open a folder as a pyarrow file system, which Ray Data accepts as well, and the folder's path in that.
+    """Open a folder as a pyarrow file system, for Ray Data as well; returns also its path. Raises StorageError.
 
     Buckets use the same credentials and endpoints as models (docs/sources.md). Creates neither folder nor bucket.
-
-    Raises:
-        StorageError: the bucket cannot be accessed; the message says why.
     """
     if "://" not in uri:
         # Only processes that store something need pyarrow.

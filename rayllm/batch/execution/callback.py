@@ -84,11 +84,7 @@ def _row_count(dataset: Dataset) -> int | None:
 
 
 def _check_cpus(executor: Any) -> None:
-    """Refuse an execution whose actors leave no CPU for the tasks between them, which would never finish.
-
-    Raises:
-        ClusterError: the message says what to change.
-    """
+    """Refuse an execution whose actors leave no CPU for the tasks between them. Raises ClusterError with the mend."""
     if settings().resource_check == "never" or may_grow():
         return
     pools = [operator for operator in executor._topology if isinstance(operator, ActorPoolMapOperator)]

@@ -26,11 +26,7 @@ _PENDING = ".pending.parquet"
 
 
 def keep_checkpoints(dataset: Dataset, checkpoint: Checkpoint) -> None:
-    """Record the ids of rows when `dataset`, or a dataset derived from it, is written.
-
-    Raises:
-        ConfigError: Ray Data cannot keep checkpoints of such an input.
-    """
+    """Record the ids of rows when `dataset` is written. Raises ConfigError if Ray Data cannot for such an input."""
     filesystem, path = open_folder(checkpoint.path)
     try:
         dataset.context.checkpoint_config = CheckpointConfig(

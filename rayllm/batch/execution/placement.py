@@ -53,11 +53,7 @@ class EnginePlacement:
         return {**options, **_actor_resources(self._placement)}
 
     def check(self) -> None:
-        """Check that the connected cluster can hold one engine.
-
-        Raises:
-            ClusterError: the cluster never can; the message says what is missing.
-        """
+        """Check that the connected cluster can hold one engine. Raises ClusterError with what is missing."""
         mode, capacities = settings().resource_check, live_nodes()
         if mode == "never" or not capacities or (mode == "auto" and may_grow()):
             return

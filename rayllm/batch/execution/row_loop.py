@@ -29,11 +29,7 @@ class RowLoop:
         self._slots = asyncio.Semaphore(max_concurrent)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop and return its result.
-
-        Raises:
-            TimeoutError: the coroutine takes longer than `timeout_s` seconds.
-        """
+        """Run a coroutine on the loop. Raises TimeoutError after `timeout_s` seconds."""
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout_s)
 
@@ -42,11 +38,7 @@ class RowLoop:
         return asyncio.run_coroutine_threadsafe(self._one(work, row), self._loop)
 
     def map(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:
-        """Apply `work` to all rows; returns the results in order. A row for which `work` raises has failed.
-
-        Raises:
-            BrokenWorkerError: raised by `work`.
-        """
+        """Apply `work` to all rows, in order. An error of `work` marks its row, except for BrokenWorkerError."""
         return self.call(self._all(work, rows))
 
     async def _all(self, work: Callable[[Row], Awaitable[Row]], rows: list[Row]) -> list[Row]:

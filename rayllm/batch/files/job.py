@@ -75,11 +75,7 @@ class Job:
         self._results = ResultCounter(self._folder, self.counts)
 
     def validate(self) -> list[Fault]:
-        """Check the file and set `counts.total`; returns the faults found.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
+        """Check the file and set `counts.total`; returns the faults. Raises ConfigError if the file cannot be read."""
         with self._open() as lines:
             bounded_lines = bounded(lines, self.longest_line)
             self.counts.total, faults = check(bounded_lines, self.endpoint, self.max_requests, self.longest_line)

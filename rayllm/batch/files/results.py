@@ -69,13 +69,10 @@ class ResultCounter:
 
 
 def write_results(folder: Folder, requests: Iterable[Line], unfinished: Fault | None) -> Counts:
-    """Write the output and error files, in the order of the requests.
+    """Write the output and error files, in the order of the requests; returns the counts without the total.
 
     Args:
         unfinished: error for requests without a result; None leaves them out.
-
-    Returns:
-        How many requests completed and failed; the total is left at 0.
     """
     parts, counts = _Parts(folder), Counts()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

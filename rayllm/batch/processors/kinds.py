@@ -244,17 +244,9 @@ def model_config(
     runtime_env: Mapping[str, Any] | None = None,
     accelerator_type: str | None = None,
 ) -> ModelConfig:
-    """Resolve the model that a job runs.
+    """Resolve the model that a job runs: a model file, a hub id, a local folder, a bucket URI, or a configuration.
 
-    Args:
-        model: a model file, a hub id, a local folder, a bucket URI, or a configuration.
-        task: overrides the file's.
-        engine_kwargs: merged over the file's.
-        runtime_env: merged over the file's, including its `env_vars`.
-        accelerator_type: overrides the file's.
-
-    Raises:
-        ConfigError: the file or an override is invalid; the message lists every fault.
+    The other arguments override or extend the model's own. Raises ConfigError with every fault.
     """
     config = model if isinstance(model, ModelConfig) else named_model(str(model))
     overrides: dict[str, Any] = {"engine_kwargs": engine_kwargs, "runtime_env": runtime_env}

@@ -28,16 +28,7 @@ Override = Callable[[str, Stage], None]
 class Processor(Generic[Config]):
     """Callable that adds a dataset's results to its columns. Nothing runs until the dataset is consumed.
 
-    Args:
-        config: the processor's configuration.
-        preprocess_fn: maps an input row to the first stage's input; None passes the row's own columns.
-        postprocess_fn: maps a row with all results to output columns; None keeps all results.
-        accelerator_type: overrides the configuration's.
-        concurrency: overrides the configuration's.
-        output_schema: all columns that the job adds, with their types; None infers the columns.
-
-    Raises:
-        ConfigError: an argument contradicts the configuration.
+    The arguments are those of `build_llm_processor`. Raises ConfigError if one contradicts the configuration.
     """
 
     name: str = "rows"

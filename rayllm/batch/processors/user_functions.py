@@ -193,13 +193,7 @@ def _declared(row: Row, schema: pa.Schema | None) -> Row:
 
 
 def _changed(output: Row, row: Row, table: pa.Table) -> Row:
-    """Drop unchanged columns from `output`, since these keep their type in the table.
-
-    Args:
-        output: columns for the output.
-        row: the row that the user's function got.
-        table: the same row, untouched.
-    """
+    """Drop unchanged columns from `output`: they keep their type in `table`, which is the untouched `row`."""
     # Identity does not rule out that the function changed a list or mapping in place.
     same = [key for key, value in output.items() if key in row and value is row[key]]
     if not any(isinstance(output[key], _MUTABLE) for key in same):

@@ -30,12 +30,7 @@ _IMAGE_PARTS = ("image", "image_url", "input_image", "image_pil")
 
 
 class Prompter:
-    """Renders, tokenizes and detokenizes for a model.
-
-    Raises:
-        SourceError: the tokenizer cannot be fetched.
-        ConfigError: the tokenizer only works inside the engine.
-    """
+    """Renders, tokenizes and detokenizes for a model. Raises SourceError or ConfigError without a usable tokenizer."""
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model

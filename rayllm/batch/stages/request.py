@@ -111,11 +111,7 @@ class DeployedRequestStage:
 
 
 def _encoded_body(row: Row) -> bytes:
-    """The row's `body` as JSON.
-
-    Raises:
-        RequestError: the row is not a request, or its endpoint is not available in batches.
-    """
+    """The row's `body` as JSON. Raises RequestError if the row is not a request that batches support."""
     url, body = row.get("url"), row.get("body")
     if url is None or body is None:
         raise RequestError("a row needs a `url`, such as `/v1/chat/completions`, and a `body`.")

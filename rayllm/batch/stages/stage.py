@@ -171,11 +171,7 @@ class ActorCall:
         self._call.close()
 
     def _die(self, error: BrokenWorkerError) -> NoReturn:
-        """Exit this process: Ray starts another, which repeats the rows.
-
-        Raises:
-            EngineError: processes exited too often.
-        """
+        """Exit this process: Ray starts another, which repeats the rows. Raises EngineError after too many exits."""
         # Several batches fail at the same time; only the first counts the death.
         with self._dying:
             deaths = ray.get(self._progress.add_death.remote())

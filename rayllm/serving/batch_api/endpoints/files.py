@@ -108,12 +108,7 @@ class _Upload:
 
     @classmethod
     def from_form(cls, form: FormData, limit: int) -> _Upload:
-        """Validate a form.
-
-        Raises:
-            RequestError: a field is missing, invalid or unknown.
-            BodyTooLargeError: the file is larger than `limit` bytes.
-        """
+        """Validate a form. Raises RequestError for a wrong field, or BodyTooLargeError above `limit` bytes."""
         for name in form.keys() - {"file", "purpose", *_EXPIRES}:
             raise RequestError(f"`{name[:100]}` is not a known field.", name[:100])
         file, purpose = form.get("file"), form.get("purpose")

@@ -56,11 +56,7 @@ class BatchLifecycle:
         self._stopped_for: Literal["cancelled", "expired"] | None = None
 
     def run(self) -> None:
-        """Run the batch to its end.
-
-        Raises:
-            StorageError: the state cannot be read or written; the batch can be resumed later.
-        """
+        """Run the batch to its end. Raises StorageError if its state cannot be read or written; it may be resumed."""
         try:
             status, errors = self._advance()
         except StorageError:

@@ -130,11 +130,7 @@ def _summary(batch: Batch) -> str:
 
 
 def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch) -> Job:
-    """Create the job of a batch.
-
-    Raises:
-        RequestError: with `execution: engines`, the first request names no model of this service.
-    """
+    """Create the job of a batch. Raises as `executor_of`."""
     from rayllm.batch.files.job import Job
 
     lines, folder = stores.files.address(batch.input_file_id), stores.batches.job_folder(batch.id).uri
@@ -145,11 +141,10 @@ def open_job(app_name: str, config: AppConfig, options: BatchesConfig, stores: S
 def executor_of(
     app_name: str, config: AppConfig, options: BatchesConfig, stores: Stores, batch: Batch
 ) -> RequestProcessorConfig:
-    """Configuration of the processor that executes a batch's requests.
+    """Configuration of the processor that executes a batch. With `execution: engines`, the rights are checked here.
 
     Raises:
-        RequestError: with `execution: engines`, the first request names no model of this service.
-        AuthenticationError: with `execution: engines`, the batch's key is no longer valid.
+        RequestError, AuthenticationError: the model is not one of the service, or the key is no longer valid.
         StorageError: the input or the keys cannot be read now.
     """
     if options.execution == "deployed":

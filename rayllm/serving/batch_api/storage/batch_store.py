@@ -59,11 +59,7 @@ class BatchStore:
         return batch
 
     def get(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
-        """The current state of a batch.
-
-        Raises:
-            ObjectNotFoundError: the batch does not exist, or is not the caller's.
-        """
+        """The present state of a batch. Raises ObjectNotFoundError if the caller has no such batch."""
         batch = self._find(batch_id) if is_id(BATCH, batch_id) else None
         if batch is None or not caller.may_see(batch.tenant):
             raise ObjectNotFoundError(f"There is no batch `{batch_id[:100]}`.", "batch_id")
@@ -73,12 +69,7 @@ class BatchStore:
         return self._tenants.page(self._folder.names("batches"), cursor, caller, self._find)
 
     def cancel(self, batch_id: str, caller: Caller = ANYONE) -> Batch:
-        """Request the cancellation of a batch, which its runner carries out soon.
-
-        Raises:
-            ObjectNotFoundError: the batch does not exist, or is not the caller's.
-            ConflictError: the batch can no longer be cancelled.
-        """
+        """Request the cancellation of a batch. Raises ObjectNotFoundError, or ConflictError if the batch is done."""
         batch = self.get(batch_id, caller)
         if batch.status not in ("validating", "in_progress", "cancelling"):
             message = f"The batch is `{batch.status}`; only one that is `validating` or `in_progress` can be cancelled."

@@ -78,22 +78,14 @@ class FileStore:
         return Usage(len(contents), sum(entry.size for entry in contents))
 
     def get(self, file_id: str, caller: Caller = ANYONE) -> File:
-        """Get the description of a file.
-
-        Raises:
-            ObjectNotFoundError: the file does not exist, has expired, or is not the caller's.
-        """
+        """Get the description of a file. Raises ObjectNotFoundError if the caller has no such file, or not any more."""
         file = self._find(file_id) if is_id(FILE, file_id) else None
         if file is None or not caller.may_see(file.tenant):
             raise ObjectNotFoundError(f"There is no file `{file_id[:100]}`.", "file_id")
         return file
 
     def open(self, file_id: str) -> NativeFile:
-        """Open the content of a file, which the caller must close.
-
-        Raises:
-            ObjectNotFoundError: the file does not exist, or has expired.
-        """
+        """Open the content of a file, for the caller to close. Raises ObjectNotFoundError for a missing file."""
         try:
             return self._folder.open(f"contents/{self.get(file_id).id}")
         except FileNotFoundError:

@@ -26,11 +26,7 @@ class StorageQuota:
 
     @asynccontextmanager
     async def upload(self) -> AsyncIterator[Callable[[int], None]]:
-        """Reserve quota for an upload, by calls with the number of bytes received; released at the end of the block.
-
-        Raises:
-            QuotaError: there are too many files; raised by such a call if there are too many bytes.
-        """
+        """Reserve quota for an upload; yields a function to call with the bytes received. Both raise QuotaError."""
         kept, before, size = await in_thread(self._files.usage), self._arrived, 0
         if kept.files + self._uploads + self._arrived.files - before.files >= self._config.max_files:
             raise self._too_many_files()
@@ -52,11 +48,7 @@ class StorageQuota:
             self._arriving -= size
 
     def check_batch(self) -> None:
-        """Refuse a new batch if there is no room for the batch or its output. Blocks.
-
-        Raises:
-            QuotaError: the quota is exhausted.
-        """
+        """Raise QuotaError if there is no room for a new batch or its output. Blocks."""
         usage, most = self._files.usage(), self._config.max_batches
         if usage.files >= self._config.max_files:
             raise self._too_many_files()

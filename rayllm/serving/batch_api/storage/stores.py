@@ -38,11 +38,7 @@ def open_stores(storage: str, now: Callable[[], float] = time.time) -> Stores:
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a store's blocking method in a thread.
-
-    Raises:
-        UnavailableError: the folder cannot be read or written; details are logged.
-    """
+    """Call a store's blocking method in a thread. Raises UnavailableError if the folder cannot be accessed."""
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *args, **kwargs))
     except StorageError as error:

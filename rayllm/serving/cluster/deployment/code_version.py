@@ -31,10 +31,7 @@ class _VersionedConfig(DeploymentConfig):  # type: ignore[misc]
 def versioned(deployment: Deployment, depends_on: Any) -> Deployment:
     """The deployment, whose replicas restart when RayLLM's code or `depends_on` changes.
 
-    Ray Serve itself adds the actors' resources and runtime environments.
-
-    Args:
-        depends_on: what its processes depend on, as JSON.
+    Ray Serve itself adds the actors' resources and runtime environments. `depends_on` is JSON.
     """
     config = deployment._deployment_config
     own = _VersionedConfig(**{name: getattr(config, name) for name in DeploymentConfig.model_fields})

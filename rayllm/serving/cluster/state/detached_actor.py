@@ -80,12 +80,9 @@ class DetachedActor:
 
 
 def detached_actor(cls: type[DetachedActor], name: str, version: str | None = None) -> Any:
-    """Get or create the named actor, replacing an actor of other code. Blocks.
+    """Get or create the named actor, replacing an actor of code other than `version`. Blocks.
 
     Ray restarts a dead actor without its state.
-
-    Args:
-        version: code version of this process; RayLLM's by default.
     """
     version = version or source_digest()
     actor = _get(cls, name, version)

@@ -194,11 +194,7 @@ class QuotaRegistry:
     async def lease(
         self, key: str, limits: Amounts, need: Amounts, want: Amounts, released: Sequence[Change] = ()
     ) -> Lease:
-        """Release earlier leases, then lease as `Quota.lease`. Waits while the actor restarts.
-
-        Raises:
-            UnavailableError: the actor does not answer.
-        """
+        """Release and lease, waiting while the actor restarts. Raises UnavailableError without an answer."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 while True:

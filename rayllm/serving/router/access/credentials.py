@@ -39,11 +39,7 @@ class Credentials:
 
     @property
     def keyring(self) -> Keyring:
-        """The keys in force.
-
-        Raises:
-            UnavailableError: the file of keys has not been valid since the router's start.
-        """
+        """The keys in force. Raises UnavailableError if the file of keys has never been valid."""
         return self._keys.keyring if self._keys else NO_KEYS
 
     @property

@@ -33,12 +33,7 @@ _MAX_AVERAGES = 10_000
 
 @dataclass
 class Admission:
-    """A request that was admitted.
-
-    Args:
-        headers: `x-ratelimit-…` of the reply.
-        settle: called once, at the end of the request, with the tokens used; None if unknown.
-    """
+    """An admitted request: `x-ratelimit-…` headers, and a function to call at its end with the tokens used."""
 
     headers: dict[str, str] = field(default_factory=dict)
     settle: Callable[[int | None], None] = lambda tokens: None
@@ -82,12 +77,7 @@ class RateLimiter:
         in_background(self._registry.settle([]))
 
     async def admit(self, caller: Caller, tokens: int) -> Admission:
-        """Reserve what a request needs.
-
-        Raises:
-            RateLimitError: the key has reached a limit.
-            UnavailableError: the quotas cannot be reached.
-        """
+        """Reserve what a request needs. Raises RateLimitError at a limit, and UnavailableError without an answer."""
         limits = caller.limits
         if not limits:
             return Admission()

@@ -52,12 +52,7 @@ class TokenIssuer:
             self._refreshing.cancel()
 
     async def caller(self, token: str) -> Caller:
-        """The caller who sent a token.
-
-        Raises:
-            AuthenticationError: the token is not valid.
-            UnavailableError: the issuer's keys have never been fetched.
-        """
+        """The caller who sent a token. Raises AuthenticationError, or UnavailableError before the keys are fetched."""
         digest = hashlib.sha256(token.encode()).digest()
         caller, expires_at = self._callers.get(digest, (None, 0.0))
         if caller is None or expires_at <= self._now():

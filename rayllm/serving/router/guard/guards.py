@@ -87,12 +87,7 @@ class ReplyGuard:
     prompt: str
 
     async def check_whole(self, body: bytes) -> None:
-        """Ask about a complete reply in JSON.
-
-        Raises:
-            RefusedError: a guard finds the reply unsafe.
-            GuardError: a guard fails, and `on_error` is `refuse`.
-        """
+        """Ask about a complete reply in JSON. Raises as `ask_all`."""
         for text in reply_texts(json.loads(body)):
             await self._check(text)
 
@@ -108,12 +103,7 @@ class ReplyGuard:
 
 
 async def ask_all(guards: Sequence[Guard], client: ClientRequest, what: str, text: str, prompt: str = "") -> None:
-    """Ask guards about a text at the same time.
-
-    Raises:
-        RefusedError: a guard finds the text unsafe.
-        GuardError: a guard fails, and its `on_error` is `refuse`.
-    """
+    """Ask guards about a text at the same time. Raises RefusedError, or GuardError where `on_error` is `refuse`."""
     sender = GuardCaller(_NAME, client.caller.tenant, priority=client.priority)
     found = await asyncio.gather(*(_verdict(guard, client, sender, text, prompt) for guard in guards))
     for guard, verdict in zip(guards, found, strict=True):

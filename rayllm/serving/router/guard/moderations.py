@@ -104,11 +104,7 @@ class ModerationsApi:
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts to ask about: as many as results.
-
-    Raises:
-        RequestError: the input is not of a kind that OpenAI specifies.
-    """
+    """The texts to ask about: as many as results. Raises RequestError for an input that OpenAI does not specify."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:

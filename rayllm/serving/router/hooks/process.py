@@ -74,11 +74,7 @@ class HookProcess:
         self._has_stopped = False
 
     async def start(self) -> None:
-        """Start the process and import the functions.
-
-        Raises:
-            ConfigError: a function cannot be imported; the message names the key of each.
-        """
+        """Start the process and import the functions. Raises ConfigError with the key of each that fails."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*_COMMAND, stdin=pipe, stdout=pipe)
         try:
@@ -205,11 +201,7 @@ async def _read(process: asyncio.subprocess.Process) -> _Message:
 
 
 def check_hooks(hooks: Sequence[HookConfig], name: str) -> None:
-    """Import the functions in a process of their own. Blocks.
-
-    Raises:
-        ConfigError: a function cannot be imported; the message names the key of each.
-    """
+    """Import the functions in a child process. Raises ConfigError with the key of each that fails. Blocks."""
     if not hooks:
         return
     try:

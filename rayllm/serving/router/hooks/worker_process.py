@@ -36,11 +36,7 @@ logger = logging.getLogger("rayllm.hooks")
 
 
 def import_function(name: str) -> Callable[..., Any]:
-    """The function behind `package.module:name` or `file.py:name`.
-
-    Raises:
-        ImportError: there is no such module or function; the message says which.
-    """
+    """The function behind `package.module:name` or `file.py:name`. Raises ImportError if there is none."""
     place, _, attributes = name.rpartition(":")
     found: Any = _module(place)
     for attribute in attributes.split("."):
@@ -88,12 +84,7 @@ def message(head: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 class Worker:
-    """Calls hooks.
-
-    Args:
-        functions: the hooks, in the order of the configuration.
-        max_bytes: most bytes of a body that a hook returns.
-    """
+    """Calls hooks, in the order of the configuration. A changed body may have `max_bytes` bytes."""
 
     def __init__(self, functions: list[Callable[..., Any]], max_bytes: int, answer: Callable[[bytes], None]) -> None:
         self._functions = functions
@@ -138,11 +129,7 @@ class Worker:
         return await returned if inspect.isawaitable(returned) else returned
 
     def _body(self, call: dict[str, Any], returned: Any) -> bytes:
-        """The changed body that a function has returned, empty for none.
-
-        Raises:
-            TypeError, ValueError: the function returned neither None nor a body.
-        """
+        """The changed body, empty for none. Raises TypeError or ValueError if the function returned anything else."""
         if returned is None or call["when"] == "usage":
             return b""
         if not isinstance(returned, dict):

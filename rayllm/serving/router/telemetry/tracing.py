@@ -20,11 +20,7 @@ _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
 def tracing_from_environment(environment: Mapping[str, str], instance: str) -> Tracing | None:
-    """Set up tracing as the environment asks; None without an exporter.
-
-    Raises:
-        ConfigError: the exporter is not installed, or refuses its settings.
-    """
+    """Tracing as the environment asks, if at all. Raises ConfigError if the exporter is missing or fails."""
     names = environment.get("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(environment.get, _ENDPOINTS)) else "none")
     if names == "none" or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
