@@ -154,7 +154,7 @@ def _check(job: Job, input_file: Path) -> None:
 
 def _publish(work: Path, output: Path, errors: Path) -> None:
     """Move the results to their paths. The output is last, since its existence means that the job is done."""
-    from rayllm.batch.files.results import ERRORS, OUTPUT
+    from rayllm.batch.files.jsonl import ERRORS, OUTPUT
 
     (work / OUTPUT).touch()
     for name, target in ((ERRORS, errors), (OUTPUT, output)):
