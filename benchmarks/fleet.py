@@ -267,7 +267,7 @@ class Fleet:
         self._shape = shape
         self._random = random.Random(seed)
         self._candidates = [
-            {one.name: Candidate(one.name, 2 * shape.sequences, slots=shape.slots) for one in self.replicas}
+            {one.name: Candidate(one.name, 2 * shape.sequences, adapter_slots=shape.slots) for one in self.replicas}
             for _ in range(shape.routers)
         ]
         self._policies = [make_policy(self) for _ in range(shape.routers)]

@@ -26,7 +26,7 @@ class Candidate:
         work: expected tokens of those requests.
         others: expected tokens of other routers' requests, as of the replica's last report.
         adapters: adapters loaded, as of the last report.
-        slots: adapters that fit at once, as of the last report.
+        adapter_slots: adapters that fit in the engine at once, as of the last report.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Candidate:
     work: int = 0
     others: int = 0
     adapters: frozenset[str] = field(default_factory=frozenset)
-    slots: int = 0
+    adapter_slots: int = 0
 
     @property
     def load(self) -> float:

@@ -81,4 +81,4 @@ def _rank_loaders(request: RoutingRequest, others: Sequence[Candidate]) -> list[
 
 
 def _is_full(candidate: Candidate) -> bool:
-    return len(candidate.adapters) >= candidate.slots
+    return len(candidate.adapters) >= candidate.adapter_slots

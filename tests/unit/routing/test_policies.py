@@ -16,7 +16,7 @@ OPENING = "You work for this tenant, and for no other. " * 250
 
 
 def fleet(number: int = 4, work: int = 0) -> list[Candidate]:
-    return [Candidate(f"replica-{index}", capacity=100, work=work, slots=2) for index in range(number)]
+    return [Candidate(f"replica-{index}", capacity=100, work=work, adapter_slots=2) for index in range(number)]
 
 
 def names(ranked: list[Candidate]) -> list[str]:
@@ -45,7 +45,7 @@ candidates_of_any_kind = st.lists(
         work=st.integers(0, 10**7),
         others=st.integers(0, 10**7),
         adapters=st.frozensets(st.sampled_from("abc")),
-        slots=st.integers(0, 3),
+        adapter_slots=st.integers(0, 3),
     ),
     max_size=6,
     unique_by=lambda one: one.id,

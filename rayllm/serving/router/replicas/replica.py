@@ -78,7 +78,7 @@ class Replica:
         candidate.capacity = self.credit.capacity = update.capacity
         candidate.others = max(0, stats.get("work", 0) - candidate.work)
         candidate.adapters = frozenset(stats.get("adapters", ()))
-        candidate.slots = stats.get("slots", 0)
+        candidate.adapter_slots = stats.get("slots", 0)
 
     @property
     def is_open(self) -> bool:
