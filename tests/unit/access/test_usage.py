@@ -155,14 +155,14 @@ async def test_other_tasks_have_their_turn_while_a_million_entries_are_read(
     assert len(slices) >= count * len(ENTRY.line) // usage_reader.SLICE_BYTES
 
 
-async def test_one_call_reads_for_a_while_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_call_reads_for_a_while_and_the_next_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_reader, "_LONGEST_S", -1.0)
     monkeypatch.setattr(usage_reader, "SLICE_BYTES", 1000)
     writer = UsageWriter(tmp_path, "a")
     for _ in range(30):
         writer.write(ENTRY)
     reader = UsageReader(Folder(str(tmp_path)))
-    with pytest.raises(UnavailableError, match=f"is at {day_of(NOW)}; try again") as refused:
+    with pytest.raises(UnavailableError, match=f"up to {day_of(NOW)} so far; try again") as refused:
         await reader.totals("2000-01-01")
     assert refused.value.retry_after_s == 1
     found, tries = await read_all(reader)

@@ -48,7 +48,7 @@ def deployments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(reporting, "_broadcast", broadcast)
     monkeypatch.setattr(reporting, "starts", lambda ids: {"r2": Start("fetch", 1.0, 5, 10)} if "r2" in ids else {})
     monkeypatch.setattr(reporting, "live_nodes", lambda: [{"CPU": 4, "GPU": 1}])
-    monkeypatch.setattr(reporting.cluster, "may_grow", lambda: False)
+    monkeypatch.setattr(reporting, "may_grow", lambda: False)
     monkeypatch.setattr(reporting.ray, "available_resources", lambda: {"CPU": 1, "GPU": 1})
     return found
 
