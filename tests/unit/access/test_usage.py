@@ -155,7 +155,9 @@ async def test_other_tasks_have_their_turn_while_a_million_entries_are_read(
     assert len(slices) >= count * len(ENTRY.line) // usage_reader.SLICE_BYTES
 
 
-async def test_one_call_reads_for_a_while_and_the_next_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_call_reads_for_a_while_and_the_next_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(usage_reader, "_LONGEST_S", -1.0)
     monkeypatch.setattr(usage_reader, "SLICE_BYTES", 1000)
     writer = UsageWriter(tmp_path, "a")
