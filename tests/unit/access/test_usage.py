@@ -96,7 +96,7 @@ async def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path: P
     assert requests(await reader.totals("2000-01-01")) == 2
 
 
-async def test_days_are_chosen_and_old_ones_deleted(tmp_path: Path) -> None:
+async def test_days_are_chosen_and_old_days_deleted(tmp_path: Path) -> None:
     writer = UsageWriter(tmp_path, "a")
     for days in (DAYS_KEPT + 5, 10, 0):
         writer.write(replace(ENTRY, at=NOW - days * 86400))

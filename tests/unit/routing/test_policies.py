@@ -72,7 +72,7 @@ def test_every_policy_ranks_each_candidate_once(
         chooser.on_removed(candidate.id)
 
 
-def test_the_least_loaded_takes_what_has_no_affinity() -> None:
+def test_requests_without_affinity_go_to_the_least_loaded() -> None:
     candidates = fleet(work=5000)
     candidates[2].work = 10
     for name in POLICIES:
@@ -98,7 +98,7 @@ def test_routers_that_read_the_same_old_news_do_not_herd() -> None:
     assert 40 < sent["replica-0"] < 80
 
 
-def test_equals_take_turns_at_random() -> None:
+def test_ties_are_random() -> None:
     chooser, candidates = create_policy("least_loaded"), fleet()
     assert len({first(chooser, RoutingRequest(), candidates).id for _ in range(200)}) == 4
 
@@ -186,7 +186,7 @@ def test_an_adapter_goes_where_it_is() -> None:
     assert create_policy("least_loaded").rank(RoutingRequest(adapter="poet"), candidates)[0] is candidates[3]
 
 
-def test_of_those_that_hold_an_adapter_the_policy_chooses() -> None:
+def test_the_policy_chooses_among_replicas_with_the_adapter() -> None:
     candidates = fleet()
     for candidate, work in zip(candidates[:3], (3000, 1000, 2000), strict=True):
         candidate.adapters, candidate.work = frozenset({"poet"}), work

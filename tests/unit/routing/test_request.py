@@ -69,7 +69,7 @@ def test_depth_and_number_cost_nothing() -> None:
         deep = deep[0]
 
 
-def test_the_turns_of_a_conversation_share_their_home_and_all_earlier_ones() -> None:
+def test_the_turns_of_a_conversation_share_owner_and_prefixes() -> None:
     turns: list[Any] = [SYSTEM, FIRST]
     requests = [chat(*turns)]
     for index in range(40):
@@ -136,7 +136,7 @@ def test_an_image_is_told_from_another() -> None:
     assert image("A" * 4_000_000).affinity_key != image("A" * 3_999_999 + "B").affinity_key
 
 
-def test_long_openings_are_groups_and_short_ones_are_not() -> None:
+def test_only_long_openings_are_groups() -> None:
     long = {"role": "system", "content": "You work for the tenant. " * 500}
     assert chat(long, FIRST).group_key == chat(long, {"role": "user", "content": "Hello"}).group_key != 0
     assert chat(SYSTEM, FIRST).group_key == 0

@@ -105,9 +105,7 @@ def test_a_few_requests_need_no_job_of_ray_data(tmp_path: Path, monkeypatch: pyt
     assert (bad["response"]["status_code"], broken["error"]["message"]) == (400, "It broke.")
 
 
-def test_a_few_requests_that_were_interrupted_go_on_with_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_small_job_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "_PERIOD_S", 0.01)
     monkeypatch.setattr(job_module, "DeployedRequestStage", first := Application("b"))
     job = job_of(tmp_path, "a", "b", "c")

@@ -71,7 +71,7 @@ def test_the_same_builder_may_be_registered_again_and_no_other() -> None:
         ProcessorBuilder.register(OwnConfig, lambda config, **kwargs: own(config, **kwargs))
 
 
-def test_a_configuration_that_nobody_builds_for() -> None:
+def test_a_configuration_without_a_builder() -> None:
     with pytest.raises(ConfigError, match=r"OwnConfig: no builder is registered; registered: .*VLLMProcessorConfig"):
         build_llm_processor(OwnConfig())
 
@@ -161,7 +161,7 @@ def test_a_call_must_not_contradict_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("config", [url(), RequestProcessorConfig(app_name="app")])
-def test_what_has_no_engine_takes_no_accelerator(config: ProcessorConfig) -> None:
+def test_an_accelerator_is_refused_without_an_engine(config: ProcessorConfig) -> None:
     with pytest.raises(ConfigError, match="`accelerator_type` is for"):
         build_llm_processor(config, accelerator_type="L4")
 

@@ -103,7 +103,7 @@ def test_a_wrong_preprocess_fails_the_row(function: Callable[[Row], Any], reason
         before(function, pa.table({"q": ["a"]}), stop=True)
 
 
-def test_other_rows_go_on_where_one_fails() -> None:
+def test_a_failed_row_leaves_the_others_alone() -> None:
     first, second = made(lambda row: {"messages": 1 / row["n"]}, n=[0, 2])
     assert "division by zero" in error_of(first)
     assert second == {"messages": 0.5}
@@ -359,7 +359,7 @@ def test_a_row_that_failed_earlier_passes_untouched() -> None:
     assert rows(done) == [{"q": "a", ERROR: "it broke.", "text": None}, {"q": "b", ERROR: None, "text": "x"}]
 
 
-def test_the_column_of_the_errors_is_no_field_of_what_is_taken() -> None:
+def test_the_error_column_is_not_an_input() -> None:
     table = pa.table({"body": ["a"], ERROR: pa.array([None], pa.string())})
     assert unpack(before(None, table, takes=None), WORK) == [{"body": "a"}]
     assert unpack(before(dict, table, takes=None), WORK) == [{"body": "a"}]

@@ -304,7 +304,7 @@ def test_waits_grow_to_a_limit_and_differ() -> None:
         assert most / 2 <= min(waits) <= max(waits) <= most
 
 
-def test_a_stage_holds_no_secret_in_its_errors() -> None:
+def test_errors_show_no_secret() -> None:
     with Endpoint(Reply(400, {"error": "bad"})) as endpoint:
         (row,) = asked(endpoint, {}, headers={"Authorization": "Bearer secret"})
     assert "secret" not in json.dumps(row)

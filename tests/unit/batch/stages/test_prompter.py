@@ -150,7 +150,7 @@ def test_rows_without_messages_are_left_alone(chat: ChatTemplateStage) -> None:
 # Tokens.
 
 
-def test_a_prompt_that_a_template_wrote_is_taken_as_it_is(tokenize: TokenizeStage, chat: ChatTemplateStage) -> None:
+def test_a_rendered_prompt_is_not_changed(tokenize: TokenizeStage, chat: ChatTemplateStage) -> None:
     (row,) = tokenize(chat([{"messages": HI}]))
     tokens = row["prompt_token_ids"]
     assert tokens.count(0) == 1
@@ -293,15 +293,15 @@ def rendered(folder: Path, template: str | None, content: Any, **keys: Any) -> R
         ("{{ messages[0]['content'] | tojson }}", ["hello"], '"hello"'),
     ],
 )
-def test_a_template_gets_content_as_it_takes_it(tmp_path: Path, template: str, content: Any, text: str) -> None:
+def test_a_template_gets_content_in_its_own_form(tmp_path: Path, template: str, content: Any, text: str) -> None:
     assert rendered(tmp_path, template, content)["prompt"] == text
 
 
-def test_images_need_a_template_that_takes_parts(tmp_path: Path) -> None:
+def test_images_need_a_template_with_parts(tmp_path: Path) -> None:
     assert "the chat template accepts only text" in rendered(tmp_path, STRINGS, IMAGE)[ERROR]
 
 
-def test_the_configuration_may_say_how_a_template_takes_content(tmp_path: Path) -> None:
+def test_the_configuration_may_choose_the_content_format(tmp_path: Path) -> None:
     said = {"engine_kwargs": {"chat_template_content_format": "string"}}
     assert rendered(tmp_path, BOTH, "hello", **said)["prompt"] == "hello"
     said = {"engine_kwargs": {"chat_template_content_format": "openai"}}
@@ -312,7 +312,7 @@ def test_a_configured_template_goes_before_the_models_own(tmp_path: Path) -> Non
     assert rendered(tmp_path, STRINGS, "hello", chat_template="{{ messages|length }}")["prompt"] == "1"
 
 
-def test_a_model_without_a_template_takes_prompts_alone(tmp_path: Path) -> None:
+def test_a_model_without_a_template_accepts_only_prompts(tmp_path: Path) -> None:
     expected = rendered(tmp_path, None, "hello")[ERROR]
     assert expected.startswith("the model has no chat template; give rows a `prompt` instead of `messages`")
     (row,) = TokenizeStage(model(tmp_path))([{"prompt": "hello"}])

@@ -596,7 +596,7 @@ async def test_uploads_under_way_count_and_leave_nothing_when_the_client_goes(st
     assert len(list(Path(storage, "contents").iterdir())) == 1
 
 
-async def test_so_many_batches_are_under_way_and_as_many_ended_ones_remembered(storage: str) -> None:
+async def test_unfinished_and_ended_batches_are_limited(storage: str) -> None:
     go_on = threading.Event()
     async with Service(BatchesConfig(storage=storage, max_batches=2)).listening() as service:
         service.runners.pause = lambda: (go_on.wait(10), None)[1]

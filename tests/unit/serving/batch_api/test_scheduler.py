@@ -64,7 +64,7 @@ async def test_what_is_there_at_the_start_is_worked_on(stores: Stores, runners: 
     assert sorted(set(runners.started)) == sorted(batch.id for batch in batches)
 
 
-async def test_a_new_batch_is_taken_up_when_it_is_told(
+async def test_a_new_batch_starts_when_the_scheduler_is_woken(
     stores: Stores, runners: Runners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with kept(stores, runners.start) as scheduler:
@@ -112,7 +112,7 @@ async def test_a_runner_that_dies_is_followed_by_another(stores: Stores, runners
         await until(lambda: statuses(stores, [batch]) == {"completed"})
 
 
-async def test_batches_that_kill_their_runners_fail_and_others_go_on_meanwhile(
+async def test_batches_that_kill_their_runners_fail_and_other_batches_run_meanwhile(
     stores: Stores, runners: Runners
 ) -> None:
     go_on = threading.Event()

@@ -92,7 +92,7 @@ def test_a_missing_field_is_named() -> None:
     assert caught.value.param == "endpoint"
 
 
-def test_metadata_at_its_limits_is_taken() -> None:
+def test_metadata_at_its_limits_is_accepted() -> None:
     metadata = {f"{number:064d}": "v" * 512 for number in range(16)}
     assert BatchRequest.parse(ASKED | {"metadata": metadata}).metadata == metadata
     assert BatchRequest.parse(ASKED | {"metadata": None}).metadata is None

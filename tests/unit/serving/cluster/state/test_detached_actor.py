@@ -19,7 +19,7 @@ def test_other_code_replaces_an_actor_and_its_own_does_not() -> None:
     assert old.is_replaced_by("2", now=HOUR_S)
 
 
-def test_processes_of_the_old_code_leave_the_new_actor_alone_until_somebody_returns_to_it() -> None:
+def test_old_code_leaves_a_new_actor_alone_until_a_rollback() -> None:
     first, second, third = Identity("1"), Identity("2"), Identity("3")
     second.retire(first, now=10 * HOUR_S)
     third.retire(second, now=10.5 * HOUR_S)

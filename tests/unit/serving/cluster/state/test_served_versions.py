@@ -19,7 +19,7 @@ def test_who_comes_first_decides() -> None:
     assert ledger.hold("b", NEW) == NEW
 
 
-def test_a_version_that_nobody_serves_is_forgotten() -> None:
+def test_a_version_without_replicas_is_forgotten() -> None:
     ledger = ServedVersionsActor(kept_s=0.05)
     ledger.hold("a", OLD)
     time.sleep(0.1)
@@ -27,7 +27,7 @@ def test_a_version_that_nobody_serves_is_forgotten() -> None:
     assert ledger.hold("a", NEW) == NEW
 
 
-def test_a_version_is_held_for_as_long_as_it_is_renewed() -> None:
+def test_a_version_is_kept_while_it_is_renewed() -> None:
     ledger = ServedVersionsActor(kept_s=0.3)
     ledger.hold("a", OLD)
     for _ in range(4):

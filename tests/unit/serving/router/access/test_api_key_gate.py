@@ -146,7 +146,7 @@ def test_what_is_for_administrators() -> None:
         admins.check(Request({"type": "http", "headers": [], "user": Caller("alice")}))
 
 
-async def test_a_tenant_holds_no_more_than_its_share_at_paths_without_a_model() -> None:
+async def test_a_tenant_gets_only_its_share_at_paths_without_a_model() -> None:
     gate = Gate(4)
     with gate.shares.holding("alice") as enter:
         enter(2)

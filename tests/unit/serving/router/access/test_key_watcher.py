@@ -59,7 +59,7 @@ def test_a_broken_file_leaves_the_last_keys_and_is_reported_once(
     assert "valid again" in caplog.text
 
 
-def test_without_a_valid_file_nobody_is_let_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_valid_file_all_requests_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watcher = KeyWatcher(str(tmp_path / "keys.yaml"))
     watcher.read()
     with pytest.raises(UnavailableError) as caught:

@@ -266,7 +266,7 @@ def test_answers_are_estimated_one_by_one() -> None:
     assert estimates.tokens("t", "m", Demand(answers=0, answer_limit=0)) == 1
 
 
-def test_no_request_makes_later_ones_reserve_next_to_nothing_or_too_much() -> None:
+def test_one_request_moves_estimates_only_within_bounds() -> None:
     estimates = TokenEstimates()
     estimates.learn("t", "m", UNLIMITED, RequestStats(10**6, generated_tokens=10**6, answers=1))
     assert estimates.tokens("t", "m", UNLIMITED) < 2 * (1 + 25 + 256)
@@ -284,7 +284,7 @@ def test_answers_that_a_limit_or_the_client_cut_off_teach_nothing() -> None:
     assert estimates.tokens("t", "m", Demand()) == 1 + 256
 
 
-def test_nobodys_requests_change_what_others_reserve() -> None:
+def test_the_estimates_of_tenants_are_separate() -> None:
     estimates = TokenEstimates()
     for _ in range(100):
         estimates.learn("busy", "m", UNLIMITED, RequestStats(9000, generated_tokens=9000, answers=1))

@@ -99,7 +99,7 @@ async def test_forged_tokens_are_refused(issuer: Issuer) -> None:
         assert "not valid" in (await refusal(tokens, broken)).replace("does not have", "not valid")
 
 
-async def test_new_keys_are_fetched_and_dropped_ones_forgotten(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_keys_are_fetched_and_dropped_keys_forgotten(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_issuer, "_UNKNOWN_S", 0.0)
     tokens = known(issuer)
     old = issuer.token()
@@ -167,7 +167,7 @@ async def test_what_an_issuer_sends_never_ends_the_fetching(
     tokens.stop()
 
 
-async def test_tokens_of_unknown_keys_hold_up_no_others(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_of_unknown_keys_delay_no_other_tokens(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_issuer, "_UNKNOWN_S", 0.0)
     tokens, document, held = known(issuer), issuer.document, threading.Event()
     await tokens.caller(issuer.token())

@@ -73,7 +73,7 @@ class Guarded:
         return status, reply.get("error", {})
 
 
-async def test_a_safe_request_goes_on_and_an_unsafe_one_does_not() -> None:
+async def test_a_safe_request_is_forwarded_and_an_unsafe_request_refused() -> None:
     async with Guarded() as guarded:
         assert (await guarded.ask("hello"))[0] == 200
         status, error = await guarded.ask("a bomb")

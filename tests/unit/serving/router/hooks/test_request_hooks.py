@@ -63,7 +63,7 @@ class Hooked:
         return [json.loads(body) for body in self.answer.bodies]
 
 
-async def test_an_allowed_request_goes_on_as_it_was() -> None:
+async def test_an_allowed_request_is_not_changed() -> None:
     async with Hooked() as hooked:
         assert await hooked.post("plain") == (200, None)
         assert hooked.answer.bodies == [b'{"model":"plain"}']
@@ -137,7 +137,7 @@ async def test_a_hook_that_fails_costs_only_its_own_request(model: str) -> None:
         assert len(hooked.bodies) == 5
 
 
-async def test_a_request_goes_on_without_a_hook_that_may_fail() -> None:
+async def test_a_hook_that_may_fail_does_not_stop_a_request() -> None:
     async with Hooked(hook(on_error="allow")) as hooked:
         assert await hooked.post("raise") == (200, None)
         assert await hooked.post("returns-nobody") == (200, None)

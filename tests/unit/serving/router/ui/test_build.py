@@ -28,7 +28,7 @@ def test_they_are_built_of_these_sources() -> None:
     assert digest.hexdigest() == BUILD["sources"], "run `make ui`: the page's sources have changed since it was built"
 
 
-def test_nobody_has_edited_them() -> None:
+def test_the_built_files_are_not_edited() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in STATIC.iterdir()}
     found.pop("build.json")
     assert found == BUILD["files"]
