@@ -75,7 +75,7 @@ class AdapterAffinity:
 
 
 def _rank_loaders(request: RoutingRequest, others: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates to load the adapter: those with a free slot first, and of the first two owners the less loaded."""
+    """Candidates to load the adapter: those with room for it first, of the first two owners the less loaded."""
     ranked = sorted(rank_by_hash(hash_name(request.adapter), others), key=_is_full)
     return sorted(ranked[:_OWNERS], key=lambda one: (_is_full(one), one.load)) + ranked[_OWNERS:]
 

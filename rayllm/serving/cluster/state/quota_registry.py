@@ -26,7 +26,7 @@ _ACTOR = "rayllm-quotas"
 _PREFIX = "rayllm-quotas/"
 # Seconds between saves, and so of usage that may be lost with the actor.
 _SAVE_S = 1.0
-# Seconds that a request waits for a slot of its key, whose release a router may be about to report.
+# Seconds that a request waits for another request of its key to end, which a router may be about to report.
 _CONCURRENT_WAIT_S = 0.05
 # Seconds without a report after which a router counts as dead.
 _SILENT_S = 10.0

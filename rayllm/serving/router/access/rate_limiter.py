@@ -114,7 +114,7 @@ class RateLimiter:
         if now < leased.refused_until and all(need[kind] >= leased.refused_need.get(kind, 0) for kind in need):
             raise _error(limits, need, leased, now)
         released = self._spare_changes(name, leased)
-        # As much as was used in the last period; slots for concurrent requests are never leased in advance.
+        # As much as was used in the last period. Concurrent requests are never leased in advance.
         elapsed = max(now - leased.since, _PERIOD_S / 100)
         want: Amounts = {
             kind: int(used / elapsed * _PERIOD_S) for kind, used in leased.used.items() if kind != "concurrent"
