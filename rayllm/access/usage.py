@@ -27,7 +27,6 @@ class UsageEntry:
 
     Attributes:
         at: end of the request, in seconds since the epoch.
-        id: id of the request.
         key: name of the sender's key.
         labels: labels of that key.
     """

@@ -20,7 +20,6 @@ class Candidate:
     """A replica that a request may be sent to. The router that sends the requests updates these figures.
 
     Attributes:
-        id: id of the replica.
         capacity: requests that the replica processes at once.
         requests: requests in progress from this router; exact.
         work: expected tokens of those requests.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Literal, Self, TypeVar
 
+from starlette.requests import Request
+
 from rayllm.access import Caller
 from rayllm.core.errors import RequestError
 from rayllm.serving.batch_api.objects import Batch, File, is_id
@@ -18,6 +20,13 @@ Entry = TypeVar("Entry", File, Batch)
 # Reading sequentially from a bucket would take minutes.
 _READERS = ThreadPoolExecutor(16, thread_name_prefix="batch-lists")
 _AT_ONCE = 64
+
+
+def known_query(request: Request, *names: str) -> Mapping[str, str]:
+    """The query of a request. Raises RequestError for a parameter that is not among `names`."""
+    for name in request.query_params.keys() - set(names):
+        raise RequestError(f"`{name[:100]}` is not known; use {', '.join(names)}.", name[:100])
+    return request.query_params
 
 
 def limit_of(query: Mapping[str, str], default: int, most: int) -> int:

@@ -13,7 +13,6 @@ class ReplicaUpdate:
     """Ray Serve's report on one replica.
 
     Attributes:
-        id: id of the replica.
         capacity: requests that the replica processes at once.
         metadata: what the replica publishes once (`ModelReplica.record_replica_metadata`).
         stats: what the replica publishes periodically (`record_routing_stats`).

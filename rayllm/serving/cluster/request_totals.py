@@ -10,9 +10,7 @@ class RequestTotals:
     """Requests of one model.
 
     Attributes:
-        requests: all requests.
         refused: requests that the router refused or failed.
-        prompt_tokens: tokens of prompts.
         cached_tokens: tokens of prompts that were in a KV cache.
         first_tokens: requests with a time to first token.
         first_token_s: sum of their times to first token, in seconds.

@@ -123,7 +123,7 @@ class Cache:
         staging = folder / f"{selection}{_PART}"
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-        with locks.exclusive(_download_lock(staging), _WaitLog(snapshot, options)):
+        with locks.exclusive(_download_lock(staging), _wait_log(snapshot.uri, options.deadline_s)):
             if entry := self.acquire(snapshot.uri, snapshot.id):
                 return entry
             try:
@@ -240,20 +240,19 @@ def node_cache() -> Cache:
     return Cache(settings().cache_path / "sources", int(settings().cache_max_gb * 1e9))
 
 
-class _WaitLog:
-    """Logs, at growing intervals, that another process is fetching; raises once the deadline has passed."""
+def _wait_log(uri: str, deadline_s: float | None) -> Callable[[float], None]:
+    """Log, at growing intervals, that another process is fetching; raise once the deadline has passed."""
+    logged_s = 0.0
 
-    def __init__(self, snapshot: Snapshot, options: DownloadOptions) -> None:
-        self._uri = snapshot.uri
-        self._deadline_s = options.deadline_s
-        self._logged_s = 0.0
+    def log(waited_s: float) -> None:
+        nonlocal logged_s
+        if deadline_s and waited_s > deadline_s:
+            raise SourceError(f"{uri} was not fetched by another process within {deadline_s:g} s.")
+        if waited_s > 2 * logged_s:
+            logged_s = max(5.0, waited_s)
+            logger.info("Waiting for another process on this node to fetch %s.", uri)
 
-    def __call__(self, waited_s: float) -> None:
-        if self._deadline_s and waited_s > self._deadline_s:
-            raise SourceError(f"{self._uri} was not fetched by another process within {self._deadline_s:g} s.")
-        if waited_s > 2 * self._logged_s:
-            self._logged_s = max(5.0, waited_s)
-            logger.info("Waiting for another process on this node to fetch %s.", self._uri)
+    return log
 
 
 def _remove_stale_files(folder: Path, paths: set[str]) -> None:

@@ -28,8 +28,6 @@ class Start:
         since: start of the phase, in seconds since the epoch.
         done: bytes fetched.
         size: bytes to fetch; 0 if nothing is fetched.
-        application: application of the replica.
-        model_id: model of the replica.
     """
 
     phase: str

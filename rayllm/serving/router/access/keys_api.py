@@ -11,11 +11,10 @@ from starlette.responses import JSONResponse, Response
 from rayllm.access import Keyring, caller_of
 from rayllm.access.key import Key
 from rayllm.core.errors import RequestError
-from rayllm.serving.batch_api.page import limit_of
+from rayllm.serving.batch_api.page import known_query, limit_of
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _MAX_LISTED = 1000
-_PARAMETERS = ("limit", "after")
 
 
 def described(key: Key) -> dict[str, Any]:
@@ -33,9 +32,7 @@ async def list_keys(keyring: Callable[[], Keyring], admin_keys: AdminKeys, reque
     caller = caller_of(request.scope)
     if not caller.name:
         admin_keys.check(request)
-    query = request.query_params
-    for name in query.keys() - set(_PARAMETERS):
-        raise RequestError(f"`{name[:100]}` is not known; use {' and '.join(_PARAMETERS)}.", name[:100])
+    query = known_query(request, "limit", "after")
     limit = limit_of(query, 100, _MAX_LISTED)
     keys = keyring().keys
     if caller.name and not caller.is_admin:

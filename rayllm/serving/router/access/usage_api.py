@@ -13,12 +13,12 @@ from rayllm.access import caller_of
 from rayllm.access.usage import GROUPS, LABEL, Totals, today, usage_rows
 from rayllm.access.usage_reader import UsageReader
 from rayllm.core.errors import RequestError, StorageError, UnavailableError
+from rayllm.serving.batch_api.page import known_query
 from rayllm.serving.router.http.admin_keys import AdminKeys
 
 _DAYS = 30
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _BY_LABEL = re.compile(LABEL + r"[\w.-]+", re.ASCII)
-_PARAMETERS = ("group_by", "since", "until")
 
 # Sums by file, as routers send each other, or why the ledger cannot be read now.
 Sums = dict[str, list[tuple[tuple[str, ...], list[int]]]] | str
@@ -36,9 +36,7 @@ async def get_usage(
     caller = caller_of(request.scope)
     if not caller.name:
         admin_keys.check(request)
-    query = request.query_params
-    for name in query.keys() - set(_PARAMETERS):
-        raise RequestError(f"`{name[:100]}` is not known; use {', '.join(_PARAMETERS)}.", name[:100])
+    query = known_query(request, "group_by", "since", "until")
     since = _day(query.get("since"), "since") or f"{datetime.now(UTC) - timedelta(days=_DAYS):%Y-%m-%d}"
     until = _day(query.get("until"), "until") or today()
     own = None if caller.is_admin or not caller.name else caller.name

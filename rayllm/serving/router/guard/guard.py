@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rayllm.access import Caller
@@ -28,19 +29,14 @@ class GuardCaller(Caller):
     """The sender of a question to a guard. Hooks and guards do not see the question."""
 
 
+@dataclass(eq=False)
 class Guard:
     """Asks a guard about texts."""
 
-    def __init__(
-        self,
-        config: GuardConfig,
-        ask: Callable[..., Awaitable[Response]],
-        labels: Callable[[str], Awaitable[Sequence[str]]],
-    ) -> None:
-        self.config = config
-        self._ask = ask
-        self._labels_of = labels
-        self._labels: Sequence[str] = ()
+    config: GuardConfig
+    ask: Callable[..., Awaitable[Response]]
+    labels_of: Callable[[str], Awaitable[Sequence[str]]]
+    _labels: Sequence[str] = ()
 
     async def verdict(self, text: str, sender: GuardCaller, headers: Mapping[str, str], prompt: str = "") -> Verdict:
         """Ask about a text of any length.
@@ -91,7 +87,7 @@ class Guard:
 
     async def _classify(self, text: str, sender: GuardCaller, headers: Mapping[str, str]) -> Verdict:
         if not self._labels:
-            self._labels = await self._labels_of(self.config.model)
+            self._labels = await self.labels_of(self.config.model)
         answer = await self._post(CLASSIFY, {"input": text}, sender, headers)
         try:
             probabilities = answer["data"][0]["probs"]
@@ -103,7 +99,7 @@ class Guard:
         self, path: str, body: dict[str, Any], sender: GuardCaller, headers: Mapping[str, str]
     ) -> dict[str, Any]:
         raw = json.dumps({"model": self.config.model, **body}).encode()
-        reply = await self._ask(path, raw, {**headers, "content-type": "application/json"}, user=sender)
+        reply = await self.ask(path, raw, {**headers, "content-type": "application/json"}, user=sender)
         try:
             answer: dict[str, Any] = json.loads(reply.body)
             message = "" if reply.status == 200 else str(answer["error"]["message"])[:500]
