@@ -32,10 +32,10 @@ from benchmarks.servers import DEMO, Server, rayllm
 from benchmarks.turns import Round, Running, streams_turn
 from rayllm.core.exposition import Renderer
 from rayllm.core.request_stats import RequestStats
-from rayllm.serving.wire.record import RequestRecord
 from rayllm.serving.router.telemetry.metrics import RouterMetrics
 from rayllm.serving.router.telemetry.recent_requests import RecentRequests
 from rayllm.serving.router.telemetry.telemetry import Telemetry
+from rayllm.serving.wire.record import RequestRecord
 
 STREAMS, TOKENS = (8, 32, 128), 128
 # The difference is a hundredth, while two processes of the same program may differ by five: starts of each server,

@@ -42,9 +42,9 @@ def too_long(package: Path = PACKAGE) -> Iterator[str]:
         if (size := len(text.splitlines())) > MAX_FILE_LINES:
             yield f"{path} has {size} lines of {MAX_FILE_LINES}"
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
-                if (size := node.end_lineno - node.lineno + 1) > MAX_FUNCTION_LINES:
-                    yield f"{path}:{node.lineno} {node.name} has {size} lines of {MAX_FUNCTION_LINES}"
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and (size := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES:
+                yield f"{path}:{node.lineno} {node.name} has {size} lines of {MAX_FUNCTION_LINES}"
 
 
 def main() -> int:
