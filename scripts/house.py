@@ -42,8 +42,10 @@ def too_long(package: Path = PACKAGE) -> Iterator[str]:
         if (size := len(text.splitlines())) > MAX_FILE_LINES:
             yield f"{path} has {size} lines of {MAX_FILE_LINES}"
         for node in ast.walk(ast.parse(text)):
-            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_function and (size := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            size = (node.end_lineno or 0) - node.lineno + 1
+            if size > MAX_FUNCTION_LINES:
                 yield f"{path}:{node.lineno} {node.name} has {size} lines of {MAX_FUNCTION_LINES}"
 
 
