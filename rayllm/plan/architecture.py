@@ -18,11 +18,15 @@ from rayllm.plan.layers import Caches, UnknownArchitectureError, caches_of, list
 class Architecture:
     """The architecture of a decoder.
 
-    `family` is its `model_type`; `heads` counts query heads, 0 without attention; `inner` is the intermediate size of a
-    feed-forward block, or of all experts that a token uses; `vocabulary` and `context` are in tokens; `layers` is their
-    number, and `caches` has what they keep: some nothing, some several caches; `is_quantized` means that weights are
-    stored in other types than they are computed in; `is_tied` that input and output embeddings are shared;
-    `padded_expert` is the width of experts that vLLM pads if it splits them into too narrow parts, otherwise 0.
+    Attributes:
+        family: the `model_type`.
+        heads: query heads; 0 without attention.
+        inner: intermediate size of a feed-forward block, or of all experts that a token uses.
+        context: maximum length in tokens.
+        caches: what the layers keep; some keep nothing, some several caches.
+        is_quantized: whether weights are stored in other types than they are computed in.
+        is_tied: whether input and output embeddings are shared.
+        padded_expert: width of experts that vLLM pads where it would split them into too narrow parts; otherwise 0.
     """
 
     family: str
@@ -42,12 +46,7 @@ class Architecture:
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
-    """Read the architecture from a config.json.
-
-    Raises:
-        UnknownArchitectureError: its family is not supported.
-        ConfigError: a value is missing or invalid; the message names it.
-    """
+    """Read the architecture from a config.json; raises as `caches_of`."""
     text = text_part(config)
     family = str(text.get("model_type") or config.get("model_type") or "")
     fields = Fields(text, _SPELLINGS.get(family))
@@ -58,18 +57,13 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
     caches = caches_of(family, fields)
     heads = 0 if family in _ATTENTION_FREE else fields.required("num_attention_heads")
     hidden = fields.required("hidden_size")
-    experts = (
-        fields.optional("num_local_experts")
-        or fields.optional("num_experts")
-        or fields.optional("n_routed_experts")
-        or 0
-    )
+    has_experts = any(fields.optional(name) for name in ("num_local_experts", "num_experts", "n_routed_experts"))
     return Architecture(
         family=family,
         hidden=hidden,
         heads=heads,
         key_value_heads=heads if family in _WITHOUT_KEYS else fields.optional("num_key_value_heads") or heads,
-        inner=_inner(fields, bool(experts)),
+        inner=_inner(fields, has_experts),
         vocabulary=fields.required("vocab_size"),
         context=_context(fields, family),
         layers=fields.optional("num_hidden_layers") or len(listed_layers(fields)),
@@ -77,7 +71,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         is_quantized=bool(config.get("quantization_config") or text.get("quantization_config")),
         is_tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family in _TIED))),
         has_vision=any(key in config for key in ("vision_config", "vision_tower", "visual")),
-        has_experts=bool(experts),
+        has_experts=has_experts,
         padded_expert=(fields.optional("moe_intermediate_size") or 0) if family in _PADDED_EXPERTS else 0,
     )
 

@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from rayllm.core.errors import ConfigError
-from rayllm.plan.compressed_cache import CompressedCache, ReplicatedWindowCache
-from rayllm.plan.kv_cache import CacheSettings, ChunkedCache, IndexCache, LatentCache, LayerCache, SlidingCache
+from rayllm.plan.kv_cache import (
+    CacheSettings,
+    ChunkedCache,
+    CompressedCache,
+    IndexCache,
+    LatentCache,
+    LayerCache,
+    ReplicatedWindowCache,
+    SlidingCache,
+)
 from rayllm.plan.layers import Cache
 from rayllm.plan.state_space import StateCache
 
@@ -31,7 +39,6 @@ class Page:
 
     @property
     def kind(self) -> Hashable:
-        """See `LayerCache.kind`."""
         return self.cache.kind, self.block
 
 
@@ -42,7 +49,10 @@ class CacheLayout:
     A sequence has one list of blocks per group of layers with the same kind of cache. All groups share one pool, so a
     block is as large as the layers of one group need.
 
-    `block` is that of attention, in tokens, `block_bytes` the size of one block; `groups` holds a page of each group.
+    Attributes:
+        block: tokens in a block of attention.
+        block_bytes: bytes of one block.
+        groups: a page of each group.
     """
 
     block: int
@@ -55,27 +65,26 @@ class CacheLayout:
         return sum(page.cache.kept_blocks(tokens, page.block, in_flight, self.settings) for page in self.groups)
 
     def bytes_of(self, tokens: int, in_flight: int) -> int:
-        """Most bytes that a sequence of `tokens` occupies; see `blocks_of`."""
+        """Most bytes that a sequence occupies; see `blocks_of`."""
         return self.blocks_of(tokens, in_flight) * self.block_bytes
 
 
 def cache_layout(caches: Sequence[Cache], settings: CacheSettings) -> CacheLayout:
-    """The layout of the caches of all layers on the GPU with the most of these.
-
-    Raises:
-        ConfigError: vLLM cannot give all layers blocks of the same size.
-    """
+    """The layout of all layers' caches on the GPU that holds most; raises ConfigError where vLLM has no layout."""
     if settings.keeps_all_tokens:
         caches = [_without_window(cache) for cache in caches]
     block = attention_block(caches, settings)
-    counts = Counter(_page(cache, block, settings) for cache in caches)
+    sized = [(cache, cache.block if isinstance(cache, ReplicatedWindowCache) else block) for cache in caches]
+    counts = Counter(Page(cache, size, cache.page_bytes(size, settings)) for cache, size in sized)
     if len({page.kind for page in counts}) == 1:
         size = sum(_per_stage(count, settings) * page.bytes for page, count in counts.items())
         return CacheLayout(block, size, (next(iter(counts)),), settings)
     if any(isinstance(cache, CompressedCache) for cache in caches):
         return _packed(counts, block, settings)
     counts = _unified(counts)
-    group = _group_size(list(counts.values()))
+    fewest, most = min(counts.values()), max(counts.values())
+    # vLLM prefers a little padding to many groups.
+    group = most if most < 1.5 * fewest else fewest
     groups = [page for page, count in counts.items() for _ in range(ceil(count / group))]
     return CacheLayout(block, _per_stage(group, settings) * groups[0].bytes, tuple(groups), settings)
 
@@ -92,12 +101,6 @@ def attention_block(caches: Sequence[Cache], settings: CacheSettings) -> int:
     if isinstance(attention[0], LatentCache):
         block = max(block, _LATENT_HYBRID_BLOCK)
     return block * ceil(state / attention[0].page_bytes(block, settings))
-
-
-def _page(cache: Cache, block: int, settings: CacheSettings) -> Page:
-    if isinstance(cache, ReplicatedWindowCache):
-        block = cache.block
-    return Page(cache, block, cache.page_bytes(block, settings))
 
 
 def _without_window(cache: Cache) -> Cache:
@@ -134,7 +137,7 @@ def _packed(counts: Counter[Page], block: int, settings: CacheSettings) -> Cache
 
 
 def _least_padded(counts: Sequence[int], fewest: int) -> int:
-    """Layers per group, at least `fewest`, that pad `counts` the least; more of them rather than fewer."""
+    """Layers per group, at least `fewest`, that pad `counts` the least; of several, the most layers."""
     sizes = range(fewest, max(counts) + 1)
     return min(sizes, key=lambda size: (sum(-count % size for count in counts), -size))
 
@@ -157,9 +160,3 @@ def _unified(counts: Counter[Page]) -> Counter[Page]:
 def _per_stage(count: int, settings: CacheSettings) -> int:
     """Layers on the GPU with the most: each pipeline stage has an equal share of every group."""
     return ceil(count / settings.pipeline_parallel)
-
-
-def _group_size(counts: list[int]) -> int:
-    fewest, most = min(counts), max(counts)
-    # vLLM prefers a little padding to many groups.
-    return most if most < 1.5 * fewest else fewest

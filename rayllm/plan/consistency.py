@@ -1,4 +1,4 @@
-"""Whether a config.json describes the tensors beside it."""
+"""Check that a config.json describes the tensors beside the file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_tensors(
     """Check the vocabulary, the width and the number of layers, and the width of keys of a known architecture.
 
     Raises:
-        ConfigError: names the key of config.json, and the tensor that contradicts it.
+        ConfigError: names the key of config.json and the tensor that contradict each other.
     """
     values = text_part(config)
     own = {name: tensor for name, tensor in tensors.items() if not _OTHER_PARTS.search(name)}

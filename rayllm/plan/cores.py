@@ -1,4 +1,4 @@
-"""The cores that this machine really gives, and how the engines on it share them."""
+"""The cores that this machine really gives, and how its engines share the cores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _ENOUGH_FOR_A_SPARE = 4
 class Cores:
     """The cores that a process may use.
 
-    `nodes` has the cores of each memory node, by the number of one of their logical CPUs; `logical` counts all logical
-    CPUs, hyperthreads included; `quota` is the limit of the control group in CPUs, None without one.
+    Attributes:
+        nodes: the cores of each memory node, by the number of one of their logical CPUs.
+        logical: all logical CPUs, hyperthreads included.
+        quota: limit of the control group, in CPUs; None without a limit.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -40,10 +42,9 @@ class Cores:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The engines of one application that run on CPUs, as one of them sees them.
+    """The engines of an application that share cores, as seen by the engine with the number `index` of `engines`.
 
-    `engines` share the cores, this one included, and this is the one with number `index`; other engines take
-    `reserved` threads, which their files set.
+    Further engines, whose files set their threads, have `reserved` threads.
     """
 
     engines: int = 1
@@ -53,7 +54,7 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class CoreShare:
-    """Threads of an engine, and the logical CPUs that they are bound to; none if the system places them."""
+    """Threads of an engine, and the logical CPUs of these threads; none if the system places them."""
 
     threads: int
     cpus: tuple[int, ...] = ()
@@ -63,7 +64,7 @@ ALONE = Neighbors()
 
 
 def configured_threads(model: ModelConfig) -> int | None:
-    """Threads that the model's file gives its engine; None if it leaves them open, 0 if it leaves them to vLLM."""
+    """Threads that the model's file sets for the engine; None if the file has none, 0 if vLLM decides."""
     variables = model.runtime_env.get("env_vars", {})
     if variables.get(BINDING, "nobind") != "nobind":
         return 0
@@ -75,7 +76,7 @@ def configured_threads(model: ModelConfig) -> int | None:
 
 
 def core_share(cores: Cores, neighbors: Neighbors = ALONE) -> CoreShare:
-    """The part of a machine's cores for one engine. Without overlap, as long as there are as many cores as engines.
+    """The part of a machine's cores for one engine; without overlap as long as there are as many cores as engines.
 
     On a machine with several memory nodes, an engine stays on one of them, where its memory is.
     """
@@ -102,7 +103,7 @@ def _spare(available: int) -> int:
 
 
 def this_machine(system: Path = _SYSTEM, allowed: set[int] | None = None) -> Cores:
-    """The cores of this process, by sysfs; None as `allowed`, the logical CPUs that it may run on, asks the kernel."""
+    """The cores of this process, by sysfs, among the `allowed` logical CPUs; None asks the kernel for these."""
     if allowed is None:
         allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     first_of_core: dict[tuple[str, str], int] = {}
@@ -120,7 +121,7 @@ def _cpu_folder(system: Path, number: int) -> Path:
 
 
 def _core(folder: Path) -> tuple[str, str]:
-    """The package and core of a logical CPU; its own name if the kernel does not say."""
+    """The package and core of a logical CPU; the CPU's own name if the kernel does not say."""
     try:
         topology = folder / "topology"
         return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()

@@ -17,27 +17,27 @@ _SHORT_NAMES = {"half": "float16", "float": "float32"}
 
 @dataclass(frozen=True)
 class Cpu:
-    """A processor: its name, and the instruction sets that it has, as in Linux's /proc/cpuinfo."""
+    """A processor: its name and its instruction sets, as in Linux's /proc/cpuinfo."""
 
     name: str
     flags: frozenset[str]
 
     @property
     def bfloat16_flags(self) -> list[str]:
-        """Its instructions that multiply bfloat16. Without any, bfloat16 is converted to float32 and back."""
+        """The instructions that multiply bfloat16. Without any, bfloat16 is converted to float32 and back."""
         return sorted(self.flags & _BFLOAT16_FLAGS)
 
     @property
     def dtype(self) -> str:
-        """The type that it computes fastest in, by vLLM's name.
+        """The data type in which this processor computes fastest, by vLLM's name.
 
-        float16 is never it: most kernels of vLLM's CPU backend convert it to float32.
+        Never float16: most kernels of vLLM's CPU backend convert it to float32.
         """
         return "bfloat16" if self.bfloat16_flags else "float32"
 
     @property
     def reason(self) -> str:
-        """Why it computes fastest in that type."""
+        """Why this processor computes fastest in `dtype`."""
         if flags := self.bfloat16_flags:
             return f"the CPU multiplies bfloat16 ({', '.join(flags)})"
         return "the CPU has no instructions for bfloat16 (AVX512_BF16, AMX)"
@@ -68,9 +68,9 @@ def parse_cpuinfo(text: str) -> Cpu | None:
 
 
 def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | None:
-    """The type to compute a model in on a CPU, if nobody has set it. None leaves it to vLLM.
+    """The default data type of a model on a CPU; None leaves the type to vLLM.
 
-    Without a task in the model's file, its architecture in config.json tells it.
+    Without a task in the model's file, the architecture in config.json tells the task.
     """
     text = config.get("text_config") or {}
     if config.get("quantization_config") or text.get("quantization_config"):
@@ -84,7 +84,7 @@ def cpu_dtype(config: Mapping[str, Any], task: str | None, cpu: Cpu) -> str | No
 
 
 def slow_dtype(dtype: str, cpu: Cpu) -> bool:
-    """Whether a CPU converts this type to another before it computes, so that `cpu.dtype` is faster."""
+    """Whether a CPU converts this data type before it computes, so that `cpu.dtype` is faster."""
     return _SHORT_NAMES.get(dtype, dtype) in {"bfloat16", "float16"} - {cpu.dtype}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from pathlib import Path
 
 from rayllm.core.errors import ConfigError
@@ -25,8 +26,11 @@ _LONGEST_REQUESTS = 4
 def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequences: int) -> int:
     """Bytes for the KV cache of `sequences` requests of a usual length, or of a few of the longest if that is more.
 
-    At most half of what the weights leave of the `free` bytes of memory. The longest request has `tokens`, by default
-    the model's maximum. A model that is None cannot be measured.
+    At most half of what the weights leave of the `free` bytes of memory.
+
+    Args:
+        measured: the model; None if its memory cannot be computed.
+        tokens: tokens of the longest request; None is the model's maximum.
 
     Raises:
         ConfigError: the weights or one request do not fit; the message says what would.
@@ -41,7 +45,10 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
         )
     if not measured.architecture.caches:
         return _LEAST
-    layout = cache_layout(measured.architecture.caches, _settings(measured))
+    size = measured.element_bytes
+    # With instructions for bfloat16, vLLM keeps the matrices of states in 32 bits.
+    settings = CacheSettings(element_bytes=size, state_bytes=size, matrix_bytes=4, block=BLOCK)
+    layout = cache_layout(measured.architecture.caches, settings)
     tokens, room = tokens or measured.architecture.context, int(left * _SHARE)
     needed = layout.bytes_of(tokens, tokens)
     if needed > room:
@@ -54,22 +61,10 @@ def cache_bytes(measured: Measured | None, free: int, tokens: int | None, sequen
     return max(_LEAST, min(room, max(usual * sequences, needed * min(sequences, _LONGEST_REQUESTS))))
 
 
-def _settings(measured: Measured) -> CacheSettings:
-    size = measured.element_bytes
-    # With instructions for bfloat16, vLLM keeps the matrices of states in 32 bits.
-    return CacheSettings(element_bytes=size, state_bytes=size, matrix_bytes=4, block=BLOCK)
-
-
 def longest_request(layout: CacheLayout, room: int) -> int:
     """Tokens of the longest request whose cache takes at most `room` bytes, in whole blocks."""
-    blocks = 0
-    step = 1 << 20
-    while step:
-        tokens = (blocks + step) * layout.block
-        if layout.bytes_of(tokens, tokens) <= room:
-            blocks += step
-        step //= 2
-    return blocks * layout.block
+    lengths = range(layout.block, (1 << 21) * layout.block, layout.block)
+    return layout.block * bisect_right(lengths, room, key=lambda tokens: layout.bytes_of(tokens, tokens))
 
 
 def free_memory(process: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -18,19 +18,14 @@ _CACHE_TYPES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2"
 _INDEX_BITS = {"mxfp4": 4, "fp8": 8, "bf16": 16}
 # Engine arguments that change memory use in ways that are not computed.
 _NOT_COUNTED = (
-    "cpu_offload_gb",
-    "data_parallel_size",
-    "decode_context_parallel_size",
-    "kv_cache_dtype_skip_layers",
-    "kv_cache_memory_bytes",
-    "num_gpu_blocks_override",
-    "use_replayssm",
+    *("cpu_offload_gb", "data_parallel_size", "decode_context_parallel_size", "kv_cache_dtype_skip_layers"),
+    *("kv_cache_memory_bytes", "num_gpu_blocks_override", "use_replayssm"),
 )
 # Formats of weights whose files are read as vLLM reads them. Others store or change weights in ways of their own.
 _COUNTED_FORMATS = ("auto", "hf", "safetensors", "mistral")
 # Kernels that lay out the caches of DeepSeek V4 in another way than those that vLLM selects.
 _OTHER_LAYOUT = "FLASHINFER_MLA_SPARSE_DSV4"
-# Connectors that keep the cache in the engine's own memory, and the memory they take if none is set.
+# Connectors that keep the cache in the engine's own memory, and their memory if none is set.
 _HOST_CONNECTORS = {"OffloadingConnector": None, "SimpleCPUOffloadConnector": 8 * GIB}
 
 
@@ -39,27 +34,29 @@ def engine_settings(
 ) -> EngineSettings:
     """Read the `engine_kwargs` that affect memory. Adapters and parallelism are left at their defaults.
 
-    `element_bytes` is the size of one element in the type that the model computes in; each worker has `gpu_share` of a
-    GPU.
+    Args:
+        arguments: the `engine_kwargs`.
+        architecture: the model's architecture.
+        element_bytes: bytes of one element in the type that the model computes in.
+        gpu_share: the part of a GPU that each worker has.
 
     Raises:
-        ConfigError: a value is invalid, or not supported here; the message names it.
+        ConfigError: a value is invalid or not supported; the message names the argument.
     """
     utilization = number(arguments, "gpu_memory_utilization") or default_utilization(gpu_share)
     if utilization > 1:
         raise ConfigError(f"engine_kwargs.gpu_memory_utilization: must be at most 1, not {utilization:g}.")
-    state_bytes = _state_bytes(arguments, "mamba_cache_dtype")
     return EngineSettings(
         utilization=utilization,
         batched_tokens=int(number(arguments, "max_num_batched_tokens")) or None,
         sequences=int(number(arguments, "max_num_seqs")) or None,
         element_bytes=_cache_bytes(arguments) or element_bytes,
-        state_bytes=state_bytes or element_bytes,
+        state_bytes=_state_bytes(arguments, "mamba_cache_dtype") or element_bytes,
         matrix_bytes=_state_bytes(arguments, "mamba_ssm_cache_dtype"),
         draft_tokens=draft_tokens(arguments),
         keeps_prefixes=bool(arguments.get("enable_prefix_caching", architecture.heads > 0)),
         keeps_all_tokens=bool(arguments.get("disable_hybrid_kv_cache_manager")),
-        index_bits=_INDEX_BITS.get(str(_attention(arguments).get("indexer_kv_dtype"))),
+        index_bits=_INDEX_BITS.get(str(_mapping(arguments, "attention_config").get("indexer_kv_dtype"))),
         block=int(number(arguments, "block_size")) or BLOCK,
         overlaps_steps=arguments.get("async_scheduling") is not False,
         captures_graphs=not arguments.get("enforce_eager"),
@@ -71,28 +68,17 @@ def not_counted(arguments: Mapping[str, Any]) -> list[str]:
     names = [name for name in _NOT_COUNTED if arguments.get(name) not in (None, False)]
     names += [] if (arguments.get("load_format") or "auto") in _COUNTED_FORMATS else ["load_format"]
     names += ["mamba_cache_mode"] if arguments.get("mamba_cache_mode") == "all" else []
-    backend = arguments.get("attention_backend") or _attention(arguments).get("backend")
+    backend = arguments.get("attention_backend") or _mapping(arguments, "attention_config").get("backend")
     return [*names, *(["attention_backend"] if backend == _OTHER_LAYOUT else [])]
 
 
 def draft_tokens(arguments: Mapping[str, Any]) -> int:
-    """Tokens that speculative decoding proposes per step; 0 without it.
-
-    Raises:
-        ConfigError: their number is invalid.
-    """
-    speculative = arguments.get("speculative_config") or {}
-    if not isinstance(speculative, Mapping):
-        raise ConfigError("engine_kwargs.speculative_config: must be a mapping.")
-    return int(number(speculative, "num_speculative_tokens", "speculative_config."))
+    """Tokens that speculative decoding proposes per step; 0 without speculation. Raises ConfigError."""
+    return int(number(_mapping(arguments, "speculative_config"), "num_speculative_tokens", "speculative_config."))
 
 
 def number(arguments: Mapping[str, Any], name: str, prefix: str = "") -> float:
-    """An argument, which is in `engine_kwargs` at `prefix`; 0 if it is not set.
-
-    Raises:
-        ConfigError: it is no positive number.
-    """
+    """A positive number among arguments, which are in `engine_kwargs` at `prefix`; 0 if not set. Raises ConfigError."""
     value = arguments.get(name)
     if value is None:
         return 0
@@ -102,7 +88,7 @@ def number(arguments: Mapping[str, Any], name: str, prefix: str = "") -> float:
 
 
 def host_bytes(arguments: Mapping[str, Any]) -> int:
-    """Bytes of the host's memory that a replica takes for its cache, on all its GPUs together; 0 without offloading.
+    """Bytes of the host's memory for the cache of a replica, of all its GPUs together; 0 without offloading.
 
     Source: vLLM 0.29, `VllmConfig._post_init_kv_transfer_config`.
 
@@ -112,9 +98,7 @@ def host_bytes(arguments: Mapping[str, Any]) -> int:
     if size := number(arguments, "kv_offloading_size"):
         # LMCache runs as a server of its own, with memory of its own.
         return 0 if arguments.get("kv_offloading_backend") == "lmcache" else int(size * GIB)
-    transfer = arguments.get("kv_transfer_config") or {}
-    if not isinstance(transfer, Mapping):
-        raise ConfigError("engine_kwargs.kv_transfer_config: must be a mapping.")
+    transfer = _mapping(arguments, "kv_transfer_config")
     connector = transfer.get("kv_connector")
     if connector not in _HOST_CONNECTORS:
         return 0
@@ -136,15 +120,15 @@ def _cache_bytes(arguments: Mapping[str, Any]) -> int | None:
     return _CACHE_TYPES.get(name)
 
 
-def _attention(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    attention = arguments.get("attention_config") or {}
-    if not isinstance(attention, Mapping):
-        raise ConfigError("engine_kwargs.attention_config: must be a mapping.")
-    return attention
+def _mapping(arguments: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = arguments.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"engine_kwargs.{name}: must be a mapping.")
+    return value
 
 
 def _state_bytes(arguments: Mapping[str, Any], name: str) -> int | None:
-    """Bytes of one element of a state; None leaves it to vLLM."""
+    """Bytes of one element of a state; None leaves the size to vLLM."""
     value = str(arguments.get(name, "auto"))
     try:
         return None if value == "auto" else dtype_bytes(value)

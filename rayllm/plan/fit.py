@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from rayllm.plan.architecture import Architecture
@@ -26,18 +27,21 @@ _SPLITS = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4))
 
 
 def default_utilization(gpu_share: float) -> float:
-    """Our default for `gpu_memory_utilization`, which is of the whole GPU, where a worker has a share of one."""
+    """RayLLM's default for `gpu_memory_utilization`, which is of the whole GPU, for a worker with a share of a GPU."""
     return round(UTILIZATION * gpu_share, 4)
 
 
 @dataclass(frozen=True)
 class EngineSettings(CacheSettings):
-    """The engine's arguments that affect memory: those of the caches, and the others.
+    """The engine's arguments that affect memory: those of the caches, and these.
 
-    `tensor_parallel` × `pipeline_parallel` GPUs hold one replica; `utilization` is the share of a GPU's memory that the
-    engine uses; `batched_tokens` and `sequences` limit one step, None is vLLM's default for the GPU; `overlaps_steps`
-    is false without asynchronous scheduling; memory for `adapter_slots` of `adapter_rank` is reserved;
-    `captures_graphs` is false with `enforce_eager`.
+    Attributes:
+        utilization: the share of a GPU's memory that the engine uses.
+        batched_tokens: most tokens in one step; None is vLLM's default for the GPU.
+        sequences: most sequences in one step; None is vLLM's default for the GPU.
+        overlaps_steps: false without asynchronous scheduling.
+        adapter_slots: adapters for which memory is reserved, of ranks up to `adapter_rank`.
+        captures_graphs: false with `enforce_eager`.
     """
 
     utilization: float = UTILIZATION
@@ -63,19 +67,13 @@ class EngineSettings(CacheSettings):
 
     def with_defaults(self, gpu: Gpu) -> EngineSettings:
         """Fill in vLLM's defaults for the GPU."""
-        return replace(
-            self,
-            batched_tokens=self.batched_tokens or gpu.batched_tokens,
-            sequences=self.sequences or gpu.sequences,
-        )
+        tokens, sequences = self.batched_tokens or gpu.batched_tokens, self.sequences or gpu.sequences
+        return replace(self, batched_tokens=tokens, sequences=sequences)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The memory of one GPU, in bytes.
-
-    `cache` is what is left for the KV cache, negative if the model does not fit, with an error of ± `uncertainty`.
-    """
+    """The memory of one GPU, in bytes; `uncertainty` is the error of the estimates, ±."""
 
     gpu: Gpu
     settings: EngineSettings
@@ -88,7 +86,7 @@ class Fit:
 
     @property
     def cache(self) -> int:
-        """Bytes for the KV cache."""
+        """Bytes left for the KV cache; negative if the model does not fit."""
         used = self.weights + self.adapters + self.activations + self.overhead
         return int(self.gpu.memory * self.settings.utilization) - used
 
@@ -107,14 +105,7 @@ class Fit:
 
     def longest_sequence(self, limit: int) -> int:
         """Length of the longest sequence that fits, up to `limit`; 0 if none does."""
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.sequences_of(middle) >= 1:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_left(range(1, limit + 1), True, key=lambda tokens: self.sequences_of(tokens) < 1)
 
 
 def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings) -> Fit:
@@ -136,7 +127,7 @@ def fit(architecture: Architecture, weights: Weights, gpu: Gpu, settings: Engine
 
 
 def split_errors(architecture: Architecture, settings: EngineSettings) -> list[str]:
-    """Reasons why the model cannot be split as configured; empty if it can."""
+    """Reasons why the model cannot be split as configured."""
     shape, inner = architecture, 0 if architecture.has_experts else architecture.inner
     degrees = settings.tensor_parallel, settings.pipeline_parallel
     return shape_errors(*degrees, shape.heads, shape.key_value_heads, shape.layers, inner)
@@ -145,7 +136,7 @@ def split_errors(architecture: Architecture, settings: EngineSettings) -> list[s
 def shape_errors(
     tensor: int, stages: int, heads: int | None, key_values: int | None, layers: int | None, inner: int = 0
 ) -> list[str]:
-    """Why a model cannot be split so, as `split_errors` says it; sizes that nobody knows are None or 0."""
+    """Reasons why a model of these sizes cannot be split, as in `split_errors`; unknown sizes are None or 0."""
     errors = []
     if heads and heads % tensor:
         errors.append(f"{heads} attention heads cannot be shared by {tensor} GPUs")
@@ -161,16 +152,13 @@ def shape_errors(
 def smallest_split(
     architecture: Architecture, weights: Weights, gpu: Gpu, settings: EngineSettings, tokens: int, sequences: int = 1
 ) -> Fit | None:
-    """Find the smallest split with room for `sequences` of `tokens`; None if there is none.
-
-    The degrees of parallelism in `settings` are ignored.
-    """
+    """The smallest split with room for `sequences` of `tokens`, if any; the parallelism in `settings` is ignored."""
     for tensor, stages in _SPLITS:
         split = replace(settings, tensor_parallel=tensor, pipeline_parallel=stages)
         if split_errors(architecture, split):
             continue
         candidate = fit(architecture, weights, gpu, split)
-        # It must fit even if every estimate is too low.
+        # The model must fit even if every estimate is too low.
         if candidate.cache - candidate.uncertainty >= sequences * candidate.bytes_of(tokens):
             return candidate
     return None

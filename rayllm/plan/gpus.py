@@ -1,4 +1,4 @@
-"""Supported GPUs and the memory that CUDA reports for them."""
+"""Supported GPUs and the memory that CUDA reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ def in_gib(size: int) -> str:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU model.
-
-    `name` is Ray's accelerator type; `memory_gib` is the capacity that CUDA reports, less than the marketed one.
-    """
+    """A model of GPU: Ray's accelerator type, and the capacity that CUDA reports, less than the marketed one."""
 
     name: str
     memory_gib: float
@@ -33,10 +30,7 @@ class Gpu:
 
     @property
     def batched_tokens(self) -> int:
-        """vLLM's default for `max_num_batched_tokens`.
-
-        Source: vLLM 0.29, `EngineArgs.get_batch_defaults`.
-        """
+        """vLLM's default for `max_num_batched_tokens`. Source: vLLM 0.29, `EngineArgs.get_batch_defaults`."""
         if self.memory >= 160 * GIB:
             return 16384
         return 8192 if self.memory >= 70 * GIB and not self.name.startswith("A100") else 2048
@@ -64,11 +58,7 @@ GPUS = (
 
 
 def find_gpu(name: str, option: str = "--gpu") -> Gpu:
-    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`.
-
-    Raises:
-        ConfigError: there is no such GPU; the message begins with `option`.
-    """
+    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. Raises ConfigError, which begins with `option`."""
     by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
     }

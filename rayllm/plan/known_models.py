@@ -34,7 +34,7 @@ def _configs() -> dict[str, Mapping[str, Any]]:
 
 
 def outline_tensors(config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that such a model's weights hold, by name."""
+    """The tensors of a model with such a config.json, by name."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, hidden),

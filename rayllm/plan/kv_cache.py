@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-# Elements of a quantized vector that share one scale, and the bytes of the scale.
-_SCALED, _SCALE_BYTES = 128, 4
+# Elements of an 8-bit vector that share one scale, and the bytes of the scale; 4-bit ones have scales of one byte.
+_SCALED, _SCALE_BYTES, _SCALED_4_BIT = 128, 4, 32
+# Pages of compressed attention lie side by side in a block. Each begins at a multiple of so many bytes.
+_ALIGNMENT = 576
 
 BLOCK = 16
 """vLLM's default block size, in tokens."""
+VECTOR_BYTES = 448 + 2 * 64 + 8
+"""A vector of compressed attention, of 512 elements: 448 in 8 bits, 64 for its position in 16, and 8 bytes of scales."""
 
 
 @dataclass(frozen=True)
 class CacheSettings:
     """The engine's arguments that change the size of caches.
 
-    `element_bytes` is the size of one element of keys and values, `state_bytes` that of states, and `matrix_bytes` that
-    of a state's matrices; None is the model's own. `draft_tokens` are proposed per step by speculative decoding.
-    `keeps_prefixes` is false without prefix caching, `keeps_all_tokens` true without the hybrid cache manager: sliding
-    windows then occupy blocks for all tokens. `index_bits` is the size of one element of an index, None its usual one.
-    `block` is in tokens.
+    Attributes:
+        element_bytes: bytes of one element of keys and values.
+        state_bytes: bytes of one element of a recurrent state.
+        matrix_bytes: bytes of one element of a state's matrices; None is the model's own.
+        draft_tokens: tokens that speculative decoding proposes per step.
+        keeps_prefixes: false without prefix caching.
+        keeps_all_tokens: true without the hybrid cache manager: sliding windows then occupy blocks for all tokens.
+        index_bits: bits of one element of an index; None is the usual size.
+        block: tokens in a block.
     """
 
     tensor_parallel: int = 1
@@ -39,10 +47,7 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Full attention: keys and values of all tokens.
-
-    `heads` is the number of key-value heads; `key` and `value` are the sizes of one head.
-    """
+    """Full attention: keys and values of all tokens, in `heads` of the sizes `key` and `value`."""
 
     heads: int
     key: int
@@ -50,7 +55,7 @@ class LayerCache:
 
     @property
     def kind(self) -> Hashable:
-        """Caches of one kind always occupy equally many blocks, so they share one list of them."""
+        """What caches share that always occupy equally many blocks, and so one list of blocks."""
         return "full"
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
@@ -70,17 +75,15 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class SlidingCache(LayerCache):
-    """Sliding-window attention: keys and values of the last `window` tokens."""
+    """Sliding-window attention: keys and values of the last `window` tokens, and of those in running steps."""
 
     window: int
 
     @property
     def kind(self) -> Hashable:
-        """See `LayerCache.kind`."""
         return "sliding", self.window
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
-        """See `LayerCache.kept_blocks`. The tokens of running steps are kept in addition to the window."""
         kept = min(self.window - 1 + in_flight, tokens)
         # The window may start in the middle of a block.
         return ceil(kept / block) + 1
@@ -88,17 +91,15 @@ class SlidingCache(LayerCache):
 
 @dataclass(frozen=True)
 class ChunkedCache(LayerCache):
-    """Chunked local attention: keys and values of the chunk of `chunk` tokens that the last token is in."""
+    """Chunked local attention: the chunk of `chunk` tokens that the last token is in, and tokens in running steps."""
 
     chunk: int
 
     @property
     def kind(self) -> Hashable:
-        """See `LayerCache.kind`."""
         return "chunked", self.chunk
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
-        """See `LayerCache.kept_blocks`. The tokens of running steps are kept in addition to the chunk."""
         return ceil(min(self.chunk + in_flight, tokens) / block)
 
 
@@ -110,11 +111,9 @@ class CrossCache(LayerCache):
 
     @property
     def kind(self) -> Hashable:
-        """See `LayerCache.kind`."""
         return "cross", self.positions
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
-        """See `LayerCache.kept_blocks`."""
         return ceil(self.positions / block)
 
 
@@ -130,7 +129,6 @@ class LatentCache(LayerCache):
     is_sparse: bool = False
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
-        """See `LayerCache.token_bytes`; the same on any number of GPUs."""
         if self.is_sparse and element_bytes == 1:
             return self.key + self.key // _SCALED * _SCALE_BYTES + 2 * self.value
         return int((self.key + self.value) * element_bytes)
@@ -140,19 +138,18 @@ class LatentCache(LayerCache):
 class IndexCache(LayerCache):
     """The index of sparse attention: one 8-bit key per token with its scales, replicated on every GPU.
 
-    `least_block` is the least number of tokens in a block that its kernels take.
+    `least_block` is the least number of tokens in a block that the index's kernels support.
     """
 
     least_block: ClassVar[int] = 64
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
-        """See `LayerCache.token_bytes`; the same for all types of the cache."""
         return self.key + self.key // _SCALED * _SCALE_BYTES
 
 
 @dataclass(frozen=True)
 class BlockIndexCache(IndexCache):
-    """The index of attention to blocks of 128 tokens (MiniMax M3): one key per token, without scales.
+    """The index of attention to blocks of 128 tokens (MiniMax M3): one 16-bit key per token, without scales.
 
     Source: vLLM 0.32, `vllm/models/minimax_m3/common/indexer.py`.
     """
@@ -160,9 +157,69 @@ class BlockIndexCache(IndexCache):
     least_block: ClassVar[int] = 128
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
-        """See `LayerCache.token_bytes`; in 16 bits, whatever the type of the cache."""
         return 2 * self.key
 
     def page_bytes(self, block: int, settings: CacheSettings) -> int:
-        """See `LayerCache.page_bytes`."""
         return block * self.key * (settings.index_bits or 16) // 8
+
+
+@dataclass(frozen=True)
+class CompressedCache(LayerCache):
+    """Compressed sparse attention (DeepSeek V4): a vector of `key` bytes per `rate` tokens, replicated on every GPU.
+
+    Source: vLLM 0.32, `vllm/models/deepseek_v4/attention.py` and `compressor.py`, and
+    `vllm/v1/attention/backends/mla/sparse_swa.py`; format `fp8_ds_mla`.
+    """
+
+    rate: int = 1
+
+    def vector_bytes(self, settings: CacheSettings) -> int:
+        """Bytes of a vector, whatever the type of the cache."""
+        return self.key
+
+    def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
+        return self.vector_bytes(CacheSettings()) // self.rate
+
+    def page_bytes(self, block: int, settings: CacheSettings) -> int:
+        return _aligned(block // self.rate * self.vector_bytes(settings))
+
+
+@dataclass(frozen=True)
+class CompressedIndexCache(CompressedCache):
+    """The index of compressed attention: `key` elements for each group, in 8 or 4 bits, with their scales."""
+
+    def vector_bytes(self, settings: CacheSettings) -> int:
+        if settings.index_bits == 4:
+            return self.key // 2 + self.key // _SCALED_4_BIT
+        return self.key + self.key // _SCALED * _SCALE_BYTES
+
+
+@dataclass(frozen=True)
+class ReplicatedWindowCache(SlidingCache):
+    """A sliding window that GPUs do not split: `key` bytes for each token, in blocks of `block` tokens of its own."""
+
+    block: int
+
+    @property
+    def kind(self) -> Hashable:
+        return "replicated window", self.window, self.block
+
+    def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
+        return self.key
+
+    def page_bytes(self, block: int, settings: CacheSettings) -> int:
+        return _aligned(block * self.key)
+
+
+def compressor_state(elements: int, rate: int) -> ReplicatedWindowCache:
+    """The compressor's state: what the next vector, of `elements` for each `rate` tokens, will be made of.
+
+    For each token of an incomplete group, it has `elements` values and as many scores, in 32 bits. At the rate 4,
+    groups overlap, so that two of them are kept.
+    """
+    groups, block = (2, 4) if rate == 4 else (1, 8)
+    return ReplicatedWindowCache(1, 2 * groups * elements * 4, 0, groups * rate, block)
+
+
+def _aligned(size: int) -> int:
+    return ceil(size / _ALIGNMENT) * _ALIGNMENT

@@ -12,20 +12,20 @@ from rayllm.plan.architecture import Architecture, read_architecture
 from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.cpu import Cpu
 from rayllm.plan.known_models import known_config, outline_tensors
-from rayllm.plan.quantization import online_bytes, packed_bits
 from rayllm.plan.speculation import Draft, own_draft, read_draft
-from rayllm.plan.weights import Weights, for_text
+from rayllm.plan.weights import Weights, for_text, online_bytes, packed_bits
 from rayllm.sources import UnreachableError
 from rayllm.sources.inspection import ModelInfo, inspect_model
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's architecture and weights, those of its draft included.
+    """A model's architecture and weights, including its draft's.
 
-    `element_bytes` is the size of one element in the type that it computes in; `is_outline` is true if the hub was
-    unreachable and the values come from our table of known models; `draft_layers` counts its own layers that propose
-    tokens.
+    Attributes:
+        element_bytes: bytes of one element in the type that the model computes in.
+        is_outline: whether the hub was unreachable, and the values are from RayLLM's table of known models.
+        draft_layers: the model's own layers that propose tokens.
     """
 
     architecture: Architecture
@@ -40,7 +40,7 @@ class Measured:
         return sum(cache.token_bytes(1, self.element_bytes) for cache in self.architecture.caches)
 
     def on_cpu(self, cpu: Cpu | None) -> Measured:
-        """The same model in the type that a CPU computes in, if nobody has set one; None is an unknown CPU."""
+        """The same model in the type that a CPU computes in by default; None is an unknown CPU."""
         if cpu is None or self.architecture.is_quantized:
             return self
         element_bytes = dtype_bytes(cpu.dtype)
@@ -49,13 +49,13 @@ class Measured:
 
 
 def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | None = None) -> Measured:
-    """Read a model's configuration and the headers of its weights, and those of its draft.
+    """Measure a model and its draft from their configurations and the headers of their weights.
 
     The formats, `quantization`, `language_model_only` and `speculative_config` in `arguments`, of `engine_kwargs`,
     change weights and caches.
 
     Raises:
-        UnknownArchitectureError: its memory cannot be computed.
+        UnknownArchitectureError: the model's memory cannot be computed.
         SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
     """
     return measure_info(*inspect_or_outline(source, arguments=arguments), dtype, arguments)
@@ -64,12 +64,7 @@ def measure(source: Source, dtype: str = "auto", arguments: Mapping[str, Any] | 
 def measure_info(
     info: ModelInfo, is_outline: bool, dtype: str = "auto", arguments: Mapping[str, Any] | None = None
 ) -> Measured:
-    """Measure a model that was inspected before; see `measure`.
-
-    Raises:
-        UnknownArchitectureError: its memory cannot be computed.
-        ConfigError: its configuration is invalid.
-    """
+    """Measure a model that was inspected before; see `measure`."""
     architecture = read_architecture(info.config)
     element_bytes, arguments = _element_bytes(info.config, dtype), arguments or {}
     if arguments.get("enable_expert_parallel"):
@@ -91,7 +86,7 @@ def measure_info(
 
 
 def _measured_draft(draft: Draft, info: ModelInfo, architecture: Architecture, element_bytes: int) -> Measured | None:
-    """The draft of speculative decoding; None if it needs no memory."""
+    """The draft of speculative decoding; None for a draft without memory of its own."""
     if draft.layers:
         own, tensors = own_draft(architecture, info.tensors, draft.layers)
         return Measured(own, Weights(tensors, own, element_bytes), element_bytes)
@@ -109,10 +104,7 @@ def inspect_or_outline(
     """Inspect a model. If the hub is unreachable, use the outline of a known model; the flag is then set.
 
     `texts` are small files to read as well, if they exist; the formats in `arguments`, of `engine_kwargs`, say which
-    configuration and weights are read.
-
-    Raises:
-        SourceError, ConfigError: as for `rayllm.sources.inspection.inspect_model`.
+    configuration and weights are read. Raises as `rayllm.sources.inspection.inspect_model`.
     """
     try:
         return inspect_model(source, texts, arguments), False

@@ -28,11 +28,7 @@ _SHARED = re.compile(r"(?:embed_tokens|shared_head\.head|lm_head)\.weight$")
 
 @dataclass(frozen=True)
 class Draft:
-    """What proposes tokens.
-
-    `model` names the model of its weights: None for the model's own layers, or if it has no weights. `layers` counts
-    the model's own layers that propose.
-    """
+    """What proposes tokens: the named `model`, that many `layers` of the model itself, or something without weights."""
 
     model: str | None = None
     layers: int = 0

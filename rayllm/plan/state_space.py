@@ -21,10 +21,13 @@ from rayllm.plan.kv_cache import CacheSettings
 class StateCache:
     """The state of one layer: the last inputs of its convolution, and its matrices.
 
-    `channels` of the convolution are kept for `inputs` tokens, as are `groups` of `group` channels that are replicated
-    where they cannot be split. `matrices` counts the elements of all heads' matrices, and `matrix_bytes` is the size of
-    one if the model sets it. `keeps_drafts` means that the convolution also keeps the inputs of draft tokens.
-    `checkpoints` are states that a long prompt leaves behind for its prefix.
+    Attributes:
+        channels: channels of the convolution, kept for `inputs` tokens.
+        groups: groups of `group` more channels each, replicated where GPUs cannot split them.
+        matrices: elements of all heads' matrices.
+        matrix_bytes: bytes of one element of a matrix; None if the model does not set it.
+        keeps_drafts: whether the convolution also keeps the inputs of draft tokens.
+        checkpoints: states that a long prompt leaves behind for its prefix.
     """
 
     channels: int
@@ -38,11 +41,9 @@ class StateCache:
 
     @property
     def kind(self) -> Hashable:
-        """See `LayerCache.kind`."""
         return self
 
     def token_bytes(self, tensor_parallel: int, element_bytes: float) -> int:
-        """Bytes per token: none."""
         return 0
 
     def page_bytes(self, block: int, settings: CacheSettings) -> int:
@@ -55,7 +56,7 @@ class StateCache:
         return int(convolution * settings.state_bytes + self.matrices // gpus * matrix_bytes)
 
     def kept_blocks(self, tokens: int, block: int, in_flight: int, settings: CacheSettings) -> int:
-        """Blocks that a sequence occupies, each with a state: the newest, one per draft, and one for its prefix."""
+        """Blocks that a sequence occupies: one for the newest state, one per draft token, and one for its prefix."""
         return (2 + self.checkpoints if settings.keeps_prefixes else 1) + settings.draft_tokens
 
 
@@ -75,7 +76,7 @@ def mamba_2(
 ) -> StateCache:
     """Mamba 2: `heads` with a matrix of `head` × `state` each. Source: https://arxiv.org/abs/2405.21060"""
     inner = heads * head
-    # From 0.32 on, vLLM keeps one within a prompt that it computes in one piece.
+    # From 0.32 on, vLLM keeps one state within a prompt that it computes in one piece.
     checkpoints = int(Version(current_series()) >= Version("0.32"))
     return StateCache(inner, kernel - 1, inner * state, groups, 2 * state, matrix_bytes, keeps_drafts, checkpoints)
 
@@ -117,6 +118,6 @@ def short_convolution(fields: Fields) -> StateCache:
 
 
 def declared_bytes(fields: Fields, key: str, default: str | None = None) -> int | None:
-    """Bytes per element of the type that a key of the configuration names; None if it is missing and has no default."""
+    """Bytes per element of the type that a key names; None if the key is missing and has no default."""
     name = fields.values.get(key) or default
     return dtype_bytes(str(name)) if name else None

@@ -1,13 +1,14 @@
-"""The weights of a model, and how much of them each GPU holds."""
+"""The weights of a model, the part that each GPU holds, and their quantization."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
+from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture
-from rayllm.plan.quantization import is_converted, parameters_of
 from rayllm.sources.safetensors import Tensor
 
 _FLOATS = {"F64", "F32", "BF16", "F16"}
@@ -33,6 +34,54 @@ _LEAST_PART = 256
 # vLLM keeps them in 32 bits, whatever they are stored in.
 _IN_32_BITS = re.compile(r"\.(?:A_log|ape|attn_sink|[qkv]_conv1d\.weight)$|(?:^|\.)hc_\w+$")
 _LINEAR = re.compile(r"(?:_proj|\.c_attn|\.qkv_proj|\.gate_up_proj)\.weight$")
+# Bytes per parameter that vLLM quantizes, scales included, by its name. Blocks of fp8 are 128 × 128 with a scale of 32
+# bits, those of mxfp8 have 32 elements with a scale of 8 bits, and those of nvfp4 have 16.
+_ONLINE = {
+    **dict.fromkeys(("fp8", "fp8_per_tensor", "fp8_per_channel", "int8_per_channel_weight_only"), 1.0),
+    "fp8_per_block": 1 + 4 / 128**2,
+    "mxfp8": 1 + 1 / 32,
+    "nvfp4_per_token": 0.5 + 1 / 16,
+}
+# The linear layers of the decoder. Vocabulary, norms and the routers of experts are never quantized.
+_QUANTIZED = re.compile(r"\.(?:layers|h|blocks)\.\d+\..*(?:proj\w*|fc\d?|w[123]|c_attn|query_key_value)(?:\.weight)?$")
+_ROUTER = re.compile(r"\.(?:gate|router)\.")
+_SCALES = re.compile(r"(?:scales?|scale_inv|scale_2|zeros|zero_point|g_idx|weight_shape)$")
+_PACKED_BITS = {"U8": 8, "I8": 8, "I32": 32}
+
+
+def online_bytes(arguments: Mapping[str, Any], is_quantized: bool) -> float | None:
+    """Bytes per parameter of linear layers that vLLM quantizes when it loads a model; None without quantization.
+
+    In a checkpoint that is quantized already, the method in `engine_kwargs` names the format. Raises ConfigError for an
+    unsupported method.
+    """
+    method = arguments.get("quantization")
+    if method is None or is_quantized:
+        return None
+    if method not in _ONLINE:
+        raise ConfigError(
+            f"engine_kwargs.quantization: `{method}` is not supported here for weights that are not quantized; "
+            f"use {', '.join(_ONLINE)}."
+        )
+    return _ONLINE[method]
+
+
+def packed_bits(config: Mapping[str, Any]) -> int:
+    """Bits per parameter of a checkpoint's packed tensors, from its `quantization_config`; 8 without."""
+    quantization = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    if not isinstance(quantization, Mapping):
+        return 8
+    # DeepSeek V4: only the experts' tensors are packed.
+    if config.get("expert_dtype") == "fp4":
+        return 4
+    method = str(quantization.get("quant_method", ""))
+    if "fp4" in f"{method} {quantization.get('quant_algo', '')} {quantization.get('format', '')}".lower():
+        return 4
+    for group in (quantization.get("config_groups") or {}).values():
+        if bits := (group.get("weights") or {}).get("num_bits"):
+            return int(bits)
+    bits = quantization.get("bits") or quantization.get("w_bit")
+    return ceil(int(bits)) if bits else 8
 
 
 def for_text(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -44,10 +93,12 @@ def for_text(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Weights:
-    """All tensors of a model that vLLM loads, of those in its files.
+    """The tensors of a model's files that vLLM loads, and those of a draft on the same GPUs.
 
-    `element_bytes` is per element of the type that it computes in; `linear_bytes` per parameter of linear layers, if
-    vLLM quantizes them when it loads them; `packed_bits` per parameter of packed tensors. A draft is on the same GPUs.
+    Args:
+        element_bytes: bytes of one element in the type that the model computes in.
+        linear_bytes: bytes per parameter of linear layers, if vLLM quantizes these when it loads the model.
+        packed_bits: bits per parameter of packed tensors.
     """
 
     def __init__(
@@ -73,10 +124,11 @@ class Weights:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, without those of a draft."""
+        """Number of parameters, without a draft's."""
         if not self._architecture.is_quantized:
             return sum(tensor.count for tensor in self.tensors.values())
-        return sum(parameters_of(name, tensor, self._packed_bits) for name, tensor in self.tensors.items())
+        bits, weights = self._packed_bits, (tensor for name, tensor in self.tensors.items() if not _SCALES.search(name))
+        return sum(tensor.count * max(1, _PACKED_BITS.get(tensor.dtype, bits) // bits) for tensor in weights)
 
     @property
     def bytes(self) -> int:
@@ -84,7 +136,7 @@ class Weights:
         return self.bytes_per_gpu(1, 1)
 
     def bytes_per_gpu(self, tensor_parallel: int, pipeline_parallel: int) -> int:
-        """Bytes on the GPU that holds the most. A draft is counted there in full, split as the model's layers."""
+        """Bytes on the GPU that holds most, including the whole draft, split as the model's layers are."""
         own = self._own_bytes_per_gpu(tensor_parallel, pipeline_parallel)
         return own + (self.draft.bytes_per_gpu(tensor_parallel, 1) if self.draft else 0)
 
@@ -131,7 +183,8 @@ class Weights:
         return ceil(size / tensor_parallel)
 
     def _loaded_bytes(self, name: str, tensor: Tensor) -> int:
-        if self._linear_bytes and len(tensor.shape) >= 2 and is_converted(name) and not _ENCODER.search(name):
+        is_linear = len(tensor.shape) >= 2 and _QUANTIZED.search(name) and not _ROUTER.search(name)
+        if self._linear_bytes and is_linear and not _ENCODER.search(name):
             return ceil(tensor.count * self._linear_bytes)
         if _IN_32_BITS.search(name):
             return 4 * tensor.count

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rayllm.cli.shared.terminal import table
-from rayllm.plan.compressed_cache import CompressedIndexCache
 from rayllm.plan.fit import EngineSettings, Fit, smallest_split
 from rayllm.plan.gpus import GIB, GPUS, Gpu
-from rayllm.plan.kv_cache import CacheSettings, ChunkedCache, CrossCache, IndexCache, SlidingCache
+from rayllm.plan.kv_cache import (
+    CacheSettings,
+    ChunkedCache,
+    CompressedIndexCache,
+    CrossCache,
+    IndexCache,
+    SlidingCache,
+)
 from rayllm.plan.layers import Cache
 from rayllm.plan.measure import Measured
 from rayllm.plan.state_space import StateCache

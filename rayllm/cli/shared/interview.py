@@ -14,9 +14,8 @@ from rayllm.config import ModelConfig, named_model
 from rayllm.config.model import canonical_accelerator
 from rayllm.core.errors import ClusterError, ConfigError, SourceError
 from rayllm.plan.authoring import advice
-from rayllm.plan.authoring.answers import Answers, Lora, Scaling
 from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile_model
-from rayllm.plan.authoring.rendering import model_config
+from rayllm.plan.authoring.rendering import Answers, Lora, Scaling, model_config
 from rayllm.plan.cpu import memory_bytes, this_cpu
 from rayllm.plan.fit import Fit
 from rayllm.plan.gpus import GPUS, Gpu, find_gpu

@@ -40,10 +40,7 @@ def recommended_split(measured: Measured, gpu: Gpu, settings: EngineSettings, to
 def check_split(profile: ModelProfile, tensor: int, stages: int) -> None:
     """Refuse a split, into tensor parallelism and pipeline stages, that vLLM would refuse, on GPUs and on CPUs.
 
-    Of an unmeasured model, the heads and layers that its config.json gives are checked.
-
-    Raises:
-        ConfigError: the model cannot be split like that.
+    Of an unmeasured model, the heads and layers in config.json are checked. Raises ConfigError.
     """
 
     def errors_of(tensor: int, stages: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from rayllm.config.faults import did_you_mean
 from rayllm.config.vllm_versions import current_series, installed_version, names_of, other_version
 from rayllm.core.errors import ConfigError
 from rayllm.plan.authoring.family import Family, find_family
-from rayllm.plan.authoring.template import FILES, chat_template, missing_stops
 from rayllm.plan.config_fields import dtype_bytes
 from rayllm.plan.consistency import check_tensors
 from rayllm.plan.cpu import Cpu
@@ -29,17 +29,26 @@ _SENTENCE_TRANSFORMERS = "modules.json"
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 # vLLM makes embedders and classifiers of models that write text, so these endings stand for each other.
 _ENDING = re.compile(r"(For[A-Z]\w+|LMHeadModel|ChatModel|RewardModel|Model)$")
+# Files that may hold the chat template and the stops.
+_TOKENIZER, _GENERATION = "tokenizer_config.json", "generation_config.json"
+_TEMPLATE, _OLD_TEMPLATE = "chat_template.jinja", "chat_template.json"
+_FILES = (_TOKENIZER, _GENERATION, _TEMPLATE, _OLD_TEMPLATE)
+# End-of-turn tokens of many families.
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|END_OF_TURN_TOKEN|>", "<turn|>")
 
 
 @dataclass(frozen=True)
 class ModelProfile:
     """A model, as far as its files could be read.
 
-    `measured` is None if its memory cannot be computed, and `unmeasured` says why; `context` is its maximum context
-    length in tokens; `heads`, `key_value_heads` and `layers` are how many it has, and `tensors` those of its weights,
-    if known; `template` is its own chat template; `stops` are end-of-turn tokens that its files do not declare; `task`
-    is None for generation, and if unknown; `is_gated` is true if the hub restricts access; `was_inspected` is false if
-    its files could not be read.
+    Attributes:
+        measured: sizes; None if its memory cannot be computed, for the reason in `unmeasured`.
+        context: maximum length in tokens.
+        template: the model's own chat template.
+        stops: end-of-turn tokens that the files do not declare.
+        task: None for generation, and if unknown.
+        is_gated: whether the hub restricts access.
+        was_inspected: false if the files could not be read.
     """
 
     model: ModelConfig
@@ -58,7 +67,7 @@ class ModelProfile:
     was_inspected: bool = True
 
     def cpu_bytes(self, cpu: Cpu | None) -> int | None:
-        """Bytes of its weights on a CPU; None if they are unknown."""
+        """Bytes of the weights on a CPU; None if the weights are unknown."""
         if self.measured:
             return self.measured.on_cpu(cpu).weights.bytes
         if not self.tensors:
@@ -74,9 +83,9 @@ def profile_model(model: ModelConfig) -> ModelProfile:
 
     Raises:
         UnreachableError: the source cannot be reached.
-        SourceError, ConfigError: access is denied, or it holds no model.
+        SourceError, ConfigError: access is denied, or the source holds no model.
     """
-    info, is_outline = inspect_or_outline(model.source, FILES)
+    info, is_outline = inspect_or_outline(model.source, _FILES)
     config, template = info.config, chat_template(info.texts)
     check_architecture(config)
     try:
@@ -106,7 +115,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     """Refuse an architecture in a config.json that neither the installed vLLM nor the installed transformers has.
 
     Raises:
-        ConfigError: names the architecture, and the vLLM that has it or the most similar one that there is.
+        ConfigError: names the architecture, and the vLLM that has it or the most similar name.
     """
     names = [str(name) for name in config.get("architectures") or ()]
     known = names_of(current_series())["architectures"]
@@ -147,3 +156,42 @@ def _task(config: Mapping[str, Any], has_sentence_transformers: bool) -> Task | 
         return "score" if len(config.get("id2label") or {"0": ""}) == 1 else "classify"
     is_bare = bool(names) and all(name.endswith("Model") for name in names)
     return "embed" if has_sentence_transformers or is_bare else None
+
+
+def chat_template(texts: Mapping[str, str]) -> str | None:
+    """A model's own chat template, from the contents of its files; of several templates, the default one."""
+    if _TEMPLATE in texts:
+        return texts[_TEMPLATE]
+    for path in (_OLD_TEMPLATE, _TOKENIZER):
+        template = _mapping(texts.get(path)).get("chat_template")
+        if isinstance(template, list):
+            by_name = {entry["name"]: entry["template"] for entry in template if {"name", "template"} <= entry.keys()}
+            template = by_name.get("default")
+        if isinstance(template, str):
+            return template
+    return None
+
+
+def missing_stops(texts: Mapping[str, str], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """End-of-turn tokens in the chat template that the model's own files do not declare as end of generation."""
+    template, tokenizer = chat_template(texts) or "", _mapping(texts.get(_TOKENIZER))
+    added_tokens = {str(key): _content(value) for key, value in (tokenizer.get("added_tokens_decoder") or {}).items()}
+    # A text that is no single token could occur in an answer.
+    used = [end for end in _END_OF_TURN if end in template and end in added_tokens.values()]
+    declared = {_content(tokenizer.get("eos_token"))}
+    for file in (_mapping(texts.get(_GENERATION)), config):
+        ids = file.get("eos_token_id")
+        declared |= {added_tokens.get(str(number), "") for number in (ids if isinstance(ids, list) else [ids])}
+    return tuple(end for end in used if end not in declared)
+
+
+def _content(value: Any) -> str:
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+
+
+def _mapping(text: str | None) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

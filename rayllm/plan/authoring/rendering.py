@@ -1,24 +1,80 @@
-"""Renders the YAML files that serve a model."""
+"""The user's decisions about a model to be served, and the YAML files that express them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from rayllm.config import BucketSource, HubSource, ModelConfig
 from rayllm.config.load import model_from
 from rayllm.config.yaml import dump_yaml
-from rayllm.plan.authoring.answers import Answers
 from rayllm.plan.authoring.profile import ModelProfile
-from rayllm.plan.fit import Fit
+from rayllm.plan.engine_arguments import engine_settings
+from rayllm.plan.fit import EngineSettings, Fit
 from rayllm.plan.gpus import GIB
+from rayllm.plan.measure import Measured
 
 _TYPICAL_TOKENS = 2048
 _SERVE_HEADING = """# {}, for this machine only. To serve others set 0.0.0.0, behind something that checks who calls.
 # The routers listen themselves. On several nodes, or beside other applications, leave the first line out.
 """
 _Section = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """LoRA adapters.
+
+    `path` is their catalog: a path, `s3://…`, `gs://…` or `hf://organisation`; at most `slots` are loaded at once, of
+    ranks up to `rank`.
+    """
+
+    path: str
+    slots: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Limits for the number of replicas, and the ongoing requests that each should have."""
+
+    min_replicas: int
+    max_replicas: int
+    target_ongoing_requests: int | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All decisions.
+
+    Attributes:
+        accelerator: Ray's accelerator type; None is any GPU, or the CPU.
+        context: most tokens of prompt and completion together; None is vLLM's default.
+        sequences: most sequences in a batch; None is vLLM's default.
+    """
+
+    accelerator: str | None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context: int | None = None
+    sequences: int | None = None
+    lora: Lora | None = None
+    scaling: Scaling | None = None
+    on_cpu: bool = False
+
+    def engine_settings(self, measured: Measured) -> EngineSettings:
+        """The decisions that affect memory."""
+        return replace(
+            engine_settings({}, measured.architecture, measured.element_bytes),
+            tensor_parallel=self.tensor_parallel,
+            pipeline_parallel=self.pipeline_parallel,
+            sequences=self.sequences,
+            draft_tokens=measured.draft_layers,
+            adapter_slots=self.lora.slots if self.lora else 0,
+            adapter_rank=self.lora.rank if self.lora else 0,
+        )
 
 
 def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> str:
@@ -28,11 +84,7 @@ def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> s
 
 
 def model_config(profile: ModelProfile, answers: Answers) -> ModelConfig:
-    """Build the configuration that `render_model` writes.
-
-    Raises:
-        ConfigError: the decisions contradict each other.
-    """
+    """Build the configuration that `render_model` writes; raises ConfigError for decisions that contradict each other."""
     keys = {key: value for section in _sections(profile, answers) for key, value in section.items()}
     return model_from(keys, profile.model.model_id, (Path.cwd(),))
 

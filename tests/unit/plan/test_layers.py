@@ -13,15 +13,17 @@ from rayllm.config.vllm_versions import current_series
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import UnknownArchitectureError, read_architecture
 from rayllm.plan.cache_layout import cache_layout
-from rayllm.plan.compressed_cache import CompressedCache, CompressedIndexCache, ReplicatedWindowCache
 from rayllm.plan.kv_cache import (
     BlockIndexCache,
     CacheSettings,
     ChunkedCache,
+    CompressedCache,
+    CompressedIndexCache,
     CrossCache,
     IndexCache,
     LatentCache,
     LayerCache,
+    ReplicatedWindowCache,
     SlidingCache,
 )
 from rayllm.plan.state_space import StateCache, mamba_2

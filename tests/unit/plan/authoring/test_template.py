@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rayllm.plan.authoring.template import chat_template, missing_stops
+from rayllm.plan.authoring.profile import chat_template, missing_stops
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 TOKENS = {"added_tokens_decoder": {"7": {"content": "<|im_end|>"}, "2": {"content": "</s>"}}, "eos_token": "</s>"}
