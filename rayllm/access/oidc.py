@@ -10,7 +10,7 @@ import jwt
 
 from rayllm.access.caller import Caller
 from rayllm.access.limits import limits_of
-from rayllm.config.oidc import OidcConfig
+from rayllm.config.policy import OidcConfig
 from rayllm.core.errors import AuthenticationError
 from rayllm.core.priority import Priority
 

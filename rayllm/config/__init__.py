@@ -1,12 +1,9 @@
 """The configuration: frozen schemas, and loading YAML into them."""
 
 from rayllm.config.app import AppConfig, BatchesConfig, RouterConfig
-from rayllm.config.guard import GuardConfig
-from rayllm.config.hook import HookConfig
-from rayllm.config.load import load_app, load_model, load_serve_file, model_from, yaml_files
+from rayllm.config.load import load_app, load_model, load_serve_file, model_from, named_model, yaml_files
 from rayllm.config.model import GenerationConfig, ModelConfig
-from rayllm.config.named import named_model
-from rayllm.config.oidc import OidcConfig
+from rayllm.config.policy import GuardConfig, HookConfig, OidcConfig
 from rayllm.config.source import AwsCredentials, BucketSource, ExtraFile, HubSource, LocalSource, Source
 
 __all__ = [

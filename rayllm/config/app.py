@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rayllm.config.base import Frozen, matching
-from rayllm.config.guard import GuardConfig
-from rayllm.config.hook import HookConfig
 from rayllm.config.model import ModelConfig
-from rayllm.config.oidc import OidcConfig
+from rayllm.config.policy import GuardConfig, HookConfig, OidcConfig
 
 _Folder = Annotated[
     str, matching(r"(s3|gs)://[^/\s].*|(?!.*://).+", "must be a path, s3://bucket/folder or gs://bucket/folder")
@@ -70,8 +68,8 @@ class BatchesConfig(Frozen):
     max_batches: int = Field(1000, ge=1)
     """Most batches that have not ended; beyond it, new ones are answered 429. As many ended batches are kept."""
     allow_remote: bool = False
-    """Accept files and batches even if other machines can reach the service and there are no API keys (`router.keys`):
-    everybody can then read and delete everything. Otherwise they are answered 403 there."""
+    """Accept files and batches even if other machines can reach the service and there are no API keys (`router.keys`),
+    so that everybody can read and delete everything. Otherwise such a service answers 403."""
     max_requests: int = Field(50_000, ge=1)
     """Most requests in one batch; a larger one fails."""
     max_running: int = Field(2, ge=1)
@@ -127,7 +125,7 @@ class RouterConfig(Frozen):
     fallbacks: dict[str, tuple[str, ...]] = {}
     """Model id → models tried in turn when it answers 503."""
     hosted_tools: HostedTools = "ignore"
-    """What becomes of tools that OpenAI's or Anthropic's own services run, such as `web_search`, and nobody does here:
+    """What becomes of tools that OpenAI's or Anthropic's own services run, such as `web_search`, and RayLLM does not:
     `ignore` leaves them out, and replies name them in the header `x-rayllm-ignored-tools`; `refuse` answers 400."""
     cors: CorsConfig | None = None
     """Let web pages of other origins call the service."""
@@ -136,7 +134,7 @@ class RouterConfig(Frozen):
     log_prompts: bool = False
     """Write request bodies to the log."""
     log_requests: bool = False
-    """Write one line of JSON for each request to `requests_<router>.jsonl` in Ray Serve's log folder: who asked what
+    """Write one line of JSON for each request to `requests_<router>.jsonl` in Ray Serve's log folder: the caller, the
     model, tokens, times and status, without the prompt and the answer."""
     admin_keys: tuple[str, ...] = ()
     """Keys of administrators, who may load adapters and look at requests, each as `${env:NAME}`, of 16 characters or
@@ -147,14 +145,14 @@ class RouterConfig(Frozen):
     open_paths: tuple[OpenPath, ...] = ()
     """Paths that need no key, though others do: `/metrics`, `/openapi.json`, `/v1/models` or `/version`."""
     allow_anyone: bool = False
-    """Serve anyone who can reach the service, though there are no keys: for a service behind something that
-    authenticates callers. Otherwise, without `keys` or `oidc`, it has to listen on loopback."""
+    """Serve anyone who can reach the service, although it has no keys: for a service behind a proxy that authenticates
+    callers. Otherwise, a service without `keys` or `oidc` must listen on loopback."""
     allowed_hosts: tuple[_Host, ...] = ()
-    """Names by which requests may reach a service without keys, besides `localhost` and loopback addresses: others in
-    their `Host` header are answered 403, unless `allow_anyone` is set."""
+    """Hosts by which requests may reach a service without keys, besides `localhost` and loopback addresses. Requests
+    with any other `Host` header are answered 403, unless `allow_anyone` is set."""
     trusted_proxies: tuple[_Network, ...] = ()
     """Addresses and networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` say who
-    the client is, and which scheme it uses. From others, these headers mean nothing."""
+    the client is, and which scheme it uses. From any other address, these headers are ignored."""
     oidc: OidcConfig | None = None
     """Accept tokens of an OpenID Connect issuer as well as keys, or, without `keys`, in place of them."""
     usage: _Folder | None = None
@@ -162,8 +160,8 @@ class RouterConfig(Frozen):
     `RAYLLM_CACHE_DIR`, which is enough on one node."""
 
     ui: bool | None = None
-    """Serve the page at `/ui`, which people use in a browser. Null does where callers need keys, or where the service
-    listens on loopback only."""
+    """Serve the page at `/ui`, for browsers. Null serves the page if callers need keys, or if the service listens on
+    loopback only."""
 
     hooks: tuple[HookConfig, ...] = ()
     """Python functions that may change or refuse each request, or see its usage, called in order."""

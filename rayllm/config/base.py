@@ -16,9 +16,9 @@ class Frozen(BaseModel):
 
 
 def matching(pattern: str, rule: str) -> AfterValidator:
-    """A validator that refuses a text unless all of it matches the pattern, with the rule as the end of its message.
+    """A validator that refuses a text that does not match the whole pattern, or has control characters.
 
-    No text with control characters matches.
+    `rule` is the end of the message.
     """
 
     def check(value: str) -> str:

@@ -1,42 +1,24 @@
-"""Names of vLLM's engine and server arguments, parsers and request fields, as the installed version has them."""
+"""Names of the installed vLLM's engine and server arguments, parsers and request fields."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 from rayllm.config import vllm_versions
 from rayllm.config.faults import did_you_mean
 from rayllm.core.endpoints import CHAT, COMPLETIONS
 
-# Argument that RayLLM sets itself → key that determines it.
-OWNED = {
-    "model": "model_loading_config.model_source",
-    "tokenizer": "model_loading_config.tokenizer_source",
-    "served_model_name": "model_loading_config.model_id",
-    "revision": "model_loading_config.revision",
-    "chat_template": "the top-level key chat_template",
-    "default_chat_template_kwargs": "the top-level key chat_template_kwargs",
-    "enable_auto_tool_choice": "tool_calling.auto",
-    "tool_call_parser": "tool_calling.parser",
-    "tool_parser_plugin": "tool_calling.plugin",
-    "reasoning_parser": "the top-level key reasoning_parser",
-    "distributed_executor_backend": "nothing: it follows from where the workers are placed",
-    "data_parallel_size": "deployment_config.num_replicas",
-}
-# Server options without effect in a replica: the router owns the address, keys and headers.
-_SERVER = (
-    "host port uds api_key ssl_keyfile ssl_certfile ssl_ca_certs enable_ssl_refresh ssl_cert_reqs ssl_ciphers "
-    "root_path middleware allow_credentials allowed_origins allowed_methods allowed_headers uvicorn_log_level "
-    "disable_uvicorn_access_log disable_access_log_for_endpoints enable_request_id_headers disable_fastapi_docs "
-    "enable_offline_docs h11_max_incomplete_event_size h11_max_header_count data_parallel_supervisor_port "
-    "dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dp_supervisor_probe_failure_threshold "
-    "log_config_file enable_scale_out grpc_port"
-)
+_TABLES = yaml.safe_load(files(__package__).joinpath("data/arguments.yaml").read_text(encoding="utf-8"))
+OWNED: dict[str, str] = _TABLES["owned"]
+"""Argument that RayLLM sets itself → key that determines the value."""
+_SERVER = frozenset(_TABLES["server"].split())
 _SIZES = ["max_model_len", "max_num_batched_tokens", "block_size", "max_loras", "max_cpu_loras", "max_lora_rank"]
 
-DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
-"""Types that vLLM computes in, by its names."""
+_DTYPES = ("auto", "bfloat16", "float16", "half", "float32", "float")
 
 
 @cache
@@ -66,15 +48,11 @@ def known_arguments() -> frozenset[str]:
 
 def settable_arguments() -> frozenset[str]:
     """Arguments that are allowed in `engine_kwargs`."""
-    return known_arguments() - OWNED.keys() - set(_SERVER.split())
+    return known_arguments() - OWNED.keys() - _SERVER
 
 
 def check_parser(kind: str, name: str | None) -> None:
-    """Check that vLLM has a parser.
-
-    Raises:
-        ValueError: it does not; suggests a similar name.
-    """
+    """Check that vLLM has a parser; the ValueError without one suggests a similar name."""
     known = vllm_names()[kind]
     if name and name not in known:
         if reason := vllm_versions.other_version(kind, name):
@@ -98,8 +76,8 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
     for name in ("quantization", "load_format"):
         if engine_kwargs.get(name) == "gguf":
             faults.append(f"`{name}: gguf`: RayLLM does not load GGUF; leave it out and name a source with safetensors")
-    if (dtype := engine_kwargs.get("dtype", "auto")) not in DTYPES:
-        faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in; use {', '.join(DTYPES)}")
+    if (dtype := engine_kwargs.get("dtype", "auto")) not in _DTYPES:
+        faults.append(f"`dtype` {dtype!r} is not a type that vLLM computes in; use {', '.join(_DTYPES)}")
     if engine_kwargs.get("prefill_context_parallel_size", 1) != 1:
         faults.append("`prefill_context_parallel_size` is not supported; use tensor_parallelism")
     return faults
@@ -108,7 +86,7 @@ def faults_in(engine_kwargs: dict[str, Any]) -> list[str]:
 def _fault(name: str) -> str | None:
     if name in OWNED:
         return f"`{name}` is set by RayLLM; use {OWNED[name]}"
-    if name in _SERVER.split():
+    if name in _SERVER:
         return f"`{name}` is an option of vLLM's own server, which replicas do not expose; leave it out"
     if name not in known_arguments():
         if reason := vllm_versions.other_version("engine", name) or vllm_versions.other_version("server", name):

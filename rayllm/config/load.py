@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from rayllm.config.yaml import parse_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+_BUCKETS = ("s3://", "gs://")
 
 
 def load_model(path: Path | str) -> ModelConfig:
@@ -57,6 +60,34 @@ def model_from(raw: Any, name: str, folders: tuple[Path, ...]) -> ModelConfig:
     if faults:
         raise ConfigError("\n".join(faults))
     return model
+
+
+def named_model(text: str, model_id: str | None = None) -> ModelConfig:
+    """The configuration for a name on the command line: a model file, a hub id, a local folder or a bucket URI.
+
+    Without `model_id`, the model's name is derived from its source or file. Raises ConfigError.
+    """
+    if text.endswith((".yaml", ".yml")):
+        return load_model(text)
+    path = Path(text).expanduser()
+    if text.startswith(_BUCKETS):
+        name = _name(text)
+    elif path.is_dir():
+        name, text = _name(str(path.resolve())), str(path.absolute())
+    else:
+        name = _name(text) if text.startswith(("/", ".", "~")) else text
+    loading = {"model_id": model_id or name, "model_source": text}
+    return model_from({"model_loading_config": loading}, "model", (Path.cwd(),))
+
+
+def _name(path: str) -> str:
+    """The last part of a path, reduced to a valid model id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.rstrip("/").rpartition("/")[2]).lstrip("-._") or "model"
+
+
+def file_name(model_id: str) -> str:
+    """File name for a model: its id with `--` for `/`, and `_` for `.` and `:`."""
+    return model_id.replace("/", "--").replace(".", "_").replace(":", "_") + ".yaml"
 
 
 def generation_from(path: Path) -> GenerationConfig:
@@ -104,11 +135,7 @@ def load_app(args: dict[str, Any], folder: Path | None = None) -> AppConfig:
 
 
 def yaml_files(text: str) -> list[Path]:
-    """The .yaml and .yml files of a path, folder or glob, as `llm_configs` takes them.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """The .yaml and .yml files of a path, folder or glob, as in `llm_configs`; raises ConfigError without any."""
     return _files(text, text, (Path.cwd(),))
 
 
@@ -116,7 +143,7 @@ def load_serve_file(path: Path | str) -> list[dict[str, Any]]:
     """Read the applications of a Ray Serve config file, as raw mappings.
 
     Raises:
-        ConfigError: the file is missing, not valid YAML, lists no applications, or one older than RayLLM 1.
+        ConfigError: the file is missing, not valid YAML, lists no applications, or an application of RayLLM 0.
     """
     raw = read_yaml(Path(path))
     applications = raw.get("applications") if isinstance(raw, dict) else None
@@ -153,12 +180,10 @@ def _models(entries: Any, folders: tuple[Path, ...], faults: list[str]) -> list[
 def expand(
     entry: Any, key: str, folders: tuple[Path, ...], files_of: Callable[[str, str, tuple[Path, ...]], list[Path]]
 ) -> Iterator[tuple[Any, Path | None]]:
-    """The raw mappings of one entry of `llm_configs`, at `key`, each with its file if it has one.
+    """The raw mappings of one entry of `llm_configs`, at `key`, each with its file, if any.
 
-    `files_of` finds the files of a path, by its key and the folders where it is looked up.
-
-    Raises:
-        ConfigError: the entry, or a file, cannot be read.
+    `files_of` finds the files of a path, by its key and the folders to search. Raises ConfigError for what cannot be
+    read.
     """
     if isinstance(entry, dict):
         yield entry, None
@@ -171,7 +196,7 @@ def expand(
 
 
 def _files(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
-    """The model files of a path, folder or glob, in the first folder where it matches."""
+    """The model files of a path, folder or glob, in the first folder with a match."""
     pattern = Path(text).expanduser()
     candidates = [pattern] if pattern.is_absolute() else list(dict.fromkeys((f / pattern).resolve() for f in folders))
     for candidate in candidates:

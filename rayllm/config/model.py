@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -12,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from rayllm.config.base import Frozen, matching
 from rayllm.config.engine_arguments import check_parser, faults_in, vllm_names
 from rayllm.config.faults import did_you_mean
-from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig
+from rayllm.config.scaling import DeploymentConfig, Parallelism, PlacementGroupConfig, canonical_accelerator
 from rayllm.config.source import BucketSource, HubSource, Source, not_gguf
 from rayllm.config.vllm_versions import unmet_requirement
 from rayllm.prompt import PromptFormat
@@ -168,27 +165,6 @@ class GuidedDecoding(Frozen):
     """Run the Python code in those folders."""
 
 
-@cache
-def accelerator_types() -> tuple[str, ...]:
-    """Accelerator types that Ray knows."""
-    return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
-
-
-def canonical_accelerator(value: str) -> str:
-    """Ray's spelling of an accelerator type.
-
-    Raises:
-        ValueError: Ray does not know it.
-    """
-    name = value.replace("_", "-")
-    name = "A10G" if name == "A10" else name
-    by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
-    if name.lower() not in by_lower:
-        hint = did_you_mean(name, accelerator_types()) or f"; Ray knows {', '.join(accelerator_types()[:14])}, …"
-        raise ValueError(f"`{value}` is not an accelerator type of Ray{hint}")
-    return by_lower[name.lower()]
-
-
 def _engine_name(value: Any) -> Any:
     return "vLLM" if value in ("VLLM", "VLLMEngine", "vllm") else value
 
@@ -314,7 +290,7 @@ class ModelConfig(Frozen):
 
     @property
     def streamed_from(self) -> str | None:
-        """The bucket URI that vLLM streams the weights from, if it is configured to; else None."""
+        """The bucket URI from which vLLM streams the weights; None unless vLLM is configured to stream."""
         streams = str(self.engine_kwargs.get("load_format", "")).startswith("runai_streamer")
         return self.source.bucket_uri if streams and isinstance(self.source, BucketSource) else None
 
@@ -334,7 +310,7 @@ class ModelConfig(Frozen):
 
     @property
     def pipeline_parallel_size(self) -> int:
-        """Groups of layers, each on its own workers."""
+        """Groups of layers, which different workers have."""
         return int(self.engine_kwargs.get("pipeline_parallel_size", self.pipeline_parallelism.degree))
 
     @property
@@ -346,7 +322,7 @@ class ModelConfig(Frozen):
 
     @property
     def max_model_len(self) -> int | None:
-        """Most tokens of prompt and completion together, if the file limits them."""
+        """Most tokens of prompt and completion together; None if the file sets no limit."""
         limit = self.engine_kwargs.get("max_model_len")
         # vLLM also takes strings such as "32k", which only it can parse.
         return self.max_request_context_length or (limit if isinstance(limit, int) else None)

@@ -1,4 +1,4 @@
-"""Resolve relative paths in configuration files."""
+"""Resolve relative paths in configuration files, and read the chat templates that they name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rayllm.config.legacy.nested import at
 from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 
-# Path of a key whose value may be a path → whether it is always one: others may also be a hub id or a URI.
+# Path of a key whose value may be a path → whether it always is: some values may also be a hub id or a URI.
 _PATH_KEYS: dict[tuple[str, ...], bool] = {
     ("model_loading_config", "model_source"): False,
     ("model_loading_config", "tokenizer_source"): False,
@@ -24,11 +24,7 @@ _PATH_KEYS: dict[tuple[str, ...], bool] = {
 
 
 def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
-    """Look up a path, the value of `key`, in each folder in turn.
-
-    Raises:
-        ConfigError: it is in none; the message lists the candidates.
-    """
+    """Look up a path, the value of `key`, in each folder in turn; the ConfigError without one lists the candidates."""
     path = Path(text).expanduser()
     candidates = [path] if path.is_absolute() else list(dict.fromkeys((folder / path).resolve() for folder in folders))
     for candidate in candidates:
@@ -38,10 +34,7 @@ def find(text: str, folders: tuple[Path, ...], key: str) -> Path:
 
 
 def kept_in(text: str, folders: tuple[Path, ...]) -> str:
-    """Look up a file or folder that may not exist yet: as `find`, but then it is in the first of the folders.
-
-    Bucket URIs stay as they are.
-    """
+    """Look up a path that may not exist yet, by default in the first of the folders. Bucket URIs stay as they are."""
     if not text or "://" in text:
         return text
     path = Path(text).expanduser()
@@ -98,7 +91,7 @@ def absolute(raw: dict[str, Any], folders: tuple[Path, ...], name: str) -> list[
 
 
 def _places(raw: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every text that may be a path: its keys, and the mapping or list that has it at the last of them."""
+    """Every text that may be a path: its keys, and the mapping or list that has the text at the last key."""
     modules = at(raw, "lora_config").get("lora_modules")
     places: list[tuple[tuple[Any, ...], Any]] = [(keys, at(raw, *keys[:-1])) for keys in _PATH_KEYS]
     if isinstance(modules, list):
@@ -109,3 +102,19 @@ def _places(raw: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any]]:
             keys, holder, value = (*keys, "path"), value, value.get("path")
         if isinstance(value, str):
             yield keys, holder
+
+
+def read_template(template: str | None) -> str | None:
+    """Read a chat template: text, which has braces or line breaks, the name of a bundled one, or a path.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if template is None or "{" in template or "\n" in template:
+        return template
+    if (bundled := tool_templates.read(template)) is not None:
+        return bundled
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"chat_template: {template} cannot be read: {error.strerror}.") from None

@@ -1,12 +1,16 @@
-"""Schema of deployments: replicas, placement and queues."""
+"""Schema of deployments: replicas, placement and queues; and the accelerators that Ray knows."""
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rayllm.config.base import Frozen
+from rayllm.config.faults import did_you_mean
 
 
 class AutoscalingConfig(Frozen):
@@ -170,3 +174,20 @@ class PlacementGroupConfig(Frozen):
         if len(shares) > 1 or any(share > 1 for share in shares):
             raise ValueError("each worker takes one bundle: at most 1 GPU each, and all the same share")
         return self
+
+
+@cache
+def accelerator_types() -> tuple[str, ...]:
+    """Accelerator types that Ray knows."""
+    return tuple(json.loads(files("rayllm.config").joinpath("data/ray_accelerators.json").read_text()))
+
+
+def canonical_accelerator(value: str) -> str:
+    """Ray's spelling of an accelerator type; raises ValueError for a type that Ray does not know."""
+    name = value.replace("_", "-")
+    name = "A10G" if name == "A10" else name
+    by_lower = {known.lower().replace("_", "-"): known for known in accelerator_types()}
+    if name.lower() not in by_lower:
+        hint = did_you_mean(name, accelerator_types()) or f"; Ray knows {', '.join(accelerator_types()[:14])}, …"
+        raise ValueError(f"`{value}` is not an accelerator type of Ray{hint}")
+    return by_lower[name.lower()]

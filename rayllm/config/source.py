@@ -14,7 +14,7 @@ _GGUF = re.compile(r".*[.-]gguf/?|[\w.-]+/[\w.-]+:([\w-]+-)?(I?Q\d|TQ\d|MXFP\d|B
 
 
 def not_gguf(value: str) -> str:
-    """`value`, the name of a source; raises ValueError if it is one of GGUF."""
+    """`value`, the name of a source; raises ValueError if the source is GGUF."""
     if _GGUF.fullmatch(value):
         raise ValueError(
             f"`{value}` is GGUF, which RayLLM does not load; name a source with safetensors, such as the original "
@@ -53,7 +53,7 @@ class ExtraFile(Frozen):
 
     @property
     def is_inside(self) -> bool:
-        """Whether it goes into the model's folder."""
+        """Whether the destination is in the model's folder."""
         return not self.destination_path.startswith(("/", "~", "$"))
 
 
@@ -120,7 +120,7 @@ class BucketSource(Frozen):
 
 
 def _s3_options(args: tuple[str, ...]) -> S3Options:
-    """Parse options of the AWS CLI; raises ValueError for an unsupported one."""
+    """Parse options of the AWS CLI; raises ValueError for an unsupported option."""
     options: dict[str, str | bool] = {}
     words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
     known = {"--" + name.replace("_", "-"): name for name in S3Options.model_fields}

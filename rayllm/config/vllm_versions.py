@@ -1,4 +1,4 @@
-"""The versions of vLLM that RayLLM takes, and the names that each of them has, without importing vLLM.
+"""The versions of vLLM that RayLLM supports, and the names in each version, without importing vLLM.
 
 `scripts/vllm_names.py` writes data/vllm/<series>.json from an installed vLLM; a test fails when they drift.
 """
@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 SERIES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
-"""The series of versions that RayLLM takes, from the oldest to the newest."""
+"""The series of versions that RayLLM supports, from the oldest to the newest."""
 PINNED = "0.32"
 """The series that requirements/ locks, and whose names count where vLLM is not installed."""
 
@@ -57,7 +57,7 @@ def names_of(series: str) -> dict[str, Any]:
 
 
 def other_version(kind: str, name: str) -> str | None:
-    """Why the installed vLLM lacks a name that another series has, as the end of a sentence; None if none has it.
+    """Why the installed vLLM lacks a name of another series, as the end of a sentence; None for unknown names.
 
     The kinds are those of `names_of`, other than `requests`.
     """
@@ -72,10 +72,10 @@ def other_version(kind: str, name: str) -> str | None:
 
 
 def unmet_requirement(specifier: str) -> str | None:
-    """Why the installed vLLM does not meet a version specifier, as a sentence; None if it does or is not installed.
+    """Why the installed vLLM, if any, does not meet a version specifier, as a sentence; None if the version fits.
 
     Raises:
-        ValueError: it is not a version specifier.
+        ValueError: the text is no version specifier.
     """
     try:
         required = SpecifierSet(specifier, prereleases=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rayllm.config import ModelConfig
-from rayllm.config.templates import read_template
+from rayllm.config.paths import read_template
 from rayllm.prompt import compile_template
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from rayllm.cluster.placement import place
 from rayllm.config import AppConfig, HubSource, ModelConfig, load_app, load_model, load_serve_file
-from rayllm.config.templates import read_template
+from rayllm.config.paths import read_template
 from rayllm.prompt import PromptFormat, compile_template, render
 
 ROOT = Path(__file__).parents[2]

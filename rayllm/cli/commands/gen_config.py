@@ -45,7 +45,7 @@ _COUNT = click.IntRange(min=1)
 def command(non_interactive: bool, output_dir: Path, force: bool, **arguments: Any) -> None:
     from rayllm.cli.shared.interview import Interview, Options
     from rayllm.cli.shared.terminal import write_files
-    from rayllm.config.named import file_name
+    from rayllm.config.load import file_name
     from rayllm.plan.authoring.rendering import model_config, render_model, render_serve_config
 
     options = Options(**arguments)

@@ -10,8 +10,7 @@ from typing import Any
 
 from rayllm.config import load_app, load_model, load_serve_file
 from rayllm.config.app import AppConfig
-from rayllm.config.paths import absolute_router, search_folders
-from rayllm.config.templates import read_template
+from rayllm.config.paths import absolute_router, read_template, search_folders
 from rayllm.config.yaml import read_yaml
 from rayllm.core.errors import ClusterError, ConfigError
 from rayllm.core.hosts import is_loopback, join_address

@@ -11,7 +11,7 @@ from rayllm.cli.shared.fit_tables import gib, introduction, on_every_gpu, summar
 from rayllm.cli.shared.machine import local_gpus
 from rayllm.cluster.environment import has_cpu_engine
 from rayllm.config import ModelConfig, named_model
-from rayllm.config.model import canonical_accelerator
+from rayllm.config.scaling import canonical_accelerator
 from rayllm.core.errors import ClusterError, ConfigError, SourceError
 from rayllm.plan.authoring import advice
 from rayllm.plan.authoring.profile import ModelProfile, profile_by_name, profile_model

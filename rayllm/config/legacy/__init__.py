@@ -1,7 +1,6 @@
 """RayLLM 1's spellings of model files, rewritten to the current schema; older formats are refused."""
 
 from rayllm.config.legacy.changes import Change, Changes, tables
-from rayllm.config.legacy.removed import refuse_removed_application, refuse_removed_model
-from rayllm.config.legacy.upgrade import upgrade
+from rayllm.config.legacy.upgrade import refuse_removed_application, refuse_removed_model, upgrade
 
 __all__ = ["Change", "Changes", "refuse_removed_application", "refuse_removed_model", "tables", "upgrade"]

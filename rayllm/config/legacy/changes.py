@@ -52,7 +52,7 @@ class Change:
 
 
 class Changes:
-    """Changes and faults of one file, or of the part of it below `prefix`.
+    """Changes and faults of one file, or of a file's part below `prefix`.
 
     Callers pass current keys; the record has the keys of the older file.
     """
@@ -64,7 +64,7 @@ class Changes:
         self._old_by_new: dict[str, str] = {}
 
     def renamed(self, key: str, *new: str) -> None:
-        """`key` is now one or more other keys."""
+        """`key` has one or more new names."""
         old = self.original(key)
         self.all.append(Change(self._prefix + old, "renamed", new=new))
         for name in new:
@@ -89,13 +89,13 @@ class Changes:
             self.renamed(f"{where}{old}", f"{where}{new}")
 
     def drop_from(self, holder: Mapping, key: str, why: str, where: str = "") -> None:
-        """Drop a key of `holder`, which is at the path `where`, if it is there."""
+        """Drop a key, if present, of `holder`, which is at the path `where`."""
         if key in holder:
             del holder[key]
             self.dropped(f"{where}{key}", why)
 
     def secret(self, key: str, variable: str) -> None:
-        """`key` held a secret; a reference to the environment variable replaces it."""
+        """`key` held a secret, which a reference to the environment variable replaces."""
         why = f"holds a secret, which is not written: export {variable} before you deploy"
         self.all.append(Change(self._prefix + self.original(key), "secret", why))
 
@@ -104,7 +104,7 @@ class Changes:
         self.faults.append(f"{self._prefix}{self.original(key)}: {why}")
 
     def original(self, key: str) -> str:
-        """The older file's path of `key`, as far as it or a parent was renamed."""
+        """The older file's path of `key`, which was perhaps renamed, as were perhaps its parents."""
         parents = [new for new in self._old_by_new if key == new or key.startswith(f"{new}.")]
         new = max(parents, key=len, default="")
         return self._old_by_new.get(new, "") + key[len(new) :]

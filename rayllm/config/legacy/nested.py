@@ -14,7 +14,7 @@ def copied(value: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> Any:
-    """A copy in which each text is what `change` makes of it and of its path, where that of `value` is `where`."""
+    """A copy in which `change`, called with each text and the text's path, replaces the text; `value` is at `where`."""
     prefix = f"{where}." if where else ""
     if isinstance(value, str):
         return change(value, where)
@@ -26,7 +26,7 @@ def mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> An
 
 
 def at(config: Any, *keys: str) -> Mapping:
-    """The mapping at the path `keys`; a new empty one if there is none."""
+    """The mapping at the path `keys`; without a mapping there, a new and empty mapping."""
     value = config
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None

@@ -1,12 +1,32 @@
-"""RayLLM 1's spellings in model files, rewritten to the current schema before validation."""
+"""RayLLM 1's spellings in model files, rewritten to the current schema; files of older formats are refused."""
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from typing import Any
 
 from rayllm.config.legacy.changes import Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
+from rayllm.core.errors import ConfigError
+
+_REMOVED_APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.(backend|frontend)[\w.]*:\w+")
+
+
+def refuse_removed_model(raw: Mapping, name: str) -> None:
+    """Refuse a model's file of a format older than RayLLM 1; raises ConfigError."""
+    for key, why in tables()["removed_formats"].items():
+        if key in raw:
+            raise ConfigError(f"{name}: {key}: {why}")
+
+
+def refuse_removed_application(import_path: Any, name: str) -> None:
+    """Refuse an application of a format older than RayLLM 1, by its import path; raises ConfigError."""
+    if _REMOVED_APPLICATION.fullmatch(str(import_path)):
+        raise ConfigError(
+            f"{name}.import_path: `{import_path}` is RayLLM 0's, Aviary's or Private Endpoints', whose files RayLLM no "
+            "longer reads; use `rayllm:app`, with all models in `args.llm_configs` (docs/configuration.md)."
+        )
 
 
 def upgrade(raw: Mapping, changes: Changes) -> Mapping:
@@ -28,7 +48,7 @@ def upgrade(raw: Mapping, changes: Changes) -> Mapping:
 
 
 def _rename_or_drop(holder: Mapping, old: str, new: str, where: str, changes: Changes) -> None:
-    """Rename a key whose new name wins if it is set, and loses if it is null or 0."""
+    """Rename a key unless the new key is set; null and 0 under the new key do not count."""
     if holder.get(new):
         changes.drop_from(holder, old, f"`{where}{new}` is given too, and counts", where)
     elif old in holder:
@@ -37,7 +57,7 @@ def _rename_or_drop(holder: Mapping, old: str, new: str, where: str, changes: Ch
 
 
 def _generation(config: Mapping, changes: Changes) -> None:
-    """Move `prompt_format` and the stops within it to `generation_config`."""
+    """Move `prompt_format` and its stops to `generation_config`."""
     generation = config.get("generation_config") or {}
     if not isinstance(generation, dict):
         return
@@ -89,7 +109,7 @@ def _tool_templates(prompt_format: Mapping, where: str, changes: Changes) -> Non
 
 
 def _stop_ids(generation: Mapping, changes: Changes) -> None:
-    """Separate stops that are token ids, or lists of one, from texts."""
+    """Separate stops that are token ids, or lists of one id, from texts."""
     stops, ids = generation.get("stopping_sequences"), generation.get("stopping_tokens") or []
     if not isinstance(stops, list) or not isinstance(ids, list):
         return

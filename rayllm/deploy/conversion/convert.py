@@ -10,7 +10,7 @@ from pathlib import Path
 from rayllm.config import load_app
 from rayllm.config.legacy import Change, Changes
 from rayllm.config.legacy.nested import Mapping, at
-from rayllm.config.named import file_name
+from rayllm.config.load import file_name
 from rayllm.config.yaml import read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format

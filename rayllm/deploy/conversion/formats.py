@@ -8,8 +8,7 @@ from typing import Any
 from rayllm.config.engine_arguments import settable_arguments, vllm_names
 from rayllm.config.legacy import Changes, refuse_removed_model, upgrade
 from rayllm.config.legacy.nested import Mapping, at
-from rayllm.config.model import canonical_accelerator
-from rayllm.config.scaling import DeploymentConfig
+from rayllm.config.scaling import DeploymentConfig, canonical_accelerator
 from rayllm.core.errors import ConfigError
 
 RAY_SERVE_LLM_KEYS = frozenset(

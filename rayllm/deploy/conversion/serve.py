@@ -11,8 +11,7 @@ from typing import Any
 
 from rayllm.config.legacy import Changes, refuse_removed_application, tables
 from rayllm.config.legacy.nested import Mapping, at, copied
-from rayllm.config.load import expand
-from rayllm.config.named import file_name
+from rayllm.config.load import expand, file_name
 from rayllm.config.paths import find, kept_in
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
