@@ -1,4 +1,4 @@
-"""The configuration: frozen schemas, and loading YAML into them."""
+"""The configuration: frozen schemas, and the loading of YAML. Process: any."""
 
 from rayllm.config.app import AppConfig, BatchesConfig, RouterConfig
 from rayllm.config.load import load_app, load_model, load_serve_file, model_from, named_model, yaml_files

@@ -1,1 +1,1 @@
-"""What all packages share: errors, shapes of replies, endpoints, headers, settings, logs and statistics."""
+"""What all packages share: errors, endpoints, headers, settings, logs, statistics and more. Process: any."""

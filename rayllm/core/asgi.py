@@ -25,11 +25,11 @@ def header(scope: Scope, name: str) -> str:
 
 
 async def read_form(request: Request, **limits: int) -> FormData:
-    """Parse a request's multipart form; the caller must close it. `limits` are those of `Request.form`.
+    """Parse a request's multipart form, which the caller must close. `limits` are those of `Request.form`.
 
     Raises:
-        RequestError: it is no multipart form.
-        UnavailableError: there is no room for its files in the folder for temporary files.
+        RequestError: the body is no multipart form.
+        UnavailableError: the folder for temporary files has no room for the form's files.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RequestError("The request body must be a multipart form (multipart/form-data).")
@@ -56,10 +56,7 @@ class Response:
 async def call(
     app: ASGIApp, path: str, body: bytes, headers: Mapping[str, str], method: str = "POST", user: object = None
 ) -> Response:
-    """Call `app` and collect its response. Cancelling the call cancels the application's work.
-
-    The scope's `user` is set if it is not None.
-    """
+    """Call `app` and collect its response. Cancelling the call cancels the application's work."""
     response, body_sent = Response(), False
 
     async def receive() -> Message:

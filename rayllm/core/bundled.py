@@ -10,7 +10,7 @@ _DEMO = Path("serve_configs", "demo.yaml")
 
 
 def bundled_folder(package: Path = Path(__file__).parents[1]) -> Path:
-    """The folder with `models` and `serve_configs`: `rayllm/data` of a wheel, or a clone's root; else a ConfigError."""
+    """The folder with `models` and `serve_configs`: `rayllm/data` of a wheel, or a clone's root. Raises ConfigError."""
     candidates = (package / "data", package.parent)
     for folder in candidates:
         if (folder / _DEMO).is_file():

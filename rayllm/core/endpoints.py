@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 
 class Endpoint(NamedTuple):
-    """An endpoint of a model.
-
-    `does` describes its task; `is_form` marks those that take a file in a multipart form instead of JSON.
-    """
+    """An endpoint of a model: its path, its task, and whether the body is a multipart form instead of JSON."""
 
     path: str
     does: str

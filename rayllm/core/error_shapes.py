@@ -45,7 +45,7 @@ def event_of(body: dict[str, Any], path: str, sequence_number: int = 0) -> bytes
 
 
 def _responses_event(error: dict[str, Any], sequence_number: int) -> dict[str, Any]:
-    """The `error` event as OpenAI documents it, with the error object that OpenAI's clients raise on.
+    """OpenAI's documented `error` event, with the error object that OpenAI's clients raise on.
 
     Source: https://platform.openai.com/docs/api-reference/responses-streaming/error
     """

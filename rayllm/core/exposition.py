@@ -1,4 +1,4 @@
-"""Pages of metrics in Prometheus' formats, from several processes as one."""
+"""Pages of metrics in Prometheus' formats, and their merge for several processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Renderer:
     """
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
-        # When each series began: a third of the page, and nobody asks.
+        # When each series began: a third of the page, and unused.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry
         self._labels = labels
@@ -83,7 +83,7 @@ class _Just(NamedTuple):
 
 
 def merge(pages: Iterable[str]) -> str:
-    """Join pages of one format into one, with all samples of a metric together, as both formats want."""
+    """Join pages of one format, with all samples of a metric together, as both formats require."""
     families: dict[str, list[str]] = {}
     is_openmetrics = False
     for page in pages:

@@ -27,7 +27,7 @@ _LONGEST_SHOWN = 64
 
 @dataclass(frozen=True)
 class HostedTool:
-    """A tool in a request, with the name by which a `tool_choice` may call it; "" for none."""
+    """A tool in a request, with the name that a `tool_choice` may have; "" without."""
 
     index: int
     type: str
@@ -35,7 +35,7 @@ class HostedTool:
 
     @property
     def is_mcp(self) -> bool:
-        """Whether the tool stands for those of an MCP server, which are never left out."""
+        """Whether the tool stands for an MCP server's tools, which are never left out."""
         return self.type in _MCP
 
     @property
@@ -52,7 +52,7 @@ class HostedTool:
 
 
 def hosted_tools(tools: Any) -> list[HostedTool]:
-    """The hosted ones of a request's `tools`, run by a tool server or not."""
+    """The hosted tools among a request's `tools`, run by a tool server or not."""
     return [
         HostedTool(index, tool["type"], name if isinstance(name := tool.get("name"), str) else "")
         for index, tool in enumerate(tools if isinstance(tools, list) else ())
@@ -89,10 +89,10 @@ def check_called(called: Iterable[str], has_tool_server: bool) -> None:
 
 
 def refuse_hosted_tools(path: str, body: dict[str, Any], has_tool_server: bool) -> None:
-    """Refuse a request to one of `PATHS` that hosted tools are left in, or tools of an unknown type.
+    """Refuse a request to one of `PATHS` that still has hosted tools, or tools of an unknown type.
 
     Raises:
-        RequestError: names the tool, and how to do without.
+        RequestError: names the tool, and what to use instead.
     """
     found = hosted_tools(body.get("tools"))
     refused = [tool for tool in found if not (has_tool_server and tool.type in ON_TOOL_SERVERS)]
@@ -108,7 +108,7 @@ def refuse_hosted_tools(path: str, body: dict[str, Any], has_tool_server: bool) 
 
 
 def _check_types(tools: Any) -> None:
-    """Refuse tools that have a name and a schema, but a type of none. vLLM would name the fields of all types."""
+    """Refuse tools with a name and a schema, but an unknown type. vLLM's message would name the fields of all types."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind not in _OF_CLIENTS and not is_hosted(tool):

@@ -1,4 +1,4 @@
-"""Reading of bodies and parsing of JSON objects that strangers send, within bounds.
+"""Read bodies and parse JSON objects from untrusted clients, within bounds.
 
 Every step is linear in the size of the text, and runs in C.
 """
@@ -34,14 +34,14 @@ _WHITE_SPACE = b" \t\r\n"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_body(request: Request, limit: int, take: Callable[[int], None] = lambda _: None) -> bytes:
+async def read_body(request: Request, limit: int, reserve: Callable[[int], None] = lambda _: None) -> bytes:
     """Read the whole body.
 
     Args:
-        take: called with the size of each part; may raise to stop reading.
+        reserve: called with the size of each part; may raise to stop reading.
 
     Raises:
-        BodyTooLargeError: it is longer than `limit`; raised as early as possible.
+        BodyTooLargeError: the body is longer than `limit`; raised as early as possible.
         ClientDisconnect: the client disconnected.
     """
     declared = request.headers.get("content-length", "")
@@ -52,7 +52,7 @@ async def read_body(request: Request, limit: int, take: Callable[[int], None] = 
         size += len(part)
         if size > limit:
             raise _too_large(limit)
-        take(len(part))
+        reserve(len(part))
         parts.append(part)
     return b"".join(parts)
 

@@ -16,7 +16,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def set_up_logging(level: str) -> None:
-    """Route this package's loggers to Ray Serve's handlers, and keep these open."""
+    """Route this package's loggers to Ray Serve's handlers, and keep the handlers open."""
     handlers = logging.getLogger("ray.serve").handlers
     for name in _LOGGERS:
         logger = logging.getLogger(name)
@@ -27,7 +27,7 @@ def set_up_logging(level: str) -> None:
 
 
 def log_folder() -> Path | None:
-    """The folder of Ray Serve's log files; None if it writes none."""
+    """The folder of Ray Serve's log files; None without files."""
     handlers = _with_targets(logging.getLogger("ray.serve").handlers)
     files = (handler.baseFilename for handler in handlers if isinstance(handler, logging.FileHandler))
     return next((Path(file).parent for file in files), None)

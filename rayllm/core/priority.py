@@ -9,7 +9,7 @@ PriorityName = Literal["interactive", "standard", "batch"]
 
 
 class Priority(IntEnum):
-    """The class of a request. Those of a smaller number go first."""
+    """The class of a request; a smaller number goes first."""
 
     INTERACTIVE = 0
     STANDARD = 1
@@ -17,7 +17,7 @@ class Priority(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Priority:
-        """The class with a name in lower case. Raises KeyError if there is none."""
+        """The class with a name in lower case; raises KeyError for an unknown name."""
         return _BY_NAME[name]
 
     @property

@@ -16,14 +16,21 @@ _EXTENSION = "rayllm.request_stats"
 class RequestStats:
     """Tokens of a request, and where its time in the replica went.
 
-    `prompt_tokens` counts each prompt once, however many answers it has; `cached_tokens` are those of them that were
-    found in the KV cache; `generated_tokens` are those of all `answers`. The seconds follow one another: `adapter_s`
-    until its adapter is loaded, `prepare_s` until the engine has the prompt's tokens, `queued_s` until the first
-    sequence is scheduled, `prefill_s` until the first token, `decode_s` until the last, `deliver_s` until the client's
-    socket has taken all of the reply. `finish_reason` is the last answer's, "abort" for an unfinished one, and "" if
-    nothing is generated. Besides, `blocked_s` is how long the reply waited for a client that did not read, `held_s` how
-    long the replica had no slot for the request, `slowest_gap_s` the longest time between two tokens, and `preemptions`
-    counts how often the engine took the request out of its batch for want of KV cache.
+    Attributes:
+        prompt_tokens: tokens of all prompts, each counted once, however many answers it has.
+        cached_tokens: tokens of the prompts that were in the KV cache.
+        generated_tokens: tokens of all `answers`.
+        adapter_s: seconds until the adapter is loaded; the next five phases follow one another.
+        prepare_s: seconds until the engine has the prompt's tokens.
+        queued_s: seconds until the first sequence is scheduled.
+        prefill_s: seconds until the first token.
+        decode_s: seconds until the last token.
+        deliver_s: seconds until the client's socket has accepted the whole reply.
+        finish_reason: the last answer's; "abort" for an unfinished answer, and "" if nothing is generated.
+        blocked_s: seconds that the reply waited for a client that did not read.
+        held_s: seconds that the request waited for a slot of the replica.
+        slowest_gap_s: longest time between two tokens.
+        preemptions: how often the engine preempted the request for want of KV cache.
     """
 
     prompt_tokens: int = 0
@@ -72,7 +79,7 @@ class RequestStats:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RequestStats:
-        """Read what `as_json` wrote; keys of another version are ignored."""
+        """Read the values of `as_json`; keys of another version are ignored."""
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     def as_json(self) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def server_timing(parts: Iterable[tuple[str, float]]) -> str:
 
 
 class StatsSource:
-    """Where a server of an ASGI application finds the stats of a request, once the application has started on it."""
+    """Where a server of an ASGI application finds a request's stats, once the application has begun its work."""
 
     def __init__(self) -> None:
         self.read: Callable[[], RequestStats | None] = lambda: None
@@ -107,6 +114,6 @@ class StatsSource:
 
     @staticmethod
     def of(scope: Scope) -> StatsSource | None:
-        """The source that the server offers; None if it wants no stats."""
+        """The source that the server offers; None from a server that wants no stats."""
         source: StatsSource | None = scope.get("extensions", {}).get(_EXTENSION)
         return source

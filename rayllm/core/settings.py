@@ -81,7 +81,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Parse the variables; raises ConfigError if a RAYLLM_* variable is unknown or invalid."""
+        """Parse the RAYLLM_* variables; raises ConfigError for an unknown or invalid variable."""
         declared = {PREFIX + f.name.upper(): f for f in fields(cls)}
         values: dict[str, object] = {}
         for name, text in environment.items():

@@ -1,4 +1,4 @@
-"""What tenants share, and none may take all of."""
+"""Limited amounts that tenants share, so that no tenant takes everything."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ current_tenant: ContextVar[str] = ContextVar("tenant", default="")
 
 
 class Shares:
-    """A limited amount that tenants share: each may hold as much as it leaves free.
+    """A limited amount that tenants share: each may reserve as much as it leaves free.
 
-    That is half for a tenant that is alone, and a third beside another one that takes all it can. Without keys there is
-    one tenant, "", which may hold everything.
+    That is half for a tenant that is alone, and a third beside another greedy tenant. Without keys, the only tenant,
+    "", may reserve everything.
 
     Args:
-        what: the amount, for errors.
-        setting: the option that limits it.
-        least: what a tenant may hold in any case, if that is free.
+        what: name of the amount, for errors.
+        setting: the option that limits the amount.
+        least: what a tenant may always reserve, if that much is free.
     """
 
     def __init__(self, what: str, setting: str, limit: int, least: int) -> None:
@@ -35,14 +35,14 @@ class Shares:
 
     @contextmanager
     def holding(self, tenant: str) -> Iterator[Callable[[int], None]]:
-        """What one request holds, until the end of the block. Call it with each part.
+        """A function that reserves an amount for one request, until the end of the block.
 
-        The call raises RateLimitError if the tenant holds its share, and UnavailableError if nothing is left.
+        The function raises RateLimitError if the tenant has its share, and UnavailableError if nothing is left.
         """
-        taken = 0
+        reserved = 0
 
-        def take(amount: int) -> None:
-            nonlocal taken
+        def reserve(amount: int) -> None:
+            nonlocal reserved
             free = self._limit - self.held.total()
             if amount > free:
                 raise UnavailableError(f"This service has too many {self._name}.")
@@ -50,18 +50,18 @@ class Shares:
                 message = f"Your requests have their share of this service's {self._name}; the rest is for others."
                 raise RateLimitError(message, reply_headers={"retry-after": "1"})
             self.held[tenant] += amount
-            taken += amount
+            reserved += amount
 
         try:
-            yield take
+            yield reserve
         finally:
-            self.held[tenant] -= taken
+            self.held[tenant] -= reserved
             if not self.held[tenant]:
                 del self.held[tenant]
 
 
 class Turns:
-    """Room for some jobs at once, of which each tenant has one, so that tenants take turns. The tenant "" may have all.
+    """Room for some jobs at once, at most one of each tenant, so that tenants take turns. The tenant "" has no limit.
 
     Args:
         busy: makes the error if there is no room in time.
@@ -75,7 +75,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for the tenant's turn, and hold the room for the block."""
+        """Wait for the tenant's turn, which lasts for the block."""
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(self._timeout_s):

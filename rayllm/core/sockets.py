@@ -18,11 +18,10 @@ _LONGEST_FOLDER = 66
 
 
 def socket_folder() -> Path:
-    """A folder that only this user can access: in that for temporary files, or in XDG_RUNTIME_DIR if another user has
-    taken its name there. The latter goes with the user's login, which a service may outlive.
+    """A folder that only this user can access, by default in the folder for temporary files.
 
-    Raises:
-        ClusterError: there is none, or its path is too long.
+    If another user has its name there, the folder is in XDG_RUNTIME_DIR, which ends with the user's login. Raises
+    ClusterError if neither works.
     """
     parents = [tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()]
     folders = [Path(parent, f"rayllm-{os.getuid()}") for parent in parents]
@@ -46,12 +45,9 @@ def _is_private(folder: Path) -> bool:
 
 
 def connect_or_start(path: Path, start: Callable[[Path], None]) -> socket.socket:
-    """Connect to a server of this node at its Unix socket.
+    """Connect to a server of this node at its Unix socket; raises OSError if the server cannot be reached.
 
-    If it does not run, `start` starts it at that path, and returns when it listens; others that connect wait meanwhile.
-
-    Raises:
-        OSError: the server cannot be reached.
+    If the server does not run, `start` starts it at that path, and returns when it listens; other callers wait.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:

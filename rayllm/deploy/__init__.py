@@ -1,1 +1,1 @@
-"""From configurations to what runs them: the Serve application, KubeRay's manifests, and others' files converted."""
+"""Turns configurations into Serve applications and KubeRay's manifests, and converts other files. Process: driver."""

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds between replicas' reports to routers: load and loaded adapters.
 _STATS_PERIOD_S = 1.0
-# A router process hands over thousands of requests a second; more are for replies that pass through it.
+# A router process hands over thousands of requests a second; more routers are for replies that they relay.
 _CPUS_PER_ROUTER = 8
 _MAX_ROUTERS = 4
 # Characters of a key of an administrator.
@@ -182,7 +182,7 @@ def _deployment_names(model_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _check_sources(models: Sequence[ModelConfig]) -> None:
-    """Refuse download options for local folders, and local models that are incomplete, if this machine has them."""
+    """Refuse download options for local folders, and incomplete models in folders of this machine."""
     faults = []
     for model in models:
         lora = model.lora_config
@@ -206,11 +206,7 @@ def _placements(config: AppConfig) -> dict[str, Placement]:
 
 
 def check_capacity(config: AppConfig) -> None:
-    """Check that the connected cluster, if any, can hold the models.
-
-    Raises:
-        ClusterError: it can never hold one of them, or all together.
-    """
+    """Check that the connected cluster, if any, can hold the models; raises ClusterError if it never can."""
     placements = _placements(config)
     mode = settings().resource_check
     nodes = live_nodes()

@@ -1,1 +1,4 @@
-"""Estimates the GPU memory that a model needs, from its configuration and the headers of its weights."""
+"""Estimates the memory that a model needs, from its configuration and the headers of its weights.
+
+Process: command line and replica.
+"""

@@ -58,7 +58,7 @@ GPUS = (
 
 
 def find_gpu(name: str, option: str = "--gpu") -> Gpu:
-    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. Raises ConfigError, which begins with `option`."""
+    """Find a GPU by name, in any spelling: `a100_80gb` is `A100-80G`. A ConfigError begins with `option`."""
     by_name = {_normalize(gpu.name): gpu for gpu in GPUS} | {
         _normalize(f"{gpu.name}B"): gpu for gpu in GPUS if gpu.name[-1] == "G"
     }

@@ -15,7 +15,7 @@ _ALIGNMENT = 576
 BLOCK = 16
 """vLLM's default block size, in tokens."""
 VECTOR_BYTES = 448 + 2 * 64 + 8
-"""A vector of compressed attention, of 512 elements: 448 in 8 bits, 64 for its position in 16, and 8 bytes of scales."""
+"""A vector of compressed attention: 448 elements of 8 bits, 64 of 16 for its position, and 8 bytes of scales."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 A `PromptFormat` is validated at load time, `compile_template` turns it into the chat template for vLLM, and `render`
 produces the same prompt without an engine, for batch and the command line. Nothing here does any I/O.
+
+Process: any.
 """
 
 from rayllm.prompt.format import PromptFormat

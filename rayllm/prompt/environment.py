@@ -47,7 +47,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it only renders what it holds."""
+    """`{% generation %}`, which marks the assistant's text for training, and renders that text here."""
 
     tags = {"generation"}  # noqa: RUF012 (a set in Jinja's own base class)
 

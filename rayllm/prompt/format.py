@@ -44,7 +44,7 @@ _PLACE = {
 
 
 class PromptFormat(BaseModel):
-    """Text templates by role, and how to join them.
+    """Text templates by role, and how to join the texts.
 
     A template is literal text with placeholders; `{{` and `}}` are literal braces. A placeholder may occur more than
     once. `bos`, `trailing_assistant` and `default_system_message` are literal text throughout.
@@ -58,41 +58,29 @@ class PromptFormat(BaseModel):
     # Pydantic validates the keys in this order: `user` comes after those that decide about its placeholders.
     bos: str = ""
     """Text that begins every prompt; empty: the tokenizer's own beginning-of-sequence token."""
-
     system: str
     """Template of the system message, with `{instruction}`."""
-
     assistant: str
     """Template of an assistant message, with `{instruction}`."""
-
     trailing_assistant: str = ""
     """Text that ends the prompt and opens the answer."""
-
     default_system_message: str = ""
     """Content of the system message where a request has none."""
-
     system_in_user: bool = False
     """Put the rendered system message where `user` has `{system}`, in the first user message."""
-
     system_in_last_user: bool = False
     """With `system_in_user`: put it into the last user message."""
-
     add_system_tags_even_if_message_is_empty: bool = False
     """Render the system template even around nothing."""
-
     strip_whitespace: bool = True
     """Strip white space from both ends of every message's content."""
-
     tools_list: str | None = None
     """Template of the offered tools, with `{tools}` for their JSON array; put where `user` has `{tools_list}`, in the
     last user message."""
-
     tool_calls: str | None = None
     """Template of one call in an assistant message, with `{tool_call}` for its JSON object."""
-
     tool: str | None = None
     """Template of a tool's result, with `{instruction}`."""
-
     user: str
     """Template of a user message, with `{instruction}`; also with `{system}` and `{tools_list}`, where these are on."""
 

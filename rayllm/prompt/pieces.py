@@ -31,10 +31,7 @@ class Parsed(NamedTuple):
 
 
 def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None = None) -> Parsed:
-    """Parse `template`; placeholders that are not in `known` and stray braces are errors.
-
-    `hints` explains unknown placeholders.
-    """
+    """Parse `template`. Stray braces and placeholders not in `known` are errors, which `hints` explain by name."""
     pieces: list[str | Placeholder] = []
     faults: list[str] = []
     for match in _TOKEN.finditer(template):

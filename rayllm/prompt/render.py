@@ -10,7 +10,7 @@ from rayllm.prompt.template import CONTINUE_TAG
 
 
 class PromptError(ValueError):
-    """These messages cannot be rendered with this template. The client's error: 400 over HTTP."""
+    """The messages cannot be rendered with the template: the client's error, 400 over HTTP."""
 
 
 def render(
@@ -22,10 +22,10 @@ def render(
     continue_final_message: bool = False,
     **variables: Any,
 ) -> str:
-    """The prompt that vLLM would make of these messages with this chat template.
+    """Render messages with a chat template to the prompt that vLLM would make.
 
-    As vLLM does before rendering, arguments of tool calls given as JSON text become objects (anything else than an
-    object becomes `{}`), empty `tool_calls` and keys that are null are dropped. The caller's messages are not changed.
+    As in vLLM, arguments of tool calls given as JSON text become objects first (anything else than an object becomes
+    `{}`), and empty `tool_calls` and null keys are dropped. The caller's messages are not changed.
 
     Args:
         template: Jinja text, from `compile_template` or a model's own.

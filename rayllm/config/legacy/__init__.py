@@ -1,4 +1,4 @@
-"""RayLLM 1's spellings of model files, rewritten to the current schema; older formats are refused."""
+"""RayLLM 1's spellings of model files, rewritten to the current schema; older formats are refused. Process: any."""
 
 from rayllm.config.legacy.changes import Change, Changes, tables
 from rayllm.config.legacy.upgrade import refuse_removed_application, refuse_removed_model, upgrade

@@ -1,4 +1,4 @@
-"""Convert files of RayLLM 1 and of `ray.serve.llm` to the current schema, and report every changed key."""
+"""Converts files of RayLLM 1 and `ray.serve.llm`, and reports every changed key. Process: command line."""
 
 from rayllm.deploy.conversion.convert import FolderNeededError, Report, convert_files
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayllm.config import load_app
-from rayllm.config.legacy import Change, Changes
+from rayllm.config.legacy import Change, Changes, tables
 from rayllm.config.legacy.nested import Mapping, at
 from rayllm.config.load import file_name
-from rayllm.config.yaml import read_yaml
+from rayllm.config.yaml import dump_yaml, read_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import refuse_secrets
 from rayllm.deploy.conversion.model import Converted, Draft, convert_model
 from rayllm.deploy.conversion.ray_service import KIND
-from rayllm.deploy.conversion.rendering import model_text, ordered, serve_text
 from rayllm.deploy.conversion.serve import (
     IMPORT_PATH,
     Entry,
@@ -28,6 +27,8 @@ from rayllm.deploy.conversion.serve import (
     read_serve_of,
 )
 
+PARAGRAPHS: list[list[str]] = tables()["paragraphs"]
+"""Keys of a model's file in order, by paragraph."""
 _MODELS = "model_config"
 _Origin = tuple[Path, str]
 """A resolved file, and a path in it; "" is the whole file."""
@@ -39,7 +40,7 @@ class FolderNeededError(ConfigError):
 
 @dataclass(frozen=True)
 class Report:
-    """The conversion of one file; `to` is None if its text goes to the caller."""
+    """The conversion of one file; without a path `to`, the text goes to the caller."""
 
     source: Path
     form: Format
@@ -50,16 +51,16 @@ class Report:
 
 
 def convert_files(paths: Iterable[Path], output: Path | None = None) -> list[Report]:
-    """Convert files, and those that serve configs among them list. Nothing is written.
+    """Convert files, and the files that serve configs list. Nothing is written.
 
     Args:
         paths: files and folders.
-        output: the folder of the results, or the file (.yaml, .yml) of the only one; relative paths in them are
-            rewritten accordingly. None leaves these as they are, and the one text to the caller.
+        output: the folder of the results, or the file (.yaml, .yml) of the only result, for which relative paths are
+            rewritten. None keeps paths unchanged, and leaves the one text to the caller.
 
     Raises:
         ConfigError: a file cannot be converted; lists every fault of every file, one a line.
-        FolderNeededError: they become several files, and the output is not a folder.
+        FolderNeededError: there are several results, and the output is not a folder.
     """
     work = _Work(output)
     for path in paths:
@@ -75,7 +76,7 @@ def convert_files(paths: Iterable[Path], output: Path | None = None) -> list[Rep
 
 
 class _Work:
-    """The files read, each once, and what they become."""
+    """The files read, each once, and their results."""
 
     def __init__(self, output: Path | None) -> None:
         is_file = output is not None and output.suffix in (".yaml", ".yml") and not output.is_dir()
@@ -139,7 +140,7 @@ class _Work:
 
     def _model(self, draft: Draft, converted: Converted) -> Report:
         is_as_it_was = converted.form is Format.CURRENT and converted.config == draft.raw
-        text = draft.file.read_text(encoding="utf-8") if is_as_it_was else model_text(converted.config)
+        text = draft.file.read_text(encoding="utf-8") if is_as_it_was else _model_text(converted.config)
         to = self._reserved(f"{_MODELS}/{file_name(converted.model.model_id)}", draft.file)
         return Report(draft.file, converted.form, to, text, converted.changes, is_as_it_was)
 
@@ -154,7 +155,7 @@ class _Work:
         is_as_it_was = config == serve.raw and not serve.prefix
         origins = [_origin(serve, entry) for served in serve.served for entry in served.entries if not entry.file]
         inline = [change for origin in origins if origin in self.converted for change in self.converted[origin].changes]
-        text = serve.file.read_text(encoding="utf-8") if is_as_it_was else serve_text(config)
+        text = serve.file.read_text(encoding="utf-8") if is_as_it_was else _serve_text(config)
         to = self._reserved(serve.name, serve.file)
         # Its format is that of its first application.
         return Report(serve.file, serve.served[0].form, to, text, (*serve.changes.all, *inline), is_as_it_was)
@@ -203,14 +204,14 @@ def _draft(serve: ServeDraft, served: Served, entry: Entry, earlier: Draft | Non
 
 
 def _shown(file: Path) -> Path:
-    """The file's name in messages, relative if it is below the working directory."""
+    """The file's name in messages, relative within the working directory."""
     resolved, here = file.resolve(), Path.cwd()
     return resolved.relative_to(here) if resolved.is_relative_to(here) else file
 
 
 def _listed(origin: _Origin, converted: Converted) -> str | Mapping:
     """A model in a serve config: inline, or the path of its file."""
-    return ordered(converted.config) if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
+    return _ordered(converted.config) if origin[1] else f"./{_MODELS}/{file_name(converted.model.model_id)}"
 
 
 def _router(served: Served, models: Iterable[Converted]) -> object:
@@ -219,3 +220,26 @@ def _router(served: Served, models: Iterable[Converted]) -> object:
     if not routing or not isinstance(served.router, dict):
         return served.router
     return {**served.router, "routing_by_model": at(served.router, "routing_by_model") | routing}
+
+
+def _model_text(config: Mapping) -> str:
+    """Render a model's file."""
+    return "\n".join(dump_yaml(part) for part in _parts(config))
+
+
+def _ordered(config: Mapping) -> Mapping:
+    """A model's mapping in the order of its file, for a serve config with inline models."""
+    return {key: value for part in _parts(config) for key, value in part.items()}
+
+
+def _parts(config: Mapping) -> list[Mapping]:
+    rest = [key for key in config if not any(key in keys for keys in PARAGRAPHS)]
+    parts = ({key: config[key] for key in keys if key in config} for keys in (*PARAGRAPHS, rest))
+    return [part for part in parts if part]
+
+
+def _serve_text(config: Mapping) -> str:
+    """Render a serve config."""
+    head = {key: value for key, value in config.items() if key != "applications"}
+    parts = [head, {"applications": config["applications"]}]
+    return "\n".join(dump_yaml(part) for part in parts if part)

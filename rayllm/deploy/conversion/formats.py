@@ -30,7 +30,7 @@ class Format(StrEnum):
 
 
 def format_of(raw: Any, name: str, known: Format | None = None) -> Format:
-    """Detect the format of a model's parsed file, which errors call `name`; raises ConfigError if it has none."""
+    """Detect the format of a model's parsed file, `name` in errors; raises ConfigError for an unknown format."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{name}: must be a mapping of keys.\n{_HINT}")
     refuse_removed_model(raw, name)
@@ -65,7 +65,7 @@ def _has_older_values(raw: Mapping) -> bool:
 
 
 def current_accelerator(raw: Mapping) -> object:
-    """The accelerator type of a model in Ray's spelling; as it is if Ray does not know it, which validation reports."""
+    """The accelerator type of a model in Ray's spelling; an unknown type stays, for validation to report."""
     accelerator = raw.get("accelerator_type")
     try:
         return canonical_accelerator(accelerator) if isinstance(accelerator, str) else accelerator

@@ -21,17 +21,19 @@ from rayllm.deploy.conversion.keys.deployment import carry_deployment, note_lost
 from rayllm.deploy.conversion.keys.engine_arguments import carry_engine_arguments, carry_sampling
 from rayllm.deploy.conversion.keys.ray_serve_llm import carry_keys
 from rayllm.deploy.conversion.keys.secrets import refer, take_secrets
-from rayllm.deploy.conversion.keys.sources import carry_sources
-from rayllm.deploy.conversion.relative_paths import relocate
+from rayllm.deploy.conversion.keys.sources import carry_sources, relocate
 
 
 @dataclass(frozen=True)
 class Draft:
     """A model to convert.
 
-    `prefix` is the model's path in `file`, with a trailing dot. Relative paths are looked up in `folders`. A serve
-    config that lists the model (`is_listed`) adds its format (`known`) and the environment `variables` that its
-    processes need.
+    Attributes:
+        folders: where relative paths are looked up.
+        prefix: the model's path in `file`, with a trailing dot.
+        is_listed: whether a serve config lists the model.
+        known: the format, if the serve config tells.
+        variables: environment variables that the model's processes need.
     """
 
     file: Path
@@ -44,7 +46,7 @@ class Draft:
 
     @property
     def name(self) -> str:
-        """Its name in errors."""
+        """The model's name in errors."""
         return f"{self.file}: {self.prefix.rstrip('.')}" if self.prefix else str(self.file)
 
 
@@ -52,8 +54,10 @@ class Draft:
 class Converted:
     """A model in the current schema.
 
-    `config` is the mapping for its file, `resolved` the same with absolute paths, `model` the loaded configuration.
-    `routing` is the routing it requests, which is now an option of the serve config.
+    Attributes:
+        config: the mapping for the model's file.
+        resolved: the mapping with absolute paths.
+        routing: the requested routing, which is now an option of the serve config.
     """
 
     form: Format
@@ -65,10 +69,10 @@ class Converted:
 
 
 def convert_model(draft: Draft, place: Path | None) -> Converted:
-    """Convert a model for a file in the folder `place`; None leaves relative paths as they are.
+    """Convert a model for a file in the folder `place`; None keeps relative paths unchanged.
 
     Raises:
-        ConfigError: it cannot be converted, or the result would not load; lists every fault by the key of the file.
+        ConfigError: lists every fault by the key of the file, of the conversion and of the result.
     """
     form = format_of(draft.raw, draft.name, draft.known)
     changes = Changes(draft.prefix)
@@ -85,7 +89,7 @@ def convert_model(draft: Draft, place: Path | None) -> Converted:
 
 
 def _carry(config: Mapping, form: Format, is_listed: bool, changes: Changes) -> tuple[Mapping, Routing | None]:
-    """Convert the keys of an older format; returns the mapping and the routing that it requests."""
+    """Convert the keys of an older format; returns the mapping and the requested routing."""
     raw = config
     if form is Format.RAY_SERVE_LLM:
         carry_keys(config, changes)
@@ -134,7 +138,7 @@ def _tidy(config: Mapping) -> None:
 
 
 def _load(resolved: Mapping, draft: Draft, changes: Changes) -> ModelConfig:
-    """Load the result; raises ConfigError with all faults, including those of the conversion."""
+    """Load the result; the ConfigError has all faults, of the conversion as well."""
     faults, name = [f"{draft.file}: {fault}" for fault in changes.faults], "result"
     try:
         model = model_from(resolved, name, draft.folders)

@@ -28,11 +28,7 @@ _NO_OPTION = f"`{_COMMAND}` has no option for it, and plans the pods from the mo
 
 
 def read_service(file: Path, manifest: Mapping, prefix: str, changes: Changes) -> Mapping:
-    """The parsed serve config of a manifest at the path `prefix`; other keys are recorded as options or as dropped.
-
-    Raises:
-        ConfigError: it has no serve config.
-    """
+    """The parsed serve config of a manifest at the path `prefix`; other keys are recorded as options or as dropped."""
     text, name = at(manifest, "spec").get("serveConfigV2"), f"{file}: {prefix}{CONFIG}"
     config = parse_yaml(text, name) if isinstance(text, str) else None
     if not isinstance(config, dict):
@@ -42,7 +38,7 @@ def read_service(file: Path, manifest: Mapping, prefix: str, changes: Changes) -
 
 
 def _record(value: Any, rules: Mapping, where: str, changes: Changes) -> None:
-    """Record the keys of a mapping, or the indexes of a list, by rules for each, or for all (`*`).
+    """Record the keys of a mapping, or the indexes of a list, by a rule for each key, or by one for all (`*`).
 
     A rule is an option, a reason why there is none, a function of the value that returns either, or further rules.
     """

@@ -16,8 +16,8 @@ from rayllm.config.paths import find, kept_in
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import references_in, take_from_variables
+from rayllm.deploy.conversion.keys.sources import from_place
 from rayllm.deploy.conversion.ray_service import CONFIG, read_service
-from rayllm.deploy.conversion.relative_paths import from_place
 
 IMPORT_PATH = "rayllm:app"
 _RAY_SERVE_LLM = re.compile(r"ray\.serve\.llm(?:\.\w+)*:(\w+)")
@@ -31,7 +31,7 @@ INGRESS_OPTIONS = ("num_replicas", "max_ongoing_requests", "max_queued_requests"
 
 @dataclass(frozen=True)
 class Entry:
-    """One mapping of a list, with its key in the serve config, and its file if it has one."""
+    """One mapping of a list, with its key in the serve config, and its file, if any."""
 
     key: str
     file: Path | None
@@ -42,8 +42,11 @@ class Entry:
 class Served:
     """An application that serves models.
 
-    `where` is its path in the serve config, with a trailing dot. `entries` are its models. `router` becomes
-    `args.router`; `variables` are environment variables that its processes need.
+    Attributes:
+        where: the application's path in the serve config, with a trailing dot.
+        entries: the models.
+        router: what becomes `args.router`.
+        variables: environment variables that the processes need.
     """
 
     where: str
@@ -56,9 +59,12 @@ class Served:
 
 @dataclass
 class ServeDraft:
-    """A serve config to convert; `around` are the keys beside `applications`.
+    """A serve config to convert.
 
-    `prefix` is its path in `file`, with a trailing dot. `name` is the name of the result's file.
+    Attributes:
+        prefix: the serve config's path in `file`, with a trailing dot.
+        name: name of the result's file.
+        around: the keys beside `applications`.
     """
 
     file: Path
@@ -86,11 +92,7 @@ def read_serve_of(file: Path, service: Mapping, place: Path | None, prefix: str)
 def read_serve(
     file: Path, raw: Mapping, place: Path | None, prefix: str = "", name: str = "", changes: Changes | None = None
 ) -> ServeDraft:
-    """Read a parsed serve config for a result in the folder `place`, and the models that it lists.
-
-    Raises:
-        ConfigError: no application serves models, or one cannot be converted.
-    """
+    """Read a parsed serve config, for a result in the folder `place`, and its models; raises ConfigError."""
     listed, changes = raw.get("applications"), changes or Changes()
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise ConfigError(f"{file}: {prefix}applications: must be a list of applications, as `serve run` takes it.")
@@ -113,12 +115,7 @@ def _around(raw: Mapping, prefix: str, changes: Changes) -> Mapping:
 
 
 def _applications(
-    listed: list[Mapping],
-    prefix: str,
-    is_early: bool,
-    folders: tuple[Path, ...],
-    place: Path | None,
-    changes: Changes,
+    listed: list[Mapping], prefix: str, is_early: bool, folders: tuple[Path, ...], place: Path | None, changes: Changes
 ) -> Iterator[Served | Mapping]:
     for index, application in enumerate(listed):
         where, path = f"{prefix}applications.{index}.", str(application.get("import_path"))
@@ -137,7 +134,7 @@ def _applications(
 
 
 def _form(import_path: str, is_early: bool) -> Format | None:
-    """The format of an application that serves models; None for others."""
+    """The format of an application that serves models; None for any other application."""
     if _RAY_SERVE_LLM.fullmatch(import_path):
         return Format.RAY_SERVE_LLM
     if import_path == IMPORT_PATH:
@@ -174,7 +171,7 @@ def _served(served: Served, folders: tuple[Path, ...], place: Path | None, chang
 
 
 def _variables(raw: Mapping, where: str, changes: Changes) -> list[str]:
-    """Move references and secrets from an application's environment to its models', where they are expanded."""
+    """Move references and secrets from an application's environment to its models', where references are expanded."""
     environment = raw.get("runtime_env")
     variables = at(raw, "runtime_env", "env_vars")
     take_from_variables(variables, f"{where}runtime_env.env_vars", changes)
@@ -229,7 +226,7 @@ def _expand(value: Any, key: str, folders: tuple[Path, ...]) -> Iterator[Entry]:
 
 
 def _files_of(text: str, key: str, folders: tuple[Path, ...]) -> list[Path]:
-    """The files of a path, glob, or folder and those below; raises ConfigError if there are none."""
+    """The files of a path, a glob, or a folder and its subfolders; raises ConfigError without any."""
     if glob.has_magic(text):
         patterns = [folder / Path(text).expanduser() for folder in folders]
         paths = next(filter(None, (sorted(map(Path, glob.glob(str(each)))) for each in patterns)), [])

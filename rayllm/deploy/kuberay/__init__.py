@@ -1,1 +1,1 @@
-"""Renders a serve config as a KubeRay RayService manifest. Pure: reads no cluster."""
+"""Renders a serve config as a KubeRay RayService manifest. Pure: reads no cluster. Process: command line."""

@@ -37,13 +37,18 @@ class NodeSelector:
 
 @dataclass(frozen=True)
 class ManifestOptions:
-    """Options of the Ray cluster and its pods, as `rayllm build --kuberay` names them.
+    """Options of the Ray cluster and its pods: those of `rayllm build --kuberay`.
 
-    `cpus` and `memory` are those per GPU of a worker, or per worker without GPU; None is what the smallest machines
-    have. `routers` are pods for routers only; None is two if other pods scale, else none. `cache` is the source of the
-    volume for weights and adapters. `node_labels` is a scheme in data/node_labels.yaml, whose labels
-    `node_selectors` override; `tolerations` come beside the one for GPU nodes. A `service_account` with
-    `account_annotations` is created. `redis` keeps the state of Ray's GCS; `redis_password` is a Secret and its key.
+    Attributes:
+        cpus: CPUs per GPU of a worker, or per worker without GPU; None is what the smallest machines have.
+        memory: memory, as for `cpus`.
+        routers: pods for routers only; None is two if other pods scale, else none.
+        cache: source of the volume for weights and adapters.
+        node_labels: a scheme in data/node_labels.yaml, whose labels `node_selectors` override.
+        tolerations: tolerations beside the one for GPU nodes.
+        service_account: account of the pods, which is created if there are `account_annotations`.
+        redis: address of the store for the state of Ray's GCS.
+        redis_password: a Secret and its key.
     """
 
     image: str
@@ -103,8 +108,7 @@ class ManifestOptions:
     def node_selector(self, kind: str | None) -> dict[str, dict[str, str]]:
         """The `nodeSelector`, if any, of pods for an accelerator (None: any), `cpu`, `router` or `head`.
 
-        Raises:
-            ConfigError: no label is known for the accelerator.
+        Raises ConfigError if no label is known for the accelerator.
         """
         labels = {} if kind in (HEAD, CPU, ROUTER) else self._accelerator_label(kind)
         kinds = (kind,) if kind == HEAD else (None, kind)
@@ -147,12 +151,9 @@ def _quantity(text: str, option: str) -> tuple[int, str]:
 
 
 def parse_cache_volume(text: str) -> dict[str, Any]:
-    """Parse `--model-cache`: `emptyDir`, `emptyDir:200Gi`, `hostPath:/path` or `pvc:claim`.
+    """Parse `--model-cache`: `emptyDir`, `emptyDir:200Gi`, `hostPath:/path` or `pvc:claim`; raises ConfigError.
 
     An `emptyDir` is deleted with its pod, a `hostPath` stays on the node for later pods, a `pvc` is one claim for all.
-
-    Raises:
-        ConfigError: it is none of these.
     """
     kind, _, value = text.partition(":")
     if kind == "emptyDir":

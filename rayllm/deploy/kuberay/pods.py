@@ -32,7 +32,7 @@ SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 
 
 def head_pod(options: ManifestOptions, port: int, scales: bool) -> dict[str, Any]:
-    """Template of the head's pod; `port` is that of Ray Serve's proxy, and `scales` is whether it has an autoscaler."""
+    """Template of the head's pod, with Ray Serve's proxy at `port`, and an autoscaler if it `scales` the cluster."""
     amounts = {"cpu": str(options.head_cpus), "memory": options.head_memory}
     container = _container("ray-head", options, {**_PORTS, "serve": port}, amounts, _NO_GPUS)
     # The autoscaler asks Kubernetes for pods, and nothing else asks it for anything.

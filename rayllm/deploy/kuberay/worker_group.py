@@ -54,9 +54,12 @@ class Demand:
 class WorkerGroup:
     """Identical worker pods.
 
-    `kind` is Ray's accelerator type, `cpu` or `router`; None is any GPU. A replica has `hosts` pods, created and
-    deleted together (KubeRay's `numOfHosts`); sizes are in units of these. `gpus`, the fewest `cpus` and `custom`
-    resources are those of a pod.
+    Attributes:
+        kind: Ray's accelerator type, `cpu` or `router`; None is any GPU.
+        gpus: GPUs of a pod.
+        hosts: pods of a replica, created and deleted together (KubeRay's `numOfHosts`); sizes are in units of these.
+        cpus: fewest CPUs of a pod.
+        custom: custom resources of a pod.
     """
 
     kind: str | None
@@ -77,7 +80,7 @@ class WorkerGroup:
 
     @property
     def resource(self) -> str:
-        """Custom resource that only this group's pods have, to pin a model to them."""
+        """Custom resource of this group's pods only, to which a model is pinned."""
         return f"group:{self.name}"
 
     def merge(self, other: WorkerGroup) -> WorkerGroup:

@@ -1,1 +1,1 @@
-"""Writes model files: a profile of the model, advice on hardware, and the YAML that serves it."""
+"""Writes model files: a profile of the model, advice on hardware, and the YAML. Process: command line."""

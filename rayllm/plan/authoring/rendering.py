@@ -84,7 +84,7 @@ def render_model(profile: ModelProfile, answers: Answers, room: Fit | None) -> s
 
 
 def model_config(profile: ModelProfile, answers: Answers) -> ModelConfig:
-    """Build the configuration that `render_model` writes; raises ConfigError for decisions that contradict each other."""
+    """Build the configuration that `render_model` writes; raises ConfigError for contradictory decisions."""
     keys = {key: value for section in _sections(profile, answers) for key, value in section.items()}
     return model_from(keys, profile.model.model_id, (Path.cwd(),))
 

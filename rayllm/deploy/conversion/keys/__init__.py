@@ -1,1 +1,1 @@
-"""One module per group of a model's keys, rewritten to the current schema."""
+"""One module per group of a model's keys, rewritten to the current schema. Process: command line."""

@@ -14,7 +14,7 @@ _EXPERIMENTS, _REFUSED_SERVERS = tables()["experiments"], tables()["servers"]
 
 
 def carry_keys(config: Mapping, changes: Changes) -> None:
-    """Remove its keys from a model's mapping; each is recorded as dropped, moved or refused."""
+    """Remove keys of `LLMConfig` from a model's mapping, and record each key as dropped, moved or refused."""
     _accelerator(config, changes)
     _server(config.pop("server_cls", None), changes)
     for name in at(config, "experimental_configs"):
@@ -38,11 +38,9 @@ def _accelerator(config: Mapping, changes: Changes) -> None:
 
 
 def _bundles(config: Mapping) -> list[Mapping]:
-    bundles = at(config, "placement_group_config").get("bundles")
-    candidates = (
-        at(config, "placement_group_config", "bundle_per_worker"),
-        *(bundles if isinstance(bundles, list) else []),
-    )
+    placement = at(config, "placement_group_config")
+    bundles = placement.get("bundles")
+    candidates = (placement.get("bundle_per_worker"), *(bundles if isinstance(bundles, list) else []))
     return [bundle for bundle in candidates if isinstance(bundle, dict)]
 
 

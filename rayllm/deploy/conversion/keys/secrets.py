@@ -26,7 +26,7 @@ _ENVIRONMENTS = (("runtime_env",), ("deployment_config", "ray_actor_options", "r
 
 
 def refer(config: Mapping, names: Iterable[str]) -> None:
-    """Pass environment variables of the deploying process to a model's processes, unless the model sets them."""
+    """Pass variables of the deploying process to a model's processes, where the model does not set the variable."""
     references = {name: f"${{env:{name}}}" for name in names}
     if references:
         environment = config["runtime_env"] = dict(at(config, "runtime_env"))
@@ -34,7 +34,7 @@ def refer(config: Mapping, names: Iterable[str]) -> None:
 
 
 def take_secrets(config: Mapping, changes: Changes) -> None:
-    """Replace the secrets of a model by references, and refuse those where references are not expanded."""
+    """Replace the secrets of a model by references, and refuse secrets where references are not expanded."""
     for path in _ENVIRONMENTS:
         holder, where = at(config, *path[:-1]), ".".join(path)
         if isinstance(holder.get(path[-1]), dict):
@@ -76,7 +76,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def secrets_in(text: str) -> list[tuple[str, str]]:
-    """The secrets in a text, each with a name of a variable for it."""
+    """The secrets in a text, each with the name of a variable for the secret."""
     in_urls = [match for match in _IN_URL.finditer(text) if "${env:" not in match[1]]
     secrets = [(match[1], re.sub(r"\W", "_", match[2]).upper() + "_CREDENTIALS") for match in in_urls]
     for pattern, name in _TOKENS.items():

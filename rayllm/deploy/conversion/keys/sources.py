@@ -1,11 +1,15 @@
-"""Rewrite the sources of weights, tokenizers and adapters."""
+"""Rewrite the sources of weights, tokenizers and adapters, and relative paths."""
 
 from __future__ import annotations
 
+import os
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 from rayllm.config.legacy import Changes
 from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.paths import absolute
 from rayllm.config.source import S3Options
 
 _OPTIONS = {"--" + name.replace("_", "-") for name in S3Options.model_fields}
@@ -42,7 +46,7 @@ def _source(value: Any, key: str, changes: Changes) -> Any:
 
 
 def _supported(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
-    """The options that RayLLM supports, with their values; others are recorded as dropped."""
+    """The options that RayLLM supports, with their values; all other options are recorded as dropped."""
     kept, is_known = list[Any](), True
     for argument in arguments:
         option = str(argument).partition("=")[0]
@@ -53,3 +57,37 @@ def _supported(arguments: list[Any], key: str, changes: Changes) -> list[Any]:
         if is_known:
             kept.append(argument)
     return kept
+
+
+def relocate(
+    config: Mapping, folders: tuple[Path, ...], place: Path | None, changes: Changes
+) -> tuple[Mapping, Mapping]:
+    """Rewrite a model's relative paths, which are looked up in `folders`.
+
+    Returns the mapping with paths relative to the folder `place`, if that is given, and the mapping with absolute ones.
+    """
+    resolved = deepcopy(config)
+    for fault in absolute(resolved, folders, ""):
+        key, _, what = fault.removeprefix(": ").partition(": ")
+        changes.refuse(key, what)
+    return (_relative_to(place, config, resolved) if place else config), resolved
+
+
+def from_place(place: Path, text: str, path: Path) -> str:
+    """`text`, a relative path to `path`, rewritten for a file in the folder `place`."""
+    if text.startswith("~") or (place / text).resolve() == path:
+        return text
+    relative = os.path.relpath(path, place.resolve())
+    return relative if relative.startswith("..") else f"./{relative}"
+
+
+def _relative_to(place: Path, before: Any, after: Any) -> Any:
+    if isinstance(before, dict):
+        return {key: _relative_to(place, value, after[key]) for key, value in before.items()}
+    if isinstance(before, list):
+        return [_relative_to(place, *pair) for pair in zip(before, after, strict=True)]
+    if before == after:
+        return before
+    # vLLM's short form of an adapter: `name=path`.
+    name, equals, path = after.partition("=") if not after.startswith("/") else ("", "", after)
+    return name + equals + from_place(place, before.removeprefix(name + equals), Path(path))

@@ -13,9 +13,9 @@ from rayllm.config import ModelConfig
 from rayllm.config.engine_arguments import OWNED
 from rayllm.config.scaling import ActorOptions, DeploymentConfig
 from rayllm.deploy.conversion import serve
+from rayllm.deploy.conversion.convert import PARAGRAPHS
 from rayllm.deploy.conversion.formats import RAY_SERVE_LLM_KEYS
 from rayllm.deploy.conversion.keys import deployment, engine_arguments
-from rayllm.deploy.conversion.rendering import PARAGRAPHS
 
 
 def fields_of(module: str, name: str) -> set[str]:
