@@ -1,1 +1,1 @@
-"""The `rayllm` command."""
+"""The `rayllm` command. Process: command line."""

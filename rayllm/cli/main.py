@@ -45,7 +45,7 @@ _REMOVED = {
 
 
 class _Lazy(click.Group):
-    """A group that imports its commands when they are called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_VERBS)

@@ -9,7 +9,7 @@ import click
 
 
 class RemovedError(click.ClickException):
-    """Somebody used the command or option `name`, which was removed; `hint` says what to use instead."""
+    """The command or option `name` was removed; `hint` says what to use instead."""
 
     exit_code = 2
 
@@ -21,7 +21,7 @@ class RemovedError(click.ClickException):
 
 
 def removed_options(*names: str, hint: str) -> Callable[..., Any]:
-    """Add options to a command that were removed from it; `hint` says what to use instead."""
+    """Add a command's removed options, which are refused; `hint` says what to use instead."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:

@@ -81,7 +81,7 @@ class Fields:
         return self.optional("num_key_value_heads") or heads, self.optional("head_dim") or self.head_size()
 
     def head_size(self, hiddens: int = 1) -> int:
-        """The size of a head where no key has one: heads share what attention reads, `hiddens` hidden sizes."""
+        """The default size of a head: heads share what attention reads, which is `hiddens` hidden sizes."""
         hidden, heads = self.required("hidden_size"), self.required("num_attention_heads")
         if hiddens * hidden < heads:
             raise ConfigError(

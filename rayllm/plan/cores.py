@@ -54,7 +54,7 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class CoreShare:
-    """Threads of an engine, and the logical CPUs of these threads; none if the system places them."""
+    """Threads of an engine, and their logical CPUs; no CPUs if the system places the threads."""
 
     threads: int
     cpus: tuple[int, ...] = ()

@@ -288,7 +288,7 @@ def _zamba2(fields: Fields) -> Caches:
 
 
 def listed_layers(fields: Fields) -> list[str]:
-    """The types of layers in a configuration that lists them in place of their number, as that of Nemotron-H.
+    """The types of layers in a configuration that lists layers in place of their number, as Nemotron-H's does.
 
     Raises:
         ConfigError: the configuration has no such list.

@@ -50,7 +50,7 @@ _PACKED_BITS = {"U8": 8, "I8": 8, "I32": 32}
 
 
 def online_bytes(arguments: Mapping[str, Any], is_quantized: bool) -> float | None:
-    """Bytes per parameter of linear layers that vLLM quantizes when it loads a model; None without quantization.
+    """Bytes per parameter of linear layers that vLLM quantizes while loading; None without quantization.
 
     In a checkpoint that is quantized already, the method in `engine_kwargs` names the format. Raises ConfigError for an
     unsupported method.

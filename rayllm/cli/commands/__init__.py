@@ -1,1 +1,1 @@
-"""The verbs of `rayllm`: one module each, with the verb's click command as `command`."""
+"""The verbs of `rayllm`: a module per verb, with its click command as `command`. Process: command line."""

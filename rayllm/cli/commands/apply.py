@@ -87,7 +87,7 @@ def _with_others(serve_config: dict[str, Any], running: Mapping[str, Mapping[str
 
 
 def _wait(changes: Plan, timeout: float | None) -> None:
-    """Print the deployments' progress until all are healthy; raises the reason of one that fails, or the timeout."""
+    """Print the deployments' progress until all are healthy; raises ClusterError on a failure or the timeout."""
     from rayllm.serving.cluster.deployment.deployed import statuses
 
     start, printed = time.monotonic(), dict[str, str]()
@@ -105,7 +105,7 @@ def _wait(changes: Plan, timeout: float | None) -> None:
 
 
 def _is_pending(name: str, status: Any) -> bool:
-    """Whether an application is not healthy yet; raises ClusterError if it will not become so by itself."""
+    """Whether an application is not healthy yet; raises ClusterError if the application has failed."""
     if status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
         failed = [(key, d.message) for key, d in status.deployments.items() if d.message and d.status != "HEALTHY"]
         reasons = [f"`{key}`: {reason(message)}" for key, message in failed] or [reason(status.message)]
@@ -114,7 +114,7 @@ def _is_pending(name: str, status: Any) -> bool:
 
 
 def _progress(changes: Plan, current: Mapping[str, Any], printed: dict[str, str]) -> Iterator[str]:
-    """A line for each deployment whose state changed since it was `printed`."""
+    """A line for each deployment whose state differs from the `printed` one."""
     for name in changes.names:
         for key, deployment in current[name].deployments.items() if name in current else ():
             counts = ", ".join(f"{count} {state.lower()}" for state, count in deployment.replica_states.items())

@@ -71,10 +71,11 @@ def run(
     elif output.exists():
         raise ConfigError(f"{output}: already exists.\nhint: --force replaces it; -o names another file.")
     job = _job(input_file, work, show_progress=not quiet, **executor)
-    _check(job, input_file)
-    _State(str(input_file.absolute()), executor["model"], job.counts.total, os.getpid(), socket.gethostname()).write(
-        work
-    )
+    if faults := job.validate():
+        lines = "\n".join(f"{input_file}: {fault}" for fault in faults)
+        raise ConfigError(f"{lines}\nhint: nothing was run; fix these lines and run it again.")
+    host = socket.gethostname()
+    _State(str(input_file.absolute()), executor["model"], job.counts.total, os.getpid(), host).write(work)
     with connected(address):
         interrupt_on_signals()
         # Ray Data logs each plan that it runs; errors are raised.
@@ -116,7 +117,7 @@ def status(server: Server, what: str | None, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _State:
-    """The job for an output, and the process that runs it."""
+    """The job for an output, and the job's process."""
 
     input: str
     model: str
@@ -130,7 +131,7 @@ class _State:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is alive; assumed for one on another machine."""
+        """Whether the process is alive; assumed of a process on another machine."""
         return self.host != socket.gethostname() or Path(f"/proc/{self.pid}").exists()
 
 
@@ -143,13 +144,6 @@ def _job(input_file: Path, work: Path, **executor: Any) -> Job:
     from rayllm.batch.files.job import Job
 
     return Job(str(input_file), str(work), RequestProcessorConfig(**executor))
-
-
-def _check(job: Job, input_file: Path) -> None:
-    faults = job.validate()
-    if faults:
-        lines = "\n".join(f"{input_file}: {fault}" for fault in faults)
-        raise ConfigError(f"{lines}\nhint: nothing was run; fix these lines and run it again.")
 
 
 def _publish(work: Path, output: Path, errors: Path) -> None:
@@ -177,11 +171,7 @@ def _local(output: Path) -> dict[str, Any]:
     state = _State(**json.loads((work / _STATE).read_text()))
     progress = _job(Path(state.input), work, model=state.model, show_progress=False).progress()
     counts = {"total": state.total, "completed": progress.completed, "failed": progress.failed}
-    return {
-        "id": str(output),
-        "status": "in_progress" if state.is_running else "broken_off",
-        "request_counts": counts,
-    }
+    return {"id": str(output), "status": "in_progress" if state.is_running else "broken_off", "request_counts": counts}
 
 
 def _summary_line(summary: dict[str, Any]) -> str:

@@ -40,7 +40,7 @@ def command(model: str | None, as_json: bool) -> None:
 
 
 def _files() -> dict[str, Path]:
-    """The catalog's files by the ids of their models; those of `models/older` last."""
+    """The catalog's files by the ids of their models, with the files of `models/older` last."""
     folder = bundled_folder() / "models"
     paths = [*sorted(folder.glob("*.yaml")), *sorted((folder / "older").glob("*.yaml"))]
     return {load_model(path).model_id: path for path in paths}

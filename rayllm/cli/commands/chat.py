@@ -111,7 +111,7 @@ class _Chat:
         return line.rstrip("\n")
 
     def _complete(self) -> bool:
-        """Request a response; returns whether its tool calls have results, so that another is needed."""
+        """Request a response; returns whether its tool calls have results, which need a further response."""
         completion = Completion()
         try:
             completion.receive(self._server, self._conversation.body(), self._printer.show)
@@ -199,7 +199,7 @@ class Conversation:
     def add(self, completion: Completion) -> list[dict[str, Any]]:
         """Add a completion; returns the tool calls that need results.
 
-        Of an incomplete completion the text is kept; without text, the user message is removed.
+        Of an incomplete completion, the text is kept; without text, the user message is removed.
         """
         if completion.is_complete:
             self.messages.append(completion.as_message())
@@ -215,7 +215,7 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     def undo(self) -> None:
-        """Remove the last user message and all after it."""
+        """Remove the last user message and all later messages."""
         while self.messages and self.messages.pop()["role"] != "user":
             pass
 

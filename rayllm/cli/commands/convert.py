@@ -39,16 +39,12 @@ def command(files: tuple[Path, ...], output: Path | None, force: bool, as_json: 
         click.echo(json.dumps({"files": [_as_json(report) for report in reports]}, indent=1))
         return
     for report in reports:
-        _print(report)
+        if report.is_as_it_was:
+            click.echo(f"{report.source}: has the current format, and is unchanged", err=True)
+        for change in report.changes:
+            click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
     for report in reports:
         click.echo(report.text if report.to is None else f"{report.to}\n", nl=False)
-
-
-def _print(report: Report) -> None:
-    if report.is_as_it_was:
-        click.echo(f"{report.source}: has the current format, and is unchanged", err=True)
-    for change in report.changes:
-        click.echo(f"{report.source}: {change.key}: {change.text}", err=True)
 
 
 def _as_json(report: Report) -> dict[str, Any]:

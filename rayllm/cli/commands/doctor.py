@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -60,13 +59,16 @@ def command(fix: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": not errors, "checks": [asdict(result) for result in results]}, indent=1))
     else:
-        _show(results)
+        width = max(len(result.check) for result in results)
+        for result in results:
+            remedy = f" → {result.remedy}" if result.remedy else ""
+            click.echo(f"{_MARKS[result.status]:4}  {result.check:{width}}  {result.detail}{remedy}")
     if errors:
         raise SystemExit(1)
 
 
 def _make_folders(machine: Machine) -> bool:
-    """Make the folders that do not exist; whether there were any. Raises ConfigError if one cannot be made."""
+    """Make the folders that do not exist; returns whether any was missing. Raises ConfigError."""
     missing = [folder.path for folder in machine.folders if not folder.exists and folder.writable]
     for path in missing:
         try:
@@ -77,20 +79,9 @@ def _make_folders(machine: Machine) -> bool:
     return bool(missing)
 
 
-def _show(results: Sequence[Finding]) -> None:
-    """One line a check: its result, and the remedy."""
-    width = max(len(result.check) for result in results)
-    for result in results:
-        remedy = f" → {result.remedy}" if result.remedy else ""
-        click.echo(f"{_MARKS[result.status]:4}  {result.check:{width}}  {result.detail}{remedy}")
-
-
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: `error` if RayLLM cannot serve, `warning` if something may go wrong.
-
-    `remedy` is empty if nothing is to be done.
-    """
+    """The result of a check: `error` if RayLLM cannot serve, `warning` if something may go wrong."""
 
     check: str
     status: Status

@@ -96,7 +96,7 @@ def _explained(request: Mapping[str, Any]) -> str:
     if request["attempts"] > 1:
         lines.append(f"replicas tried: {request['attempts']}")
     if request["continuations"]:
-        lines.append(f"went on in another replica: {request['continuations']}×")
+        lines.append(f"continued in another replica: {request['continuations']}×")
     if request["error"]:
         lines.append(f"error: {request['error']}")
     return "\n".join(lines)

@@ -69,7 +69,12 @@ def _transcript(path: Path) -> dict[str, Any]:
         # One value over many lines, or one on each.
         entries = [json.loads(text)]
     except ValueError:
-        entries = [_line(line, number, path) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        entries = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                entries += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise ConfigError(f"{path}: line {number} is not valid JSON: {error}.") from None
     if len(entries) == 1 and isinstance(entries[0], list):
         entries = entries[0]
     if len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("messages"), list):
@@ -80,10 +85,3 @@ def _transcript(path: Path) -> dict[str, Any]:
         if not isinstance(entry, dict) or "role" not in entry:
             raise ConfigError(f"{path}: message {number} must be an object with `role` and `content`.")
     return {"messages": entries}
-
-
-def _line(line: str, number: int, path: Path) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{path}: line {number} is not valid JSON: {error}.") from None

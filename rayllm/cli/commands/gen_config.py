@@ -49,7 +49,10 @@ def command(non_interactive: bool, output_dir: Path, force: bool, **arguments: A
     from rayllm.plan.authoring.rendering import model_config, render_model, render_serve_config
 
     options = Options(**arguments)
-    _check(options)
+    adapters = {"--lora-path": options.lora_path, "--max-loras": options.slots, "--max-lora-rank": options.rank}
+    for option, value in adapters.items():
+        if value is not None and not options.enable_lora:
+            raise click.UsageError(f"{option} is for adapters: add --enable-lora, or leave it out.")
     interview = Interview(options, is_interactive=not non_interactive)
     profile = interview.profile()
     answers, fit = interview.answers(profile)
@@ -63,14 +66,6 @@ def command(non_interactive: bool, output_dir: Path, force: bool, **arguments: A
     write_files(texts, force or (not non_interactive and _may_replace(texts)))
     click.echo(f"Wrote {output_dir / model_file} and {serve_file}. Serve it with:", err=True)
     click.echo(f"rayllm run {serve_file}")
-
-
-def _check(options: Any) -> None:
-    """Refuse options of adapters without --enable-lora."""
-    adapters = {"--lora-path": options.lora_path, "--max-loras": options.slots, "--max-lora-rank": options.rank}
-    for name, value in adapters.items():
-        if value is not None and not options.enable_lora:
-            raise click.UsageError(f"{name} is for adapters: add --enable-lora, or leave it out.")
 
 
 def _may_replace(paths: Iterable[Path]) -> bool:

@@ -13,7 +13,7 @@ from rich.progress import TransferSpeedColumn as Speed
 from rayllm import sources
 from rayllm.config import ModelConfig, named_model
 from rayllm.core.errors import ConfigError, RayLLMError, SourceError
-from rayllm.lora import AdapterName, AdapterStore
+from rayllm.lora import AdapterName
 from rayllm.sources import fetch
 
 # vLLM's default.
@@ -54,13 +54,16 @@ def command(model: str, adapters: tuple[str, ...], all_adapters: bool, quiet: bo
 def _fetch_adapters(
     config: ModelConfig, adapters: tuple[str, ...], all_adapters: bool, show: Callable[[], sources.Progress]
 ) -> None:
-    """Fetch adapters, and print their folders; a SourceError names each that could not be fetched."""
+    """Fetch adapters, and print their folders; a SourceError names each failed adapter."""
     from rayllm.engine.adapters.setup import adapter_store
 
     store = adapter_store(config, int(config.engine_kwargs.get("max_lora_rank", _MAX_LORA_RANK)), show)
     names = [AdapterName(config.model_id, name.removeprefix(f"{config.model_id}:")) for name in adapters]
+    if all_adapters and config.lora_config:
+        names += store.names()
+        names += [AdapterName(config.model_id, module.name) for module in config.lora_config.lora_modules]
     faults = []
-    for name in dict.fromkeys([*names, *(_all(config, store) if all_adapters else ())]):
+    for name in dict.fromkeys(names):
         try:
             click.echo(str(store.fetch(name).folder))
         except RayLLMError as error:
@@ -69,28 +72,17 @@ def _fetch_adapters(
         raise SourceError("\n".join(faults))
 
 
-def _all(config: ModelConfig, store: AdapterStore) -> list[AdapterName]:
-    modules = config.lora_config.lora_modules if config.lora_config else ()
-    return [*store.names(), *(AdapterName(config.model_id, module.name) for module in modules)]
-
-
 def progress(quiet: bool) -> sources.Progress:
     """A bar on stderr, or log lines if `quiet`."""
     return sources.LoggedProgress() if quiet else _Bar()
 
 
 class _Bar:
-    """A bar per download, which stays visible when it is done."""
+    """A bar per download, which stays visible after the download."""
 
     def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            Speed(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
+        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn()
+        self._bars = Progress(*columns, console=Console(stderr=True))
         self._task: TaskID
 
     def start(self, where: str, size: int) -> None:

@@ -68,19 +68,17 @@ def command(
 
 
 def _application(model: str, tensor_parallel: int | None, context: int | None, address: str | None) -> Application:
-    """The application of a file, or one with a single model for this machine."""
+    """The application of a file, or an application of a single model for this machine."""
     if not model.endswith((".yaml", ".yml")):
         if address:
-            raise click.UsageError(
-                "--address needs a file: `rayllm gen-config` writes one for the GPUs of that cluster."
-            )
+            hint = "`rayllm gen-config` writes one for the GPUs of that cluster."
+            raise click.UsageError(f"--address needs a file: {hint}")
         from rayllm.cli.shared.interview import single_model
 
         return Application(AppConfig(models=(single_model(model, tensor_parallel, context),)))
     if tensor_parallel or context:
-        raise click.UsageError(
-            "--tensor-parallelism and --max-model-len are for a model without a file: edit the file."
-        )
+        options = "--tensor-parallelism and --max-model-len"
+        raise click.UsageError(f"{options} are for a model without a file: edit the file.")
     return read_application(Path(model))
 
 
@@ -121,13 +119,13 @@ def _serve(application: Application, address: str | None, verbose: bool) -> None
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress the output of processes that are shut down; Ray's logs have it."""
+    """Suppress the output of processes that are shut down, which Ray's logs have."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
 
 
 def _deploy(application: Application, built: Any) -> None:
-    """Deploy and wait until it runs; raises ClusterError with the reason of a replica that does not start."""
+    """Deploy an application and wait for it; raises ClusterError with the reason of a replica that does not start."""
     from ray import serve
 
     try:
@@ -182,7 +180,7 @@ def _show(application: str, stopped: threading.Event) -> None:
         try:
             found = starts_of(application)
         except (RayError, RuntimeError, ConnectionError):
-            # It is progress only: what is wrong shows elsewhere.
+            # Only progress: faults are shown elsewhere.
             continue
         for model_id, start in found.items():
             periods = int(start.elapsed_s / _DOWNLOAD_S) if start.size else 0

@@ -51,7 +51,7 @@ def command(address: str, watch: bool, interval: float, as_json: bool) -> None:
 
 
 def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, _Rates]]]:
-    """Reports, with what was counted since the previous one."""
+    """Reports, each with the rates since the previous report."""
     from rayllm.serving.cluster.status_report import report
 
     previous, reported_at = {_name(model): model for model in report()}, time.monotonic()
@@ -67,8 +67,9 @@ def _views(interval: float) -> Iterator[tuple[list[ModelReport], dict[_Name, _Ra
 class _Rates:
     """What happened between two reports.
 
-    `first_token_s` is the mean time to first token, `cached_share` the share of the prompts' tokens that were in a KV
-    cache; None if there was nothing to count.
+    Attributes:
+        first_token_s: mean time to first token; None without a request.
+        cached_share: the share of the prompts' tokens that were in a KV cache; None without a prompt.
     """
 
     requests_per_s: float
@@ -100,7 +101,10 @@ def _name(model: ModelReport) -> _Name:
 
 def _printed(views: Iterator[Any], again: bool, as_json: bool) -> None:
     for models, rates in views:
-        click.echo(json.dumps(_as_json(models, rates)) if as_json else _text(models, rates) + ("\n" if again else ""))
+        if as_json:
+            click.echo(json.dumps({"models": [{**asdict(one), **asdict(rates[_name(one)])} for one in models]}))
+        else:
+            click.echo(_text(models, rates) + ("\n" if again else ""))
         sys.stdout.flush()
         if not again:
             return
@@ -150,9 +154,7 @@ def _lines(model: ModelReport) -> Iterator[str]:
 
 def _state(replica: ReplicaReport) -> str:
     if replica.state == "RUNNING":
-        phases = [
-            f"{name.replace('_', '-')} {replica.phases[name]:.1f} s" for name in _PHASES if name in replica.phases
-        ]
+        phases = [f"{key.replace('_', '-')} {replica.phases[key]:.1f} s" for key in _PHASES if key in replica.phases]
         compute = f" in {replica.compute}" if replica.compute else ""
         return f"runs{compute}" + (f"; its start took {', '.join(phases)}" if phases else "")
     if replica.state != "STARTING":
@@ -160,7 +162,3 @@ def _state(replica: ReplicaReport) -> str:
     if (start := replica.start) is None:
         return f"{'starting' if replica.node else 'waiting for resources'} since {replica.age_s:.0f} s"
     return f"starting: {start}"
-
-
-def _as_json(models: Sequence[ModelReport], rates: dict[_Name, _Rates]) -> dict[str, Any]:
-    return {"models": [{**asdict(model), **asdict(rates[_name(model)])} for model in models]}

@@ -38,7 +38,7 @@ def command(files: tuple[str, ...], as_json: bool) -> None:
 
 
 def _check_all(name: str) -> list[dict[str, Any]]:
-    """Check a file, or those of a folder or glob."""
+    """Check a file, or the files of a folder or glob."""
     if not Path(name).is_dir() and not glob.has_magic(name):
         return [_check(Path(name))]
     try:

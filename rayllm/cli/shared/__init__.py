@@ -1,1 +1,1 @@
-"""What commands share: requests to a server, this machine, the cluster, the decisions of `rayllm gen-config`."""
+"""What commands share: requests to a server, this machine, the cluster, and more. Process: command line."""

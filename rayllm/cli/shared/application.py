@@ -1,4 +1,4 @@
-"""Read applications from serve configs and model files, and find where they listen."""
+"""Read applications from serve configs and model files, and find their addresses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_application(file: Path) -> Application:
     """Read the only application of a serve config, or that of a model file.
 
     Raises:
-        ConfigError: the file is invalid, or has what `rayllm run` does not support.
+        ConfigError: the file is invalid, or has keys that `rayllm run` does not support.
     """
     raw = read_yaml(file)
     if not is_serve_file(raw):
@@ -83,11 +83,7 @@ def _refuse_rest(file: Path, where: str, mapping: dict[str, Any], known: set[str
 
 
 def inlined_file(file: Path, name: str = MODEL_APPLICATION) -> dict[str, Any]:
-    """Read a serve config, or a model's YAML as one with an application `name`, with inline models.
-
-    Raises:
-        ConfigError: the file is invalid.
-    """
+    """Read a serve config, or a model's YAML as a serve config with an application `name`, with inline models."""
     raw = read_yaml(file)
     if not is_serve_file(raw):
         models = inlined_models(AppConfig(models=(load_model(file),)))
@@ -121,7 +117,7 @@ def inlined_models(config: AppConfig) -> list[dict[str, Any]]:
 
 
 def reason(text: str) -> str:
-    """The message of our own error in a replica's traceback, else its last lines."""
+    """The message of RayLLM's own error in a replica's traceback, else its last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("rayllm.core.errors.")]
     return ours[-1].partition(": ")[2] if ours else "\n".join(lines[-5:])
@@ -129,7 +125,7 @@ def reason(text: str) -> str:
 
 @dataclass(frozen=True)
 class Listener:
-    """An address, and the key that sets it."""
+    """An address, and the key that sets the address."""
 
     key: str
     host: str
@@ -172,15 +168,11 @@ def listeners(application: Application) -> list[Listener]:
 
 
 def check_free(addresses: list[Listener]) -> None:
-    """Refuse addresses that this machine cannot listen on.
-
-    Raises:
-        ClusterError: names the address, and says what to do.
-    """
+    """Refuse addresses that this machine cannot listen on; the ClusterError says what to do."""
     deadline = time.monotonic() + _ENDING_S
     for listener in addresses:
         while fault := _fault(listener):
-            # Of a service whose processes have been killed, the socket may be there for a moment.
+            # The socket of a service whose processes have been killed may last a little longer.
             if time.monotonic() > deadline or not is_kept(listener.port):
                 hint = "Stop what uses it, or choose another --port."
                 raise ClusterError(f"cannot listen on {listener}: {fault}. {hint}")
@@ -188,7 +180,7 @@ def check_free(addresses: list[Listener]) -> None:
 
 
 def _fault(listener: Listener) -> str:
-    """Why this machine cannot listen on an address; "" if it can."""
+    """Why this machine cannot listen on an address; "" for a free address."""
     with socket.socket(socket.AF_INET6 if ":" in listener.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""The plan that `rayllm apply` prints before it deploys."""
+"""The plan that `rayllm apply` prints before the deployment."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Step:
-    """The change to one application.
-
-    `router_keys` are options of its router that differ, `keys` those beside its `args`.
-    """
+    """The change to one application: its models, and the changed keys of `args.router` and beside `args`."""
 
     name: str
     effect: Effect
@@ -37,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The change to each application, and the configurations after it."""
+    """The change to each application, and the configurations after the change."""
 
     steps: tuple[Step, ...]
     configs: tuple[AppConfig, ...]
@@ -82,7 +79,7 @@ def _ours(name: str, details: Mapping[str, Any] | None, application: Mapping[str
     keys = _keys(details, application, {"args"})
     models = changes(before, config, running)
     if any(key.partition(".")[0] == "runtime_env" for key in keys):
-        # It applies to every process of the application.
+        # The environment applies to every process of the application.
         models = [_rolled(change) for change in models]
     return Step(name, _effect(details, application), tuple(models), router_keys(before, config), keys)
 

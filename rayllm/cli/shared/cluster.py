@@ -14,7 +14,7 @@ from rayllm.core.errors import ClusterError
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster as `connect`, for the duration of the block, unless this process is connected."""
+    """Connect to a Ray cluster as `connect`, for the duration of the block, if this process has no connection."""
     import ray
 
     if ray.is_initialized():
@@ -29,7 +29,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
-    """Connect to a Ray cluster, or start one.
+    """Connect to a Ray cluster, or start a cluster.
 
     Args:
         address: the cluster's address; `auto` is the one on this machine, None starts one.
@@ -68,10 +68,10 @@ def connect(address: str | None, verbose: bool = False, **options: Any) -> None:
 
 
 def find(address: str) -> str:
-    """Resolve a cluster's address for `ray.init`, check that it is reachable, and set up token authentication.
+    """Resolve a cluster's address for `ray.init`, check that the cluster is reachable, and set up its token.
 
     Raises:
-        OSError: it is not reachable, or `auto` finds none or several on this machine.
+        OSError: the cluster is not reachable, or `auto` finds none or several on this machine.
     """
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
@@ -85,14 +85,14 @@ def find(address: str) -> str:
 
 
 def hide_token_notice() -> None:
-    """Keep Ray from logging that clusters require a token: it is set up by itself."""
+    """Keep Ray from logging that clusters require a token, which is set up automatically."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel("ERROR")
 
 
 def _local_address() -> str:
-    """Address of the cluster in RAY_ADDRESS, else of the only one on this machine; else raises OSError."""
+    """Address of the cluster in RAY_ADDRESS, else of this machine's only cluster; else raises OSError."""
     from ray._private.services import find_bootstrap_address, find_gcs_addresses
 
     if named := os.environ.get("RAY_ADDRESS"):

@@ -1,4 +1,4 @@
-"""A completion, put together from the chunks of its stream, and printed as it comes."""
+"""A completion, collected from the chunks of a stream, and printed chunk by chunk."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ class Delta(NamedTuple):
 
 @dataclass
 class Completion:
-    """A completion, as far as it was received, even if `receive` was interrupted.
+    """A completion, or the received part of an interrupted one.
 
-    `calls` are tool calls as in an assistant's message, by their index. `ttft_s` and `e2e_s` are the seconds from
-    sending the request to the first token and to the last event.
+    Attributes:
+        calls: tool calls as in an assistant's message, by their index.
+        ttft_s: seconds from sending the request to the first token.
+        e2e_s: seconds from sending the request to the last event.
     """
 
     text: str = ""

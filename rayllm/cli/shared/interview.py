@@ -59,7 +59,7 @@ class Options:
 
 
 class Interview:
-    """Decides which model is served, and how: by options, then prompts if `is_interactive`, then defaults."""
+    """Decides which model to serve, and how: by options, then prompts if `is_interactive`, then defaults."""
 
     def __init__(self, options: Options, is_interactive: bool) -> None:
         self._options = options
@@ -69,7 +69,7 @@ class Interview:
         """Choose and inspect the model.
 
         Raises:
-            SourceError, ConfigError: it cannot be read, and the user cannot be prompted for another.
+            SourceError, ConfigError: the model cannot be read, and the user cannot be prompted for another.
             click.UsageError: no model is named.
         """
         if self._is_interactive and self._options.model_id is None:
@@ -83,11 +83,7 @@ class Interview:
                 say(f"{error.message}\n")
 
     def answers(self, profile: ModelProfile) -> tuple[Answers, Fit | None]:
-        """Decide how to serve the model; returns the decisions, and how it fits on the GPUs if that is known.
-
-        Raises:
-            ConfigError: the model does not fit, or answers contradict each other.
-        """
+        """Decide how to serve the model; returns the decisions, and the fit on the GPUs, if known."""
         accelerator, gpu = self._accelerator(profile)
         on_cpu = not accelerator and _runs_on_cpu(profile)
         answers = Answers(accelerator, lora=self._lora() if self._options.enable_lora else None, on_cpu=on_cpu)
@@ -195,11 +191,8 @@ class Interview:
             raise ConfigError(f"--max-model-len: {options.context:,} is more than the {maximum:,} tokens of the model.")
         if profile.measured is None and not answers.on_cpu and not self._is_interactive:
             return replace(answers, context=options.context, sequences=options.sequences)
-        default = (
-            advice.recommended_context(fit, maximum)
-            if fit and maximum
-            else min(maximum or advice.TOKENS, advice.TOKENS)
-        )
+        usual = min(maximum or advice.TOKENS, advice.TOKENS)
+        default = advice.recommended_context(fit, maximum) if fit and maximum else usual
         prompt = "Longest context: tokens of prompt and completion together"
         context = options.context or self._number(prompt, default, maximum)
         if fit:
@@ -239,12 +232,9 @@ class Interview:
 
 
 def _find_accelerator(name: str) -> tuple[str | None, Gpu | None]:
-    """Look up Ray's type of an accelerator, and its GPU.
+    """Look up Ray's type of an accelerator, and its GPU; raises ConfigError for an unknown accelerator.
 
     Both are None for any GPU and for the CPU; the GPU alone is None if its memory is not known.
-
-    Raises:
-        ConfigError: Ray knows no such accelerator.
     """
     if name.lower() in (NO_ACCELERATOR, "any", "cpu"):
         return None, None

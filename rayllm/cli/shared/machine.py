@@ -37,7 +37,7 @@ class LocalGpu:
 
     @property
     def kind(self) -> Gpu | None:
-        """The GPU in RayLLM's table; None if it is unknown."""
+        """The GPU in RayLLM's table; None for an unknown GPU."""
         words = self.name.upper().replace("-", " ").split()
         candidates = [gpu for gpu in GPUS if gpu.name.partition("-")[0] in words]
         return min(candidates, key=lambda gpu: abs(gpu.memory_gib * 1024 - self.memory_mib), default=None)
@@ -57,8 +57,10 @@ def local_gpus() -> list[LocalGpu]:
 class Folder:
     """A folder that RayLLM writes to.
 
-    `writable` says, of a folder that does not exist, whether it can be made; `free` and `size` are those of its file
-    system, in bytes.
+    Attributes:
+        writable: whether a file can be written, and the folder be made if it does not exist.
+        free: free bytes of the file system.
+        size: bytes of the file system.
     """
 
     purpose: str
@@ -73,10 +75,12 @@ class Folder:
 class Machine:
     """A machine; sizes are in bytes.
 
-    `requirements` are RayLLM's, with those of its engines as extras; `packages` maps the names of installed
-    distributions to their versions. `shared_memory` is what is free in /dev/shm, None where there is none.
-    `settings_fault` and `port_fault` say what is wrong with the RAYLLM_* variables and with the default port; empty if
-    nothing is.
+    Attributes:
+        requirements: RayLLM's requirements, with those of its engines as extras.
+        packages: versions of the installed distributions by name.
+        shared_memory: free bytes in /dev/shm; None without /dev/shm.
+        settings_fault: what is wrong with the RAYLLM_* variables, or "".
+        port_fault: what is wrong with the default port, or "".
     """
 
     python: str
@@ -97,7 +101,7 @@ class Machine:
 
 
 def read_machine(environment: Mapping[str, str]) -> Machine:
-    """This machine, for a process with these environment variables."""
+    """Inspect this machine, for a process with the given environment variables."""
     from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -127,7 +131,7 @@ def read_machine(environment: Mapping[str, str]) -> Machine:
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
-    """The versions of those distributions that are installed, by name. Imports none."""
+    """The versions of the installed distributions among `names`, without importing any."""
     found = {}
     for name in names:
         try:
@@ -138,7 +142,7 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def read_folder(purpose: str, path: Path) -> Folder:
-    """A folder, which need not exist."""
+    """Inspect a folder, which need not exist."""
     above = path
     while not above.exists():
         above = above.parent

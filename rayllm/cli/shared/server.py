@@ -49,8 +49,10 @@ class ServerError(RayLLMError):
 class Model:
     """A model of `GET /v1/models`; only vLLM and RayLLM send all fields.
 
-    `base` is the base model of an adapter; `root` is the source of the weights, or the model that an alias stands for;
-    `context` is the length of the longest sequence in tokens.
+    Attributes:
+        base: the base model of an adapter.
+        root: the source of the weights, or the model that an alias stands for.
+        context: most tokens of a sequence.
     """
 
     id: str
@@ -77,19 +79,15 @@ class Server:
         return self.root
 
     def get(self, path: str, **fields: type) -> dict[str, Any]:
-        """Read a path of the API, such as `models`, whose response must have `fields` of these types.
-
-        Raises:
-            ServerError: the request fails, or the response is not such an object.
-        """
-        with self._connected() as client:
-            content = client.get(f"/{path}", cast_to=object, options={"timeout": _GET_S})
+        """Read a path of the API, such as `models`; raises ServerError for a response without `fields` of these types."""
+        with self._connected() as openai:
+            content = openai.get(f"/{path}", cast_to=object, options={"timeout": _GET_S})
         if not isinstance(content, dict) or not all(isinstance(content.get(name), fields[name]) for name in fields):
             raise ServerError(f"{self} is not an OpenAI-compatible server.", _HINT, 200)
         return content
 
     def models(self) -> list[Model]:
-        """List the models and adapters; raises ServerError."""
+        """List the models and adapters; raises as `get`."""
         entries = [entry for entry in self.get("models", data=list)["data"] if _is_model(entry)]
         return [_model(entry, {each["id"] for each in entries}) for entry in entries]
 
@@ -103,8 +101,8 @@ class Server:
         """
         has_ended = False
         try:
-            with self._connected() as client:
-                api: Any = client.chat.completions if "messages" in body else client.completions
+            with self._connected() as openai:
+                api: Any = openai.chat.completions if "messages" in body else openai.completions
                 on_send()
                 with api.create(**body, stream=True, stream_options={"include_usage": True}) as chunks:
                     kind = chunks.response.headers.get("content-type", "no content").partition(";")[0]
@@ -122,7 +120,7 @@ class Server:
 
     @contextmanager
     def _connected(self) -> Iterator[OpenAI]:
-        """A new connection, since servers close those that are idle between two messages of a chat."""
+        """A new connection, since servers close connections that are idle between two messages of a chat."""
         from openai import APIConnectionError, APIError, APIStatusError, DefaultHttpxClient, OpenAI, Timeout
 
         # Proxies of the environment are for other machines.
@@ -136,15 +134,9 @@ class Server:
         headers = {"accept-encoding": "identity"}
         url = f"{self.root}/{self.version}"
         try:
-            with OpenAI(
-                api_key=self.key or "none",
-                base_url=url,
-                http_client=http,
-                timeout=timeout,
-                max_retries=0,
-                default_headers=headers,
-            ) as client:
-                yield client
+            options: dict[str, Any] = {"timeout": timeout, "max_retries": 0, "default_headers": headers}
+            with OpenAI(api_key=self.key or "none", base_url=url, http_client=http, **options) as openai:
+                yield openai
         except APIStatusError as error:
             raise self._refused(error) from None
         except APIConnectionError as error:
@@ -155,7 +147,7 @@ class Server:
             raise ServerError(f"{self} is not an OpenAI-compatible server.", _HINT, 200) from None
 
     def _drop_headers(self, request: Any) -> None:
-        """Leave out what the `openai` package sends whatever the server: a key, and names of OpenAI's own accounts."""
+        """Leave out what the `openai` package sends to any server: a key, and names of OpenAI's own accounts."""
         for name in ("openai-organization", "openai-project", *([] if self.key else ["authorization"])):
             request.headers.pop(name, None)
 
@@ -196,7 +188,7 @@ class Server:
         return ServerError(f"{self}: the connection was lost before the response ended.")
 
     def _with_model_hint(self, error: ServerError, model: str) -> ServerError:
-        """Add the existing models to the error for an unknown one."""
+        """Add the existing models to the error for an unknown model."""
         if error.status_code != 404:
             return error
         try:
@@ -207,11 +199,7 @@ class Server:
 
 
 def parse_address(text: str) -> tuple[str, str]:
-    """The URL of a server without the API's version, and that version; the default scheme is `http`.
-
-    Raises:
-        ConfigError: the address is invalid.
-    """
+    """The URL of a server without the API's version, and that version; the default scheme is `http`."""
     url = (text if "://" in text else f"http://{text}").strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -306,7 +294,7 @@ def _key(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, s
 
 
 def choose_model(server: Server, model: str | None) -> str:
-    """The given model, else the server's first one, which is printed on standard error; raises ServerError without."""
+    """The given model, else the server's first model, which is printed on standard error; raises ServerError."""
     if model:
         return model
     first = next((each.id for each in server.models() if not each.base), None)

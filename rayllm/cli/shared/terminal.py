@@ -59,7 +59,7 @@ def _beside(path: Path, content: str | bytes) -> str:
 
 
 def handle_interrupts() -> None:
-    """Raise KeyboardInterrupt on SIGINT, even if the shell started this process in the background with it ignored."""
+    """Raise KeyboardInterrupt on SIGINT, even in a background process, where the shell has the signal ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
