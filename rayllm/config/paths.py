@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy.nested import at
+from rayllm.config.legacy import at
 from rayllm.core.errors import ConfigError
 from rayllm.prompt import tool_templates
 

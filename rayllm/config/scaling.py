@@ -14,7 +14,7 @@ from rayllm.config.faults import did_you_mean
 
 
 class AutoscalingConfig(Frozen):
-    """Ray Serve's autoscaling options, and two targets of ours. Source: ray.serve.config.AutoscalingConfig, Ray 2.60.
+    """Ray Serve's autoscaling options, and two more targets. Source: ray.serve.config.AutoscalingConfig, Ray 2.60.
 
     The target that needs most replicas decides. A replica is only removed if the others stay below every target.
     """
@@ -62,7 +62,7 @@ class AutoscalingConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _targets_of_ours(self) -> AutoscalingConfig:
+    def _policy_has_no_targets(self) -> AutoscalingConfig:
         for key in sorted({"target_queued_tokens", "target_kv_use"} & self.model_fields_set):
             if self.policy is not None:
                 raise ValueError(f"`{key}` is for RayLLM's policy and has no effect with `policy`; keep one")

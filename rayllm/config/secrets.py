@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rayllm.config.legacy.nested import mapped
+from rayllm.config.legacy import mapped
 from rayllm.core.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")

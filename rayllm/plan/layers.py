@@ -206,10 +206,7 @@ def _compressed(fields: Fields) -> Caches:
 def _delta(fields: Fields) -> Caches:
     """Gated delta nets, and full attention in one layer of four."""
     types = _types(fields, "linear_attention", fields.optional("full_attention_interval") or 4)
-    kinds: dict[str, Caches] = {
-        "linear_attention": (gated_delta_net(fields),),
-        "full_attention": (_attention(fields),),
-    }
+    kinds: dict[str, Caches] = {"linear_attention": (gated_delta_net(fields),), "full_attention": (_attention(fields),)}
     return _by_type(fields, types, kinds)
 
 

@@ -1,7 +1,12 @@
-"""Measure a model: its architecture and weights, without downloading them."""
+"""Measure a model and its draft: architecture and weights, without a download.
+
+Source, for drafts of speculative decoding: vLLM 0.29, `vllm/config/speculative.py` and
+`vllm/v1/spec_decode/llm_base_proposer.py`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,13 +14,23 @@ from typing import Any
 from rayllm.config import HubSource, Source, named_model
 from rayllm.core.errors import ConfigError
 from rayllm.plan.architecture import Architecture, read_architecture
-from rayllm.plan.config_fields import dtype_bytes
+from rayllm.plan.config_fields import Fields, dtype_bytes
 from rayllm.plan.cpu import Cpu
 from rayllm.plan.known_models import known_config, outline_tensors
-from rayllm.plan.speculation import Draft, own_draft, read_draft
+from rayllm.plan.kv_cache import IndexCache, LayerCache
+from rayllm.plan.layers import Caches
 from rayllm.plan.weights import Weights, for_text, online_bytes, packed_bits
 from rayllm.sources import UnreachableError
 from rayllm.sources.inspection import ModelInfo, inspect_model
+from rayllm.sources.safetensors import Tensor
+
+_WITHOUT_MODEL = ("ngram", "ngram_gpu", "suffix")
+_WITH_MODEL = ("eagle", "eagle3", "draft_model")
+_OWN_LAYERS = "mtp"
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_MODULE = re.compile(r"(?:^|\.)mtp\.")
+# Shared with the model.
+_SHARED = re.compile(r"(?:embed_tokens|shared_head\.head|lm_head)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -121,3 +136,66 @@ def _element_bytes(config: Mapping[str, Any], dtype: str) -> int:
     stored = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
     # vLLM computes in 16 bits even if the weights are stored in 32.
     return min(2, dtype_bytes(str(stored or "float16")))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What proposes tokens: the named `model`, that many `layers` of the model itself, or something without weights."""
+
+    model: str | None = None
+    layers: int = 0
+
+
+def read_draft(arguments: Mapping[str, Any], config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Draft:
+    """Read `speculative_config` of the `engine_kwargs`; a ConfigError names the key at fault."""
+    speculative = arguments.get("speculative_config")
+    if not speculative:
+        return Draft()
+    model = speculative.get("model")
+    method = speculative.get("method") or ("draft_model" if model else None)
+    if method in _WITHOUT_MODEL:
+        return Draft()
+    if str(method).endswith(_OWN_LAYERS):
+        return Draft(layers=_own_layers(config, tensors))
+    if method not in _WITH_MODEL:
+        known = ", ".join((*_WITHOUT_MODEL, *_WITH_MODEL, _OWN_LAYERS))
+        raise ConfigError(f"engine_kwargs.speculative_config.method: `{method}` is not supported here; use {known}.")
+    if not model:
+        raise ConfigError(f"engine_kwargs.speculative_config.model: the method `{method}` needs a model.")
+    return Draft(str(model))
+
+
+def own_draft(
+    architecture: Architecture, tensors: Mapping[str, Tensor], layers: int
+) -> tuple[Architecture, dict[str, Tensor]]:
+    """The layers of a model that propose tokens (multi-token prediction), as a model of their own."""
+    attention = [cache for cache in architecture.caches if isinstance(cache, LayerCache)]
+    own: Caches = tuple(cache for cache in attention[:1])
+    if index := next((cache for cache in attention if isinstance(cache, IndexCache)), None):
+        own = (*own, index)
+    proposing = {
+        _MODULE.sub("", name): tensor for name, tensor in tensors.items() if _proposes(name, architecture.layers)
+    }
+    return replace(architecture, caches=own * layers, layers=architecture.layers + layers, is_tied=False), proposing
+
+
+def _proposes(name: str, layers: int) -> bool:
+    if _SHARED.search(name):
+        return False
+    if _MODULE.search(name):
+        return True
+    match = _LAYER.search(name)
+    return match is not None and int(match[1]) >= layers
+
+
+def _own_layers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    fields = Fields(config.get("text_config") or config)
+    for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+        if count := fields.optional(key):
+            return count
+    if any(_MODULE.search(name) for name in tensors):
+        return 1
+    raise ConfigError(
+        "engine_kwargs.speculative_config.method: the model has no layers that propose tokens: config.json sets "
+        "neither num_nextn_predict_layers nor mtp_num_hidden_layers, and no tensor is named `mtp.…`."
+    )

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from rayllm.prompt.pieces import parse, placeholders
+from rayllm.prompt.pieces import Placeholder, parse
 
 TOOL_KEYS = ("tools_list", "tool_calls", "tool")
 """Required together, or not at all."""
@@ -118,7 +118,7 @@ class PromptFormat(BaseModel):
 
 
 def _template_faults(key: str, template: str, valid_keys: Mapping[str, Any]) -> Iterator[str]:
-    """Errors in one template. `valid_keys` holds the keys validated so far."""
+    """Errors in one template; `valid_keys` are the keys validated so far."""
     required, known, hints = {_PLACEHOLDER[key]}, {_PLACEHOLDER[key]}, {}
     for name, (switch, setting) in _ONLY_IN_USER.items() if key == "user" else ():
         if valid_keys.get(switch):
@@ -129,7 +129,8 @@ def _template_faults(key: str, template: str, valid_keys: Mapping[str, Any]) -> 
         known |= {name} - hints.keys()
     parsed = parse(template, known, hints)
     yield from (f"in `{key}`, {fault}" for fault in parsed.faults)
-    for name in sorted(required.difference(placeholders(parsed))):
+    placeholders = {piece.name for piece in parsed.pieces if isinstance(piece, Placeholder)}
+    for name in sorted(required - placeholders):
         yield f"`{key}` must contain `{{{name}}}`; put it {_PLACE[name]}"
 
 

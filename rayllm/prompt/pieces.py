@@ -7,7 +7,7 @@ Valid templates mean the same to `str.format`. Its conversions, format specs, at
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,11 +46,6 @@ def parse(template: str, known: Collection[str], hints: Mapping[str, str] | None
             reason = (hints or {}).get(name) or f"is no placeholder here, {_listed(known)}"
             faults.append(f"`{_shown(token)}` {reason}; {_LITERAL_BRACES}")
     return Parsed(tuple(pieces), tuple(faults))
-
-
-def placeholders(parsed: Parsed) -> Iterator[str]:
-    """Names of the placeholders of a template, in order, with repetitions."""
-    return (piece.name for piece in parsed.pieces if isinstance(piece, Placeholder))
 
 
 def _append_text(pieces: list[str | Placeholder], text: str) -> None:

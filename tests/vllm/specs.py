@@ -23,7 +23,7 @@ from rayllm.engine.vllm.engine import inspected_in_process
 from rayllm.plan.architecture import read_architecture
 from rayllm.plan.cache_layout import CacheLayout, cache_layout
 from rayllm.plan.engine_arguments import engine_settings
-from rayllm.plan.speculation import own_draft, read_draft
+from rayllm.plan.measure import own_draft, read_draft
 from tests.vllm.checkpoint_tensors import checkpoint_tensors
 from tests.vllm.spec_cases import CASES, SPARSE_CASES, WITHOUT_INDEX, Case
 

@@ -9,14 +9,7 @@ from typing import Any
 from rayllm.cli.shared.terminal import table
 from rayllm.plan.fit import EngineSettings, Fit, smallest_split
 from rayllm.plan.gpus import GIB, GPUS, Gpu
-from rayllm.plan.kv_cache import (
-    CacheSettings,
-    ChunkedCache,
-    CompressedIndexCache,
-    CrossCache,
-    IndexCache,
-    SlidingCache,
-)
+from rayllm.plan.kv_cache import CacheSettings, ChunkedCache, CompressedIndexCache, CrossCache, IndexCache, SlidingCache
 from rayllm.plan.layers import Cache
 from rayllm.plan.measure import Measured
 from rayllm.plan.state_space import StateCache

@@ -1,7 +1,8 @@
-"""Record of what became of each key of an older file."""
+"""Record of what became of each key of an older file, and access to the nested mappings that YAML makes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -9,8 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from rayllm.config.legacy.nested import Mapping
-
+Mapping = dict[str, Any]
 Kind = Literal["renamed", "added", "not_carried", "secret"]
 """`renamed`: another key or value replaces it; `added`: an older default, written out; `not_carried`: dropped;
 `secret`: replaced by a reference."""
@@ -108,3 +108,28 @@ class Changes:
         parents = [new for new in self._old_by_new if key == new or key.startswith(f"{new}.")]
         new = max(parents, key=len, default="")
         return self._old_by_new.get(new, "") + key[len(new) :]
+
+
+def copied(value: Any) -> Any:
+    """A deep copy without shared parts, which YAML aliases create."""
+    return mapped(value, lambda text, where: text)
+
+
+def mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> Any:
+    """A copy in which `change`, called with each text and the text's path, replaces the text; `value` is at `where`."""
+    prefix = f"{where}." if where else ""
+    if isinstance(value, str):
+        return change(value, where)
+    if isinstance(value, dict):
+        return {key: mapped(item, change, f"{prefix}{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mapped(item, change, f"{prefix}{index}") for index, item in enumerate(value)]
+    return value
+
+
+def at(config: Any, *keys: str) -> Mapping:
+    """The mapping at the path `keys`; without a mapping there, a new and empty mapping."""
+    value = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -6,8 +6,7 @@ import re
 from copy import deepcopy
 from typing import Any
 
-from rayllm.config.legacy.changes import Changes, tables
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy.changes import Changes, Mapping, at, tables
 from rayllm.core.errors import ConfigError
 
 _REMOVED_APPLICATION = re.compile(r"(rayllm|aviary|aviary_private_endpoints)\.(backend|frontend)[\w.]*:\w+")

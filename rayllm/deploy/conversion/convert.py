@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayllm.config import load_app
-from rayllm.config.legacy import Change, Changes, tables
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Change, Changes, Mapping, at, tables
 from rayllm.config.load import file_name
 from rayllm.config.yaml import dump_yaml, read_yaml
 from rayllm.core.errors import ConfigError
@@ -17,15 +16,7 @@ from rayllm.deploy.conversion.formats import Format
 from rayllm.deploy.conversion.keys.secrets import refuse_secrets
 from rayllm.deploy.conversion.model import Converted, Draft, convert_model
 from rayllm.deploy.conversion.ray_service import KIND
-from rayllm.deploy.conversion.serve import (
-    IMPORT_PATH,
-    Entry,
-    Served,
-    ServeDraft,
-    files_in,
-    read_serve,
-    read_serve_of,
-)
+from rayllm.deploy.conversion.serve import IMPORT_PATH, Entry, Served, ServeDraft, files_in, read_serve, read_serve_of
 
 PARAGRAPHS: list[list[str]] = tables()["paragraphs"]
 """Keys of a model's file in order, by paragraph."""

@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from rayllm.config.engine_arguments import settable_arguments, vllm_names
-from rayllm.config.legacy import Changes, refuse_removed_model, upgrade
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at, refuse_removed_model, upgrade
 from rayllm.config.scaling import DeploymentConfig, canonical_accelerator
 from rayllm.core.errors import ConfigError
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from rayllm.config import GenerationConfig, ModelConfig, model_from
 from rayllm.config.app import Routing
-from rayllm.config.legacy import Change, Changes, tables, upgrade
-from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.legacy import Change, Changes, Mapping, at, copied, tables, upgrade
 from rayllm.config.model import ModelLoadingConfig
 from rayllm.config.scaling import DeploymentConfig
 from rayllm.core.errors import ConfigError

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy import Changes
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at
 from rayllm.config.yaml import parse_yaml
 from rayllm.core.errors import ConfigError
 from rayllm.deploy.conversion.keys.secrets import is_secret, secrets_in

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy import Changes, refuse_removed_application, tables
-from rayllm.config.legacy.nested import Mapping, at, copied
+from rayllm.config.legacy import Changes, Mapping, at, copied, refuse_removed_application, tables
 from rayllm.config.load import expand, file_name
 from rayllm.config.paths import find, kept_in
 from rayllm.core.errors import ConfigError

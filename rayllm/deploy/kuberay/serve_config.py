@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from rayllm.config import ModelConfig
-from rayllm.config.legacy.nested import mapped
+from rayllm.config.legacy import mapped
 from rayllm.config.secrets import REFERENCE
 from rayllm.deploy.kuberay.worker_group import WorkerGroup
 

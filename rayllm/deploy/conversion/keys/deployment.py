@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rayllm.config.app import Routing
-from rayllm.config.legacy import Changes, tables
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at, tables
 from rayllm.config.scaling import ActorOptions, AutoscalingConfig, DeploymentConfig
 from rayllm.deploy.conversion.formats import Format
 
@@ -12,14 +11,7 @@ _WHERE = "deployment_config"
 NOT_CARRIED = tables()["deployment_options"]
 """Option of Ray Serve without an equivalent → why."""
 _NO_SUCH = "RayLLM has no such option"
-# Class name of a request router → its equivalent.
-_ROUTERS: dict[str, Routing] = {
-    "PrefixCacheAffinityRouter": "prefix_aware",
-    "KVAwareRouter": "prefix_aware",
-    "ConsistentHashRouter": "session",
-    "PowerOfTwoChoicesRequestRouter": "least_loaded",
-    "RoundRobinRouter": "least_loaded",
-}
+_ROUTERS: dict[str, Routing] = tables()["request_routers"]
 _INTEGERS = ("min_replicas", "max_replicas", "initial_replicas", "max_ongoing_requests")
 # Ray Serve's `num_replicas: auto`.
 _AUTO = {"min_replicas": 1, "max_replicas": 100}

@@ -6,8 +6,7 @@ from typing import Any
 
 from rayllm.config.engine_arguments import OWNED, known_arguments, settable_arguments, vllm_names
 from rayllm.config.faults import did_you_mean
-from rayllm.config.legacy import Changes, tables
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at, tables
 from rayllm.deploy.conversion.keys.secrets import refer
 
 MOVED, DROPPED = tables()["moved_arguments"], tables()["dropped_arguments"]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayllm.config.legacy import Changes, tables
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at, tables
 
 _EXPERIMENTS, _REFUSED_SERVERS = tables()["experiments"], tables()["servers"]
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rayllm.config.legacy import Changes
-from rayllm.config.legacy.nested import Mapping, at, mapped
+from rayllm.config.legacy import Changes, Mapping, at, mapped
 from rayllm.config.secrets import REFERENCE
 
 # Words in the names of variables that hold secrets.

@@ -7,8 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rayllm.config.legacy import Changes
-from rayllm.config.legacy.nested import Mapping, at
+from rayllm.config.legacy import Changes, Mapping, at
 from rayllm.config.paths import absolute
 from rayllm.config.source import S3Options
 
